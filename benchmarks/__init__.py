@@ -1,1 +1,1 @@
-"""Measurements of xuance_envs, one question per script: see ``benchmarks/README.md``."""
+"""Benchmarks of xuance_envs, one question per script. See ``benchmarks/README.md``."""

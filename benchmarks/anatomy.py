@@ -1,4 +1,4 @@
-"""Where does the time of one vector step go?"""
+"""Measure where the time of one vector step goes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ Moments = list[tuple[float, float]]
 
 
 def recording(env_id: str) -> Any:
-    """An environment that knows when its group's steps began and ended.
+    """Make an environment that records when its group's steps begin and end.
 
-    It is made where the group lives, so that is where it finds the group's class. All processes
-    read the same clock.
+    The group must be in the same process. All processes read the same clock.
     """
     from xuance_envs.engine.group.env_group import EnvGroup
 
@@ -62,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     run = begin()
     rows = measure_anatomy(args)
-    print(f"\n{args.num_envs} × {args.env}, {BACKENDS[args.backend].title}, µs of a vector step\n")
+    print(f"\n{args.num_envs} × {args.env}, {BACKENDS[args.backend].title}, µs per vector step\n")
     header = ("part", "10 %", "median", "90 %")
     table = [[part, *(f"{value * 1e6:.1f}" for value in deciles(v))] for part, v in rows.items()]
     text = markdown_table(header, table)
@@ -71,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_anatomy(args: argparse.Namespace) -> dict[str, list[float]]:
-    """Steps, and puts the caller's and the groups' moments side by side."""
+    """Step, and align the timestamps of the main process and the groups."""
     functions = [partial(recording, args.env)] * args.num_envs
     with BACKENDS[args.backend].make(functions) as vec_env:
         vec_env.reset(seed=0)
@@ -92,18 +91,18 @@ def measure_anatomy(args: argparse.Namespace) -> dict[str, list[float]]:
     rows = {"step_async": [asked - start for start, asked, _ in calls]}
     for number, moments in enumerate(groups):
         pairs = list(zip(moments, calls, strict=True))
-        rows[f"until group {number} begins"] = [begin - call[0] for (begin, _), call in pairs]
+        rows[f"until group {number} starts"] = [begin - call[0] for (begin, _), call in pairs]
         rows[f"group {number} steps"] = [end - begin for (begin, end), _ in pairs]
     last = [max(end for _, end in ends) for ends in zip(*groups, strict=True)]
     rows["from the last group's end"] = [
         call[2] - end for call, end in zip(calls, last, strict=True)
     ]
-    rows["all of it"] = [end - start for start, _, end in calls]
+    rows["total"] = [end - start for start, _, end in calls]
     return rows
 
 
 def deciles(values: Sequence[float]) -> tuple[float, float, float]:
-    """The 10th percentile, the median and the 90th."""
+    """Return the 10th percentile, the median and the 90th percentile."""
     tenths = statistics.quantiles(values, n=10)
     return tenths[0], statistics.median(values), tenths[8]
 

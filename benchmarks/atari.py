@@ -1,4 +1,4 @@
-"""How many steps of Atari games per second, beside other vectorizers and beside the emulator?"""
+"""Measure steps per second of Atari games, against other libraries and the bare emulator."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BACKENDS: dict[str, tuple[str, Callable[..., VecEnv]]] = {
 
 
 def ale_vector(entry: Entry) -> StepLoop:
-    """ale-py's own, in C++."""
+    """Make ale-py's ``AtariVectorEnv``, in C++."""
     ale_py = load_ale()
     if not hasattr(ale_py, "AtariVectorEnv"):
         raise LeftOut("this version of ale-py has none")
@@ -72,7 +72,7 @@ def ale_vector(entry: Entry) -> StepLoop:
 
 
 def envpool(entry: Entry) -> StepLoop:
-    """EnvPool's, in C++."""
+    """Make EnvPool's Atari environments, in C++."""
     import envpool
 
     pool = envpool.make(
@@ -96,7 +96,7 @@ def envpool(entry: Entry) -> StepLoop:
 
 
 def gymnasium_async(entry: Entry) -> StepLoop:
-    """Gymnasium's, with its wrappers, a process for each environment."""
+    """Make Gymnasium's ``AsyncVectorEnv`` with its Atari wrappers."""
     entry.need_processes()
     envs = gymnasium.vector.AsyncVectorEnv([partial(wrapped, entry.env_id)] * entry.num_envs)
     entry.stack.callback(envs.close)
@@ -105,7 +105,7 @@ def gymnasium_async(entry: Entry) -> StepLoop:
 
 
 def wrapped(env_id: str) -> gymnasium.Env[Any, Any]:
-    """One environment with Gymnasium's preprocessing."""
+    """Make one environment with Gymnasium's preprocessing."""
     load_ale()
     env = gymnasium.make(env_id, frameskip=1, repeat_action_probability=0.0)
     env = gymnasium.wrappers.AtariPreprocessing(
@@ -130,10 +130,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--games", nargs="+", default=["Breakout", "Pong"], metavar="GAME")
     add("--num-envs", type=int, nargs="+", default=[8, 32], metavar="N")
-    add("--backends", nargs="+", choices=BACKENDS, default=["subproc", "caller"], help="ours")
-    add("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="others (default: all)")
+    add(
+        "--backends",
+        nargs="+",
+        choices=BACKENDS,
+        default=["subproc", "caller"],
+        help="of this package",
+    )
+    add(
+        "--peers",
+        nargs="*",
+        choices=PEERS,
+        default=list(PEERS),
+        help="other libraries (default: all)",
+    )
     add_rounds(parser, seconds=1.0)
-    add_outputs(parser, "atari table", "draw the medians")
+    add_outputs(parser, "atari table", "plot the medians")
     return parser.parse_args(argv)
 
 
@@ -158,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_runners(
     args: argparse.Namespace, num_envs: int, results: Results, stack: ExitStack
 ) -> dict[str, Runner]:
-    """Every contender, after its first reset; the stack closes them."""
+    """Make and reset all implementations; the stack closes them."""
     with gymnasium.make(args.env) as env:
         actions = sample_actions(env.action_space, num_envs)
     limit = Limit(args.env, num_envs, emulator_loop)
@@ -192,12 +204,12 @@ def table(results: dict[str, Results]) -> str:
                         *("-" if cell is None else f"{cell:.2f}" for cell in cells),
                     ]
                 )
-    header = ["environments", "contender", "steps/s", "spread", "of the limit"]
+    header = ["environments", "implementation", "steps/s", "spread", "of the limit"]
     return markdown_table(header + [f"× {other}" for other in others[1:]], rows, words=2)
 
 
 def others_in(results: dict[str, Results]) -> list[str]:
-    """What the contenders are compared with: the limit, and the peers that took part."""
+    """Return the baselines: the limit, and the other libraries that took part."""
     names = {
         result.name
         for found in results.values()
@@ -208,7 +220,7 @@ def others_in(results: dict[str, Results]) -> list[str]:
 
 
 def records(results: dict[str, Results]) -> list[dict[str, Any]]:
-    """Every contender's figures, for the JSON file."""
+    """Return all figures for the JSON file."""
     others = others_in(results)
 
     def record(env_id: str, panel: Sequence[Throughput], result: Throughput) -> dict[str, Any]:
@@ -231,7 +243,7 @@ def records(results: dict[str, Results]) -> list[dict[str, Any]]:
 
 
 def draw(args: argparse.Namespace, run: dict[str, Any], results: dict[str, Results]) -> None:
-    """A panel for each number of each game."""
+    """Draw a panel per game and number of environments."""
     machine = run["machine"]
     panels = {
         f"{num_envs} {env_id}": panel

@@ -1,8 +1,8 @@
-"""How good is the choice that backend="auto" makes?
+"""Compare the choices of backend="auto" with all fixed backends.
 
-For each kind of environment autotune is asked several times, then what it chose is measured
-beside the fixed choices: how many of the best one's steps does it make? make_vec(backend="auto")
-takes autotune's choice.
+For each kind of environment, the script calls autotune several times. Then it measures the chosen
+backends and the fixed backends in the same rounds. make_vec(backend="auto") uses autotune's
+choice.
 """
 
 from __future__ import annotations
@@ -47,14 +47,7 @@ SHARED = tuple(Candidate("subproc", {"in_series": k}) for k in (1, 2, 4))
 
 @dataclass(frozen=True)
 class Case:
-    """Environments to choose for.
-
-    Attributes:
-        title: what they are.
-        env_fn: makes one.
-        num_envs: how many.
-        fixed: what there is to choose from.
-    """
+    """Environments to choose a backend for, and the fixed backends."""
 
     title: str
     env_fn: Callable[[], Any]
@@ -77,14 +70,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Judged:
-    """What was chosen, and what the choices are worth.
-
-    Attributes:
-        case: for which environments.
-        choices: what autotune said, each time.
-        seconds: how long it took, each time.
-        measured: the choices and the fixed ones, by name.
-    """
+    """Choices of autotune with their seconds, and the throughput of all backends."""
 
     case: Case
     choices: tuple[Autotuned, ...]
@@ -93,14 +79,14 @@ class Judged:
 
     @property
     def best(self) -> Throughput:
-        """The best of the fixed choices."""
+        """The name of the best fixed backend."""
         return max(
             (self.measured[each.name] for each in self.case.fixed), key=lambda each: each.median
         )
 
     @property
     def ratios(self) -> list[float]:
-        """How many of its steps each choice makes, round by round."""
+        """Return each choice's throughput relative to the best, round by round."""
         return [self.measured[each.choice.name].relative_to(self.best) for each in self.choices]
 
     def row(self) -> list[str]:
@@ -118,7 +104,7 @@ class Judged:
         ]
 
     def record(self) -> dict[str, Any]:
-        """Everything that was measured, for the JSON file."""
+        """Return all measurements for the JSON file."""
         return {
             "environments": self.case.num_envs,
             "what": self.case.title,
@@ -150,7 +136,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="CASE",
         help=", ".join(CASES),
     )
-    add("--times", type=int, default=5, help="how often autotune is asked (default: %(default)s)")
+    add("--times", type=int, default=5, help="calls of autotune (default: %(default)s)")
     add_rounds(parser)
     add_outputs(parser, "choice table")
     return parser.parse_args(argv)
@@ -166,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         except Exception as error:  # an extra that is missing must not end the run
             notes.append(f"{name}: left out, {error}".splitlines()[0])
     header = ("environments", "chosen", "best fixed choice", "steps/s", "spread")
-    header += ("of the best", "at worst", "s to choose")
+    header += ("× best", "× best, minimum", "seconds of autotune")
     print(f"\n{args.rounds} rounds of {args.seconds:g} s\n")
     text = with_notes(markdown_table(header, [each.row() for each in judged], words=3), notes)
     print(text)
@@ -174,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def judge(args: argparse.Namespace, case: Case, note: Callable[[str], None]) -> Judged:
-    """Has autotune choose, and measures what it chose beside the fixed choices."""
+    """Call autotune, and measure its choices and the fixed backends."""
     choices, seconds = [], []
     for _ in range(args.times):
         start = time.perf_counter()
@@ -191,7 +177,7 @@ def judge(args: argparse.Namespace, case: Case, note: Callable[[str], None]) -> 
 
 
 def make_runner(case: Case, candidate: Candidate, stack: ExitStack) -> Runner:
-    """The environments, stepped in one way; the stack closes them."""
+    """Make a backend's runner; the stack closes it."""
     backend = {"dummy": DummyVecEnv_Gym, "subproc": SubprocVecEnv_Gym}[candidate.backend]
     vec_env = backend([case.env_fn] * case.num_envs, **candidate.options)
     stack.enter_context(vec_env)

@@ -1,4 +1,4 @@
-"""What do other libraries' interfaces over these environments cost, and what do they bring?"""
+"""Measure the overhead of the compatibility interfaces, against the libraries they replace."""
 
 from __future__ import annotations
 
@@ -30,12 +30,7 @@ Maker = Callable[[Entry], Runner]
 
 
 def ours(path: str, **options: Any) -> Maker:
-    """A contender of ours, over the ``gymnasium.make`` environments that the libraries step.
-
-    Args:
-        path: module and name of its class.
-        **options: for the class.
-    """
+    """Return a maker of a class of this package, over ``gymnasium.make`` environments."""
     module, _, name = path.rpartition(".")
 
     def make(entry: Entry) -> StepLoop:
@@ -52,12 +47,12 @@ WAIT_NUM = 4
 
 
 def tianshou(module: str, name: str, **options: Any) -> Maker:
-    """A class of Tianshou's interface, in steps that reset what has ended."""
+    """Return a maker of a class with Tianshou's interface, with resets in the step."""
     return lambda entry: stepped_by(module, name, entry, **options)
 
 
 def bare_pipes(one_each: bool) -> Maker:
-    """A process for each environment, or for each CPU."""
+    """Return a maker of bare loops, with a process per environment or per CPU."""
 
     def make(entry: Entry) -> Runner:
         cpus = min(available_cpus(), entry.num_envs)
@@ -68,7 +63,7 @@ def bare_pipes(one_each: bool) -> Maker:
 
 
 def engine(entry: Entry) -> StepLoop:
-    """Gymnasium's own vectorized form of the environment."""
+    """Make Gymnasium's own vectorized form of the environment."""
     bare = gymnasium.make_vec(
         entry.env_id, num_envs=entry.num_envs, vectorization_mode="vector_entry_point"
     )
@@ -78,7 +73,7 @@ def engine(entry: Entry) -> StepLoop:
 
 
 def native(entry: Entry) -> StepLoop:
-    """The same through ``from_gymnasium``."""
+    """Make the same through ``from_gymnasium``."""
     from xuance_envs.compat.native import make_native
 
     made = make_native(entry.env_id, entry.num_envs)
@@ -88,7 +83,7 @@ def native(entry: Entry) -> StepLoop:
 
 
 def panels() -> dict[str, tuple[list[int], dict[str, Maker], str]]:
-    """By topic: numbers of environments, contenders, and the one the others are divided by."""
+    """Return by topic: numbers of environments, implementations, and the baseline."""
     peer = {name: known.make for name, known in PEERS.items()}
     return {
         "gymnasium": (
@@ -160,7 +155,7 @@ def panels() -> dict[str, tuple[list[int], dict[str, Maker], str]]:
 
 TOPICS = ("gymnasium", "sb3", "native", "tianshou")
 ELSEWHERE = {"tianshou"}
-"""Topics for an environment that has their library: ``.venv-tianshou/bin/python -m ...``."""
+"""Topics that need their own virtual environment: ``.venv-tianshou/bin/python -m ...``."""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -170,15 +165,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "topics",
         nargs="*",
         metavar="TOPIC",
-        help=f"of {', '.join(TOPICS)} (default: all but the last)",
+        help=f"one of {', '.join(TOPICS)} (default: all but the last)",
     )
-    add("--num-envs", type=int, nargs="+", metavar="N", help="instead of those of the topic")
+    add("--num-envs", type=int, nargs="+", metavar="N", help="default: those of the topic")
     add_rounds(parser)
     add_outputs(parser, "compat table")
     args = parser.parse_args(argv)
     unknown = set(args.topics) - set(TOPICS)
     if unknown:
-        parser.error(f"no such topic: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown topic: {', '.join(sorted(unknown))}")
     return args
 
 
@@ -195,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             measured = measure_size(args, makers, num_envs, notes)
             rows += [record(topic, result, measured.get(base)) for result in measured.values()]
     print(f"\nCartPole-v1, random actions, {args.rounds} rounds of {args.seconds:g} s\n")
-    header = ("topic", "environments", "contender", "steps/s", "× the first")
+    header = ("topic", "environments", "implementation", "steps/s", "× the first")
     shown = [
         [
             row["topic"],
@@ -214,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def measure_size(
     args: argparse.Namespace, makers: dict[str, Maker], num_envs: int, notes: list[str]
 ) -> dict[str, Throughput]:
-    """Time contenders over so many environments; they live side by side meanwhile."""
+    """Time the implementations over one number of environments, in the same rounds."""
 
     what = f"{num_envs} environments"
 
@@ -229,7 +224,7 @@ def measure_size(
 
 
 def record(topic: str, result: Throughput, base: Throughput | None) -> dict[str, Any]:
-    """A row of the results."""
+    """Return one row of the results."""
     return {
         "topic": topic,
         "contender": result.name,

@@ -1,8 +1,8 @@
-"""How much memory does each environment take?
+"""Measure the memory of each environment.
 
-Counted is what the caller and all its processes hold in RAM, pages that several of them share in
-equal parts (PSS), after the first steps and beyond what the caller held before it made the
-environments. Every contender is counted in a process of its own.
+The script counts the RAM of the main process and all its processes after the first steps, minus
+the main process's RAM before the environments were created. Shared pages count proportionally
+(PSS). Each implementation runs in a fresh process.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from benchmarks.shared.question import (
 from xuance_envs.report import markdown_table
 
 COUNTED = tuple(name for name in CONTENDERS if not name.startswith(("xuance", "pufferlib")))
-"""Those whose processes are this one's and its children: one of another Python would add that."""
+"""Libraries whose processes are this process and its children. Another Python would add memory."""
 
 IMPORTS = {"sb3": "stable_baselines3.common.vec_env", "tianshou": "tianshou.env"}
 IMPORTS |= {"torchrl": "torchrl.envs", "envpool": "envpool"}
-"""What is imported before anything is counted."""
+"""Modules to import before counting."""
 
 STEPS = 20
 
@@ -47,9 +47,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, nargs="+", default=[16], metavar="N")
-    add("--contenders", nargs="+", choices=COUNTED, default=list(DEFAULT), metavar="CONTENDER")
+    add("--contenders", nargs="+", choices=COUNTED, default=list(DEFAULT), metavar="NAME")
     add_peers(parser, [name for name in COUNTED if name not in DEFAULT])
-    add("--rounds", type=int, default=3, help="starts of each contender")
+    add("--rounds", type=int, default=3, help="starts of each implementation")
     add_outputs(parser, "footprint table")
     return parser.parse_args(argv)
 
@@ -61,14 +61,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = dict.fromkeys([*args.contenders, *chosen_peers(args, COUNTED)])
     cases = [(name, n) for n in dict.fromkeys(args.num_envs) for name in names]
     found = []
-    for name, num_envs in tqdm(cases, unit="contender", dynamic_ncols=True):
+    for name, num_envs in tqdm(cases, unit="implementation", dynamic_ncols=True):
         try:
             counts = [count_fresh(name, args.env, num_envs) for _ in range(args.rounds)]
         except RuntimeError as reason:
             notes.append(f"{CONTENDERS[name].title}, {num_envs}: left out, {reason}.")
         else:
             found.append(record(name, num_envs, counts))
-    header = ("environments", "contender", "processes", "MiB in all", "MiB per environment")
+    header = ("environments", "implementation", "processes", "MiB in total", "MiB per environment")
     rows = [
         [
             f"{row['environments']}",
@@ -80,12 +80,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         for row in found
     ]
     text = with_notes(markdown_table(header, rows, words=2), notes)
-    print(f"\n{args.env}, memory beyond the caller's own\n\n{text}")
+    print(f"\n{args.env}, additional memory\n\n{text}")
     finish(args, __doc__, run, text, notes=notes, results=found)
 
 
 def record(name: str, num_envs: int, counts: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """The median over the starts."""
+    """Return the median over the starts."""
     return {
         "environments": num_envs,
         "contender": CONTENDERS[name].title,
@@ -96,13 +96,13 @@ def record(name: str, num_envs: int, counts: Sequence[tuple[int, float]]) -> dic
 
 
 def count_fresh(name: str, env_id: str, num_envs: int) -> tuple[int, float]:
-    """The same as :func:`count`, in a process of its own."""
+    """Call :func:`count` in a fresh process."""
     processes, mib = call_fresh("footprint", "count", name, env_id, num_envs)
     return processes, mib
 
 
 def count(name: str, env_id: str, num_envs: int) -> tuple[int, float]:
-    """Processes that were started, and MiB that came to be held, by environments made here."""
+    """Create environments; return the number of new processes and the additional MiB."""
     if name.partition("-")[0] in IMPORTS:
         __import__(IMPORTS[name.partition("-")[0]])
     with gymnasium.make(env_id) as env:
@@ -120,7 +120,7 @@ def count(name: str, env_id: str, num_envs: int) -> tuple[int, float]:
 
 
 def family() -> list[int]:
-    """This process and all that descend from it."""
+    """Return this process and all its descendants."""
     pids, waiting = [], [os.getpid()]
     while waiting:
         pids.append(waiting.pop())
@@ -130,12 +130,12 @@ def family() -> list[int]:
 
 
 def family_mib() -> float:
-    """What they hold in RAM."""
+    """Return their RAM in MiB."""
     return sum(map(pss_mib, family()))
 
 
 def pss_mib(pid: int) -> float:
-    """A process's part of RAM: shared pages count in equal parts for each that has them."""
+    """Return a process's proportional set size in MiB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 

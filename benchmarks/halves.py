@@ -1,4 +1,4 @@
-"""What do halves bring where an agent waits for an accelerator, and what could they bring?"""
+"""Measure double buffering with an agent that waits for an accelerator, and its upper bound."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xuance_envs.report import markdown_table
 from xuance_envs.rollout import RolloutCollector
 
 STEPS = 16
-"""Of a rollout."""
+"""Steps of each environment per rollout."""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -31,18 +31,29 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--num-envs", type=int, default=16, help="default: %(default)s")
     add("--workers", type=int, default=4, metavar="N", help="default: %(default)s")
-    add("--work", type=float, default=0.5, metavar="MS", help="of a step (default: %(default)s)")
-    add("--think", type=float, default=0.25, metavar="MS", help="of a row (default: %(default)s)")
+    add(
+        "--work",
+        type=float,
+        default=0.5,
+        metavar="MS",
+        help="milliseconds of a step (default: %(default)s)",
+    )
+    add(
+        "--think",
+        type=float,
+        default=0.25,
+        metavar="MS",
+        help="milliseconds of the agent per row (default: %(default)s)",
+    )
     add_rounds(parser, seconds=0.5)
     add_outputs(parser, "halves tables")
     return parser.parse_args(argv)
 
 
 class Waiting:
-    """An agent whose answers an accelerator works out.
+    """An agent that sleeps instead of computing on an accelerator.
 
-    Args:
-        seconds: for each row.
+    It sleeps for ``seconds`` per row.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -55,13 +66,7 @@ class Waiting:
 
 
 class BareLoop:
-    """The bound: processes that work when a pipe tells them, and a loop that waits in between.
-
-    Args:
-        args: how many, and how much.
-        halves: 1 or 2.
-        stack: ends the processes.
-    """
+    """The upper bound: processes that compute on request, and a loop that sleeps meanwhile."""
 
     def __init__(self, args: argparse.Namespace, halves: int, stack: ExitStack) -> None:
         self.num_envs = args.num_envs
@@ -82,7 +87,7 @@ class BareLoop:
         self._halves = [pipes[k : k + size] for k in range(0, args.workers, size)]
 
     def run(self, steps: int) -> float:
-        """See :class:`~xuance_envs.measure.Runner`."""
+        """Run, as :class:`~xuance_envs.measure.Runner` specifies."""
         start = time.perf_counter()
         for half in self._halves:
             self._send(half)
@@ -101,7 +106,7 @@ class BareLoop:
 
 
 def work_when_told(pipe: Connection, work: Sequence[float]) -> None:
-    """Takes so many seconds of a core for each environment, whenever the pipe says so."""
+    """Compute for a time per environment, whenever the pipe requests it."""
     envs = [BusyEnv(seconds) for seconds in work]
     try:
         while pipe.recv_bytes():
@@ -139,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             ("a bare loop", bare_one, bare_two),
         )
     ]
-    table = markdown_table(("steps/s of", "halves=1", "halves=2", "times as many"), rows)
+    table = markdown_table(("steps/s", "halves=1", "halves=2", "ratio"), rows)
     print(f"\n{what}, {args.workers} workers, {args.rounds} rounds\n\n{table}")
     finish(args, __doc__, run, table, results={"rows": rows})
 

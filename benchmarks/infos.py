@@ -1,7 +1,7 @@
-"""What do info dicts cost? The environments do nothing but hand them over, one a step.
+"""Measure the cost of info dicts, with environments that only return them.
 
-With --work they compute for so long in each step, too. With --masks they say which of 64 actions
-they allow, and the caller asks for the masks of all after each step.
+With --work, the environments also compute in each step. With --masks, they provide masks of 64
+actions, and the main process reads the masks after each step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ INFOS: dict[str, dict[str, Any]] = {
 
 
 class MaskingEnv(MadeUpEnv):
-    """Has 64 actions, and a method that says which it allows."""
+    """An environment with 64 actions, and a method that returns the mask."""
 
     action_space = spaces.Discrete(64)
 
@@ -51,13 +51,13 @@ class MaskingEnv(MadeUpEnv):
 
 
 class SilentEnv(MadeUpEnv):
-    """Has as many, and says nothing of them but what is in its info."""
+    """An environment with 64 actions, and a mask only in its info, if any."""
 
     action_space = spaces.Discrete(64)
 
 
 class Asking:
-    """Steps a vector environment, and asks for its masks after each step."""
+    """A runner that steps and reads the action masks after each step."""
 
     def __init__(self, vec_env: VecEnv) -> None:
         self._vec_env = vec_env
@@ -71,12 +71,12 @@ class Asking:
 MASKS: dict[str, Callable[..., Any]] = {
     "no masks": SilentEnv,
     "masks in infos": partial(SilentEnv, info={"action_mask": ALLOWED}),
-    "masks by a method": MaskingEnv,
+    "masks from a method": MaskingEnv,
 }
 
 
 def measure_masks(args: argparse.Namespace, results: Results) -> Sweep:
-    """Times ours over environments with and without masks, all side by side."""
+    """Time the backends with and without masks, in the same rounds."""
     backends = [BACKENDS[name] for name in args.contenders if name in BACKENDS]
     actions = sample_actions(SilentEnv.action_space, args.num_envs)
 
@@ -105,10 +105,18 @@ def measure_masks(args: argparse.Namespace, results: Results) -> Sweep:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = sweep_parser("infos", __doc__, num_envs=16)
     parser.add_argument("--infos", nargs="+", choices=INFOS, default=list(INFOS), metavar="INFO")
-    parser.add_argument("--work", type=float, default=0.0, metavar="US", help="default: none")
-    parser.add_argument("--masks", action="store_true", help="the table of masks in place of infos")
+    parser.add_argument(
+        "--work",
+        type=float,
+        default=0.0,
+        metavar="US",
+        help="microseconds of a step (default: none)",
+    )
+    parser.add_argument(
+        "--masks", action="store_true", help="measure action masks instead of infos"
+    )
     args = parser.parse_args(argv)
-    label = "what is in each info"
+    label = "content of each info"
     env_fns = {name: partial(MadeUpEnv, args.work * 1e-6, info=INFOS[name]) for name in args.infos}
     if not args.masks:
         answer(args, __doc__, label, env_fns)

@@ -1,4 +1,4 @@
-"""How long does the caller wait for one vector step: usually, and one time in a hundred?"""
+"""Measure the latency of one vector step: median and 99th percentile."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, nargs="+", default=[8, 64], metavar="N")
-    add("--contenders", nargs="+", choices=CONTENDERS, default=list(DEFAULT), metavar="CONTENDER")
+    add("--contenders", nargs="+", choices=CONTENDERS, default=list(DEFAULT), metavar="NAME")
     add_peers(parser, PEERS)
-    add("--rounds", type=int, default=10, help="turns of each contender, interleaved")
-    add("--steps", type=int, default=300, help="vector steps in each of them, timed one by one")
+    add("--rounds", type=int, default=10, help="interleaved turns of each implementation")
+    add("--steps", type=int, default=300, help="individually timed vector steps per turn")
     add_outputs(parser, "latency table")
     return parser.parse_args(argv)
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = begin()
     results = Results()
     found = [row for n in dict.fromkeys(args.num_envs) for row in measure_size(args, n, results)]
-    header = ("environments", "contender", "p50, µs", "p99, µs", "p99 / p50")
+    header = ("environments", "implementation", "p50, µs", "p99, µs", "p99 / p50")
     rows = [
         [
             f"{row['environments']}",
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_size(args: argparse.Namespace, num_envs: int, results: Results) -> list[dict[str, Any]]:
-    """The seconds of every single step, over so many environments."""
+    """Return the seconds of each step, over one number of environments."""
     names = dict.fromkeys([*args.contenders, *chosen_peers(args, PEERS)])
     with gymnasium.make(args.env) as env:
         space = env.action_space
@@ -89,7 +89,7 @@ def measure_size(args: argparse.Namespace, num_envs: int, results: Results) -> l
 def time_each_step(
     args: argparse.Namespace, runners: Mapping[str, Runner], what: str
 ) -> dict[str, list[list[float]]]:
-    """By contender, the seconds of each step, round by round; those that warm up are left out."""
+    """Return the seconds of each step by implementation and round, without warm-up."""
     seconds: dict[str, list[list[float]]] = {name: [] for name in runners}
     for _, name in in_turn(runners, range(args.rounds), "run", what):
         gc.collect()

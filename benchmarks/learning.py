@@ -1,6 +1,6 @@
-"""How long until CartPole-v1 is solved, by the demo's PPO and by Stable-Baselines3's?
+"""Measure the time until CartPole-v1 is solved: the demo's PPO and Stable-Baselines3's PPO.
 
-With another task, such as --env HalfCheetah-v5: how well is it learned in so many steps?
+With another task, such as --env HalfCheetah-v5: measure the return after a number of steps.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ OURS = "ours"
 
 
 def ours(seed: int, goal: float) -> tuple[float, int, float]:
-    """Seconds, environment steps and mean return of the demo's training."""
+    """Return seconds, environment steps and mean return of the demo's training run."""
     _, course = demo.train(seed, goal)
     return course.seconds, course.steps, course.mean_return
 
 
 def sb3(seed: int, goal: float, num_envs: int, **settings: Any) -> tuple[float, int, float]:
-    """The same of Stable-Baselines3, which stops at the very step that reaches the goal."""
+    """Return the same for Stable-Baselines3, which stops at the step that reaches the goal."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -50,7 +50,7 @@ def sb3(seed: int, goal: float, num_envs: int, **settings: Any) -> tuple[float, 
 
 
 def sb3_alike(seed: int, goal: float) -> tuple[float, int, float]:
-    """With the settings of ours, as far as Stable-Baselines3 has them."""
+    """Make Stable-Baselines3's PPO with the settings of the demo, where it has them."""
     settings = demo.load_example().Settings()
     return sb3(
         seed,
@@ -71,7 +71,7 @@ def sb3_alike(seed: int, goal: float) -> tuple[float, int, float]:
 
 
 def sb3_tuned(seed: int, goal: float) -> tuple[float, int, float]:
-    """With the settings that RL Baselines3 Zoo found for CartPole-v1 (for 100,000 steps)."""
+    """Make it with the settings of RL Baselines3 Zoo for CartPole-v1 (for 100,000 steps)."""
     return sb3(
         seed,
         goal,
@@ -98,11 +98,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("learning", __doc__)
     add = parser.add_argument
     add("--env", default=demo.ENV_ID, metavar="ID", help="default: %(default)s")
-    add("--steps", type=int, default=1_000_000, help="of another task (default: %(default)s)")
-    add("--seeds", type=int, nargs="+", metavar="SEED", help="default: 1 to 5; of another task, 3")
+    add(
+        "--steps",
+        type=int,
+        default=1_000_000,
+        help="environment steps on other tasks (default: %(default)s)",
+    )
+    add(
+        "--seeds",
+        type=int,
+        nargs="+",
+        metavar="SEED",
+        help="default: 1 to 5; on other tasks 1 to 3",
+    )
     add("--goal", type=float, default=demo.GOAL, help="mean return (default: %(default)s)")
     add("--learners", nargs="+", metavar="LEARNER", help="default: all")
-    add_outputs(parser, "learning table", "where the curves of another task go")
+    add_outputs(parser, "learning table", "plot the learning curves of other tasks")
     args = parser.parse_args(argv)
     known = LEARNERS if args.env == demo.ENV_ID else curves.learners_of(args.env)
     for name in args.learners or ():
@@ -115,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     args.seeds, args.learners = args.seeds or [1, 2, 3, 4, 5], args.learners or list(LEARNERS)
     found: dict[str, list[tuple[float, int, float]]] = {name: [] for name in args.learners}
-    for seed in args.seeds:  # in turn, because the machine changes its speed
+    for seed in args.seeds:  # interleaved, because the machine's speed varies
         for name in args.learners:
             found[name].append(LEARNERS[name](seed, args.goal))
             seconds, steps, score = found[name][-1]

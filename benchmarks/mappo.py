@@ -1,8 +1,8 @@
-"""How long does MAPPO take, and how well does it learn, beside XuanCe's?
+"""Measure the duration and the returns of MAPPO, against XuanCe's MAPPO.
 
-examples/train_mappo.py and XuanCe's MAPPO play simple_spread for the same number of environment
-steps. XuanCe's has the settings of the example, as far as it knows them, on its own Subproc and on
-ours.
+examples/train_mappo.py and XuanCe's MAPPO train on simple_spread for the same number of
+environment steps. XuanCe's MAPPO uses the example's settings where it has them, on XuanCe's
+SubprocVecMultiAgentEnv and on this package's.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ENV_ID = "mpe2:simple_spread_v3"
 EXAMPLE = "examples/train_mappo.py"
 LEARNERS = {
     EXAMPLE: None,
-    "XuanCe's MAPPO on our SubprocVecMultiAgentEnv": "ours",
+    "XuanCe's MAPPO, xuance_envs.SubprocVecMultiAgentEnv": "ours",
     "XuanCe's MAPPO": "xuance",
 }
-"""By name, whose environments XuanCe's steps; None for what is not XuanCe's."""
+"""Learner to the package of its environments; None if the learner is not XuanCe's."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -37,7 +37,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--num-envs", type=int, default=32, metavar="N", help="default: %(default)s")
     add("--steps", type=int, default=60_000, help="environment steps (default: %(default)s)")
     add(
-        "--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="SEED", help="of a training each"
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[1, 2, 3],
+        metavar="SEED",
+        help="one training run each",
     )
     add("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS), metavar="LEARNER")
     add_outputs(parser, "mappo table")
@@ -54,7 +59,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         seconds, busy, returns = np.transpose(each).tolist()
         found.append({"learner": name, "seconds": seconds, "busy": busy, "returns": returns})
     last = np.array(found[-1]["seconds"])
-    header = ("learner", "seconds", "range", "of CPU in the calling process", "faster", "returns")
+    header = (
+        "learner",
+        "seconds",
+        "range",
+        "CPU seconds of the main process",
+        "speedup",
+        "returns",
+    )
     rows = [
         [
             row["learner"],
@@ -74,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def train(
     whose: str | None, example: dict[str, Any], num_envs: int, steps: int, seed: int
 ) -> Sequence[float]:
-    """Seconds, those of CPU in the calling process, and the mean return of the last episodes."""
+    """Return seconds, CPU seconds of the main process, and mean return of the last episodes."""
     if whose is not None:
         given = json.dumps(settings(example, num_envs))
         told: list[float] = in_xuance(
@@ -87,7 +99,7 @@ def train(
 
 
 def settings(example: dict[str, Any], num_envs: int) -> dict[str, Any]:
-    """The example's settings, by the names that XuanCe has for them."""
+    """Return the example's settings under XuanCe's names."""
     rollout = num_envs * example["STEPS_PER_ENV"]
     return {
         "policy": "Categorical_MAAC_Policy",

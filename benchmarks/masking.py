@@ -1,9 +1,9 @@
-"""How fast are MaskablePPO's rollouts, by what steps its environments, and what limits them?
+"""Measure MaskablePPO's rollouts by vectorized environment, and their upper bound.
 
-sb3-contrib's agent asks for the masks of all environments before each step. The environments have
-64 actions, compute for a while in each step, and say which actions they allow by a method. Prepared
-steps and masks, which cost nothing, tell what the agent takes by itself; and what there is at most,
-when they come after as long as the CPUs take together to compute.
+sb3-contrib's agent reads the masks of all environments before each step. The environments have 64
+actions, compute in each step, and return masks from a method. Prepared steps and masks, which cost
+nothing, show the agent's own time. Prepared steps after the computing time of all CPUs show the
+upper bound.
 """
 
 from __future__ import annotations
@@ -36,16 +36,11 @@ from xuance_envs.measure import Runner, Throughput
 from xuance_envs.report import markdown_table
 
 ROLLOUT = 256
-"""Steps of each environment in one rollout."""
+"""Steps of each environment per rollout."""
 
 
 class Prepared(sb3.VecEnv):
-    """Gives what environments like these give, without any.
-
-    Args:
-        functions: make such environments.
-        seconds: that a step takes, as if it were computed.
-    """
+    """A vectorized environment that replays prepared steps, after ``seconds`` of busy waiting."""
 
     def __init__(self, functions: Sequence[Callable[[], Any]], seconds: float = 0.0) -> None:
         self._seconds = seconds
@@ -91,23 +86,21 @@ class Prepared(sb3.VecEnv):
 def contenders(
     num_envs: int, work: float
 ) -> dict[str, Callable[[Sequence[Callable[[], Any]]], sb3.VecEnv]]:
-    """By title, what makes each; environments compute for so many seconds a step."""
+    """Return makers by title; environments compute for ``seconds`` per step."""
     together = num_envs * work / min(available_cpus(), num_envs)
     return {
         "SB3 SubprocVecEnv": sb3.SubprocVecEnv,
         "compat SubprocVecEnv": compat.SubprocVecEnv,
         "compat SubprocVecEnv, caller_steps": partial(compat.SubprocVecEnv, caller_steps=True),
-        "prepared, after the computing": partial(Prepared, seconds=together),
+        "prepared, after computing": partial(Prepared, seconds=together),
         "prepared": Prepared,
     }
 
 
 class Rollouts:
-    """A runner of MaskablePPO's rollouts, without its updates.
+    """A runner of MaskablePPO's rollouts, without updates.
 
-    Attributes:
-        busy: seconds of CPU in this process so far.
-        steps: of all environments together so far.
+    It counts its CPU seconds in ``busy`` and all environment steps in ``steps``.
     """
 
     def __init__(self, vec_env: sb3.VecEnv) -> None:
@@ -131,7 +124,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("masking", __doc__)
     add = parser.add_argument
     add("--num-envs", type=int, default=8, metavar="N", help="default: %(default)s")
-    add("--work", type=float, default=50.0, metavar="US", help="of a step (default: %(default)s)")
+    add(
+        "--work",
+        type=float,
+        default=50.0,
+        metavar="US",
+        help="microseconds of a step (default: %(default)s)",
+    )
     add_rounds(parser)
     add_outputs(parser, "masking table")
     return parser.parse_args(argv)
@@ -156,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     measured = race(args, "rollouts", make, notes.append)
     theirs = measured["SB3 SubprocVecEnv"]
     found = [record(result, rollouts[name], theirs) for name, result in measured.items()]
-    header = ("stepped by", "steps/s", "× SB3's", "µs of CPU in the calling process, a step")
+    header = ("vectorized environment", "steps/s", "× SB3's", "main process CPU µs per step")
     rows = [
         [
             row["contender"],
@@ -172,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def record(result: Throughput, rollouts: Rollouts, theirs: Throughput) -> dict[str, Any]:
-    """A row of the results."""
+    """Return one row of the results."""
     return {
         "contender": result.name,
         "steps_per_second": result.median,

@@ -1,4 +1,4 @@
-"""Does memory stay flat while environments are stepped a million times?"""
+"""Check that memory stays flat over a million environment steps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from xuance_envs.report import markdown_table
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 SETTLING = 0.2
-"""The part of the run that is not judged: caches and the allocator's arenas fill up at first."""
+"""Fraction of the run to ignore, while caches and the allocator's arenas fill up."""
 FLAT_MIB = 1.0
-"""Growth per million environment steps that still counts as flat: the allocator's arenas come
-and go in steps of this size. A leak of one float per step would be 8 to 24 MiB."""
+"""Limit of growth per million environment steps.
+
+The allocator's arenas grow and shrink in steps of this size. A leak of one float per step would be
+8 to 24 MiB.
+"""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -31,7 +34,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=64, metavar="N", help="default: %(default)s")
     add("--steps", type=int, default=1_000_000, help="environment steps (default: %(default)s)")
-    add("--samples", type=int, default=100, help="looks at the memory (default: %(default)s)")
+    add("--samples", type=int, default=100, help="memory samples (default: %(default)s)")
     add("--backends", nargs="+", choices=BACKENDS, default=["dummy", "subproc"])
     add_outputs(parser, "memory table")
     return parser.parse_args(argv)
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(
         f"\n{args.num_envs} × {args.env}, resident memory over {args.steps:,} environment steps\n"
     )
-    header = ("backend", "process", "MiB at first", "MiB at last", "MiB per 10⁶ steps", "flat")
+    header = ("backend", "process", "MiB at start", "MiB at end", "MiB per 10⁶ steps", "flat")
     rows = [
         [
             row["backend"],
@@ -63,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_memory(args: argparse.Namespace, backend_name: str) -> list[dict[str, Any]]:
-    """Step one backend and follow every process of it; a row for each."""
+    """Step one backend and sample the memory of all its processes; return a row per process."""
     backend = BACKENDS[backend_name]
     before = children()
     with make_ours(backend, "gym_env", args.env, args.num_envs) as vec_env:
@@ -97,32 +100,32 @@ def measure_memory(args: argparse.Namespace, backend_name: str) -> list[dict[str
 
 
 def step_as_an_agent_does(vec_env: VecEnv, actions: Any) -> None:
-    """One step, and a look at the info of every episode that ended."""
+    """Make one step, and read the info of every finished episode."""
     _, _, terminated, truncated, infos = vec_env.step(actions)
     for index in np.flatnonzero(terminated | truncated).tolist():
         vec_env.buf_obs[index] = infos[index]["reset_obs"]
 
 
 def growth_per_million(steps: Sequence[int], mib: Sequence[float]) -> float:
-    """The slope of a straight line through the samples after the settling, in MiB."""
+    """Return the slope of a line through the samples after settling, in MiB."""
     first = int(len(steps) * SETTLING)
     slope, _ = np.polyfit(np.divide(steps[first:], 1e6), mib[first:], 1)
     return float(slope)
 
 
 def children() -> set[int]:
-    """The processes that any thread of this process has started and that still run."""
+    """Return the running child processes of all threads."""
     lists = Path("/proc/self/task").glob("*/children")
     return {int(pid) for path in lists for pid in path.read_text().split()}
 
 
 def is_resource_tracker(pid: int) -> bool:
-    """Whether it is multiprocessing's own helper, which steps nothing."""
+    """Return whether the process is multiprocessing's resource tracker."""
     return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def resident_mib(pid: int) -> float:
-    """The memory a process has in RAM, shared pages included."""
+    """Return a process's resident memory, including shared pages."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 

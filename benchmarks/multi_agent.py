@@ -1,4 +1,4 @@
-"""How many steps per second with many agents, beside other vectorizers and bare loops?"""
+"""Measure steps per second of multi-agent environments, against other libraries and bare loops."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from xuance_envs.report import markdown_table
 
 WORLDS = {
     "spread": "MPE simple_spread_v3, 3 agents",
-    "states": "the same with its state",
+    "states": "MPE simple_spread_v3 with state",
     "cheap": "cheap, 8 agents",
-    "rich": "cheap, 8 agents with masks and infos of numbers",
-    "dying": "cheap, 8 agents that die",
+    "rich": "cheap, 8 agents with masks and numeric infos",
+    "dying": "cheap, 8 agents that terminate early",
 }
 PEERS = {
     "xuance-dummy": "XuanCe Dummy",
@@ -49,16 +49,9 @@ SCRIPT = Path(__file__).parent / "peers" / "many_standalone.py"
 
 
 class Loop:
-    """Steps environments one after another, with the actions of the agents that live: the limit.
+    """The upper bound: step environments in series with prepared dicts of actions.
 
-    It does what takes no vectorizer: gives each environment a dict of actions that was there
-    before, and resets it where its episode ended. It looks at nothing that a step returns.
-
-    Args:
-        world: which ones.
-        num_envs: how many there are in all.
-        low: the first one of these.
-        high: the one after the last.
+    It resets environments after episodes, and reads nothing that a step returns.
     """
 
     def __init__(self, world: str, num_envs: int, low: int, high: int) -> None:
@@ -74,7 +67,7 @@ class Loop:
         self._states = [env.state for env in self._envs] if world == "states" else []
 
     def run(self, steps: int) -> float:
-        """Step every environment ``steps`` times; the seconds that took."""
+        """Step every environment ``steps`` times; return the seconds."""
         envs, count = self._envs, self._count
         batches = itertools.islice(self._actions, steps)
         start = time.perf_counter()
@@ -95,12 +88,9 @@ class Loop:
 
 
 class Steps:
-    """A contender of ours.
+    """A runner for a vectorized environment of this package.
 
-    Args:
-        envs: the environments.
-        actions: an array for each step, over and over again.
-        as_dicts: whether it takes dicts by agent.
+    ``as_dicts`` selects dicts of actions by agent.
     """
 
     def __init__(self, envs: Any, actions: Sequence[np.ndarray], as_dicts: bool) -> None:
@@ -116,7 +106,7 @@ class Steps:
         envs.reset()
 
     def run(self, steps: int) -> float:
-        """Step every environment ``steps`` times; the seconds that took."""
+        """Step every environment ``steps`` times; return the seconds."""
         step = self._envs.step
         batches = itertools.islice(self._actions, steps)
         start = time.perf_counter()
@@ -129,14 +119,14 @@ class Steps:
 
 
 def actions_for(world: str, num_envs: int) -> list[np.ndarray]:
-    """Random actions of all agents, an array for each of some steps."""
+    """Return random actions of all agents, an array per step."""
     draw = np.random.default_rng(0)
     shape = 64, num_envs, 3 if world in ("spread", "states") else many_worlds.AGENTS
     return list(draw.integers(many_worlds.ACTIONS, size=shape))
 
 
-AS_IT_COMES = "as it comes"
-"""What a user gets who says nothing of backends."""
+AS_IT_COMES = "automatic backend"
+"""The backend that make_multi_agent_vec chooses by default."""
 
 OURS: Mapping[str, tuple[Callable[..., Any], dict[str, Any], bool]] = {
     AS_IT_COMES: (MultiAgentVecEnv, {}, False),
@@ -158,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--num-envs", type=int, default=16, metavar="N")
     add_rounds(parser)
     add_peers(parser, PEERS)
-    add_outputs(parser, "many agents table")
+    add_outputs(parser, "multi-agent table")
     args = parser.parse_args(argv)
     run = begin()
     results = Results()
@@ -168,7 +158,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         measured = race(args, world, make_runners, results.note)
         rows += [record(world, each, measured) for each in measured.values()]
     print(f"\n{args.num_envs} environments, random actions, {args.rounds} rounds\n")
-    header = ("environments", "contender", "steps/s", "spread", "of the limit", "× XuanCe Subproc")
+    header = (
+        "environments",
+        "implementation",
+        "steps/s",
+        "spread",
+        "of the limit",
+        "× XuanCe Subproc",
+    )
     shown = [
         [
             WORLDS[row["world"]],
@@ -188,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def contenders(
     world: str, num_envs: int, peers: Sequence[str], results: Results, stack: ExitStack
 ) -> dict[str, Runner]:
-    """Everybody who steps the environments, ready to."""
+    """Make and reset all implementations."""
     actions = actions_for(world, num_envs)
     runners: dict[str, Runner] = {}
 
@@ -201,7 +198,7 @@ def contenders(
         envs = kind([partial(many_worlds.make, world)] * num_envs, **options)
         add(name, Steps(envs, actions, as_dicts))
         if name == AS_IT_COMES:
-            results.note(f"{WORLDS[world]}: {name} is {envs.autotuned.choice.name}.")
+            results.note(f"{WORLDS[world]}: {name}: {envs.autotuned.choice.name}.")
     for peer in peers:
         entry = Entry(world, num_envs, actions, stack, results.note)
         try:
@@ -213,23 +210,23 @@ def contenders(
 
 
 def elsewhere(peer: str, entry: Entry) -> OtherPython:
-    """A peer, which lives in an environment of its own."""
+    """Make a library that runs in its own virtual environment."""
     of_xuance = peer.startswith("xuance")
     if entry.env_id == "dying" and of_xuance:
-        raise LeftOut("an agent that dies is a KeyError in it")
+        raise LeftOut("raises KeyError when an agent terminates early")
     if entry.env_id == "states" and not of_xuance:
-        raise LeftOut("it has no states")
+        raise LeftOut("does not support states")
     home = ".venv-xuance" if of_xuance else ".venv-multi-agent"
     python = ROOT / home / "bin" / "python"
     if not python.exists():
-        raise LeftOut(f"not installed (there is no {home}, which make bench-peers makes)")
+        raise LeftOut(f"not installed (make bench-peers creates {home})")
     runner = OtherPython(peer, python, entry, SCRIPT)
     entry.stack.callback(runner.close)
     return runner
 
 
 def record(world: str, result: Throughput, measured: Mapping[str, Throughput]) -> dict[str, Any]:
-    """A row of the results."""
+    """Return one row of the results."""
     xuance = measured.get(PEERS["xuance-subproc"])
     return {
         "world": world,

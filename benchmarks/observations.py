@@ -1,4 +1,4 @@
-"""What do large observations cost? The environments do nothing but hand them over."""
+"""Measure the cost of large observations, with environments that only return them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES: dict[str, Callable[[], Any]] = {
     "84×84×4 bytes": partial(MadeUpEnv, shape=(84, 84, 4), dtype=np.uint8),
     "210×160×3 bytes": partial(MadeUpEnv, shape=(210, 160, 3), dtype=np.uint8),
 }
-"""CartPole's, those of the larger MuJoCo robots, stacked frames, an Atari screen."""
+"""Sizes of CartPole, of the larger MuJoCo robots, of stacked frames, of an Atari screen."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

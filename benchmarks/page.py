@@ -1,11 +1,11 @@
-"""Measures everything that docs/benchmarks.md shows, one question after another.
+"""Measure all figures of docs/benchmarks.md.
 
-Each part is a run of one script, which puts its table between its markers of the page and its
-picture beside it; what fails leaves the page as it was, and the other parts go on. The README's
-pictures come from the parts `throughput` and `atari`. All of it takes about twenty-five minutes on
-two cores that nobody else uses: before each part it looks whether that is so, and waits for a while
-where it is not. Rounds that differ by more than 15 % are made again, and the page says which.
-Where only some parts are measured, the page keeps what the others were measured on, and when.
+Each part runs one script, which writes its table between its markers of the page, and its plot. A
+part that fails leaves the page unchanged, and the other parts continue. The README's plots come
+from the parts `throughput` and `atari`. All parts take about twenty-five minutes on two idle
+cores. Before each part, the script checks that the machine is idle, and otherwise waits for a
+while. If rounds differ by more than 15 %, they are repeated, and the page says so. With selected
+parts, the page keeps the date and machine of all other parts.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "_static" / "benchmarks"
 MINUTES = 25
-"""What all parts take on two cores that nobody else uses."""
+"""Duration of all parts on two idle cores."""
 
 LONGEST = 400
-"""Seconds after which a part is ended."""
+"""Time limit of one part, in seconds."""
 
 MAIN = (
     LIMIT,
@@ -53,18 +53,14 @@ MAIN = (
     "PufferLib Multiprocessing",
     "EnvPool",
 )
-"""Whose figures of the first table are in the README's picture."""
+"""Implementations in the README's plot."""
 
 
 @dataclass(frozen=True)
 class Part:
     """A run of one script.
 
-    Attributes:
-        module: the script.
-        options: what it is given.
-        table: the name of the page's markers; that of the script and "table" where it is empty.
-        picture: whether it draws one.
+    ``table`` names the page's markers; by default the script's name and "table".
     """
 
     module: str
@@ -111,7 +107,7 @@ PARTS = {
         "infos", "--masks --num-envs 64 --work 10 --rounds 5 --seconds 0.3", "masks table"
     ),
     "transforms": Part("transforms", "--rounds 5 --seconds 0.3"),
-    "multi_agent": Part("multi_agent", "--peers --rounds 5 --seconds 0.15", "many agents table"),
+    "multi_agent": Part("multi_agent", "--peers --rounds 5 --seconds 0.15", "multi-agent table"),
     "mappo": Part("mappo", "--seeds 1 2"),
     "state": Part("state", "--rounds 7 --seconds 0.3"),
     "rollout": Part("rollout", "--rounds 5"),
@@ -128,31 +124,28 @@ PARTS = {
     "memory": Part("memory"),
     "latency": Part("latency", "--peers --rounds 3 --steps 100"),
     "anatomy": Part("anatomy"),
-    "first_ready": Part("first_ready", "--peers --rounds 5 --seconds 0.3", "first ready tables"),
+    "asynchronous_stepping": Part(
+        "asynchronous_stepping",
+        "--peers --rounds 5 --seconds 0.3",
+        "asynchronous stepping tables",
+    ),
     "parent_cost": Part(
         "parent_cost", "--workers 1 2 4 16 64 --rounds 3", "parent cost table", picture=True
     ),
     "choice": Part("choice", "--times 2 --rounds 4 --seconds 0.2"),
 }
-"""By name; the first ones matter most, for whoever has little time."""
+"""All parts, by name, the most important first."""
 
 
-NAMES, DISTURBED = "parts", "measured though it was not quiet"
-"""The rows of a run that name parts of it."""
+NAMES, DISTURBED = "parts", "parts measured on a busy machine"
+"""Rows of the machine table that list parts."""
 
-NOTHING = "nothing"
+NOTHING = "none"
 
 
 @dataclass
 class Took:
-    """How a part went.
-
-    Attributes:
-        outcome: in a word or two.
-        seconds: how long it took.
-        seen: the machine before it began; None where it did not.
-        record: what it kept, when it is done.
-    """
+    """The result of a part: outcome, seconds, the machine's state before it, and its record."""
 
     outcome: str
     seconds: float = 0.0
@@ -163,23 +156,23 @@ class Took:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("page", __doc__)
     add = parser.add_argument
-    add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
-    add("--minutes", type=float, default=40, help="begin no part after these (default: 40)")
+    add("parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS)} (default: all)")
+    add("--minutes", type=float, default=40, help="start no part after this time (default: 40)")
     add(
         "--wait",
         type=float,
         default=120,
         metavar="SECONDS",
-        help="for a quiet machine, at most so long in all (default: 120)",
+        help="total time limit for waiting until the machine is idle (default: 120)",
     )
     args = parser.parse_args(argv)
     unknown = set(args.parts) - set(PARTS)
     if unknown:
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown part: {', '.join(sorted(unknown))}")
     names = list(dict.fromkeys(args.parts)) or list(PARTS)
     print(
-        f"{len(names)} of {len(PARTS)} parts: all take about {MINUTES} minutes on two quiet cores, "
-        f"up to twice that where rounds differ, and none begins after {args.minutes:g}."
+        f"{len(names)} of {len(PARTS)} parts. All take about {MINUTES} minutes on two idle cores, "
+        f"up to twice that if rounds differ. No part starts after {args.minutes:g} minutes."
     )
     took = run_parts(names, args.minutes * 60, args.wait)
     done = {name: each.record for name, each in took.items() if each.record is not None}
@@ -187,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         replace_between(PAGE, "machine", machine(took, text_between(PAGE, "machine")))
     if "throughput" in done:
         draw_main(done["throughput"])
-    print(f"\n{sum(each.seconds for each in took.values()):.0f} s in all:")
+    print(f"\n{sum(each.seconds for each in took.values()):.0f} s in total:")
     for name, each in took.items():
         print(f"  {name:<14} {each.seconds:>5.0f} s  {each.outcome}")
     if len(done) < len(names):
@@ -195,19 +188,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run_parts(names: Sequence[str], seconds: float, wait: float) -> dict[str, Took]:
-    """How each part went, and what those kept that are done.
-
-    Args:
-        names: of the parts.
-        seconds: after which no part begins.
-        wait: how many seconds may be waited for a quiet machine, in all.
-    """
+    """Run parts until the time is over; return their results by name."""
     took: dict[str, Took] = {}
     first = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             if time.monotonic() - first > seconds:
-                took[name] = Took("left out: no time")
+                took[name] = Took("skipped: no time left")
                 continue
             print(f"\n==> {name}", flush=True)
             seen, waited = wait_until_quiet(wait, partial(print, flush=True))
@@ -222,13 +209,13 @@ def run_parts(names: Sequence[str], seconds: float, wait: float) -> dict[str, To
 
 
 def run_part(name: str, file: Path) -> str:
-    """Runs one part, at most so long; how that went, in a word or two."""
+    """Run one part with a time limit; return its outcome in a word or two."""
     part = PARTS[name]
     command = [sys.executable, "-m", f"benchmarks.{part.module}", *part.options.split()]
     command += ["--json", str(file), "--page", str(PAGE), "--table", part.markers]
     if part.picture:
         command += ["--png", str(PICTURES / f"{name}.png")]
-    # With a group of its own, so that whatever it has started can be ended with it.
+    # In its own process group, so that its child processes can be killed with it.
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
         try:
             status = process.wait(LONGEST)
@@ -241,14 +228,9 @@ def run_part(name: str, file: Path) -> str:
 
 
 def machine(took: Mapping[str, Took], before: str = "") -> str:
-    """What was measured on, for the page.
+    """Return the page's machine tables: one for each run whose figures are on the page.
 
-    Args:
-        took: how the parts of this run went, one of which is done at the least.
-        before: what this gave for earlier runs, whose other parts are still on the page.
-
-    Returns:
-        A table for each run that any figures of the page are from, the last one first.
+    ``before`` has the tables of earlier runs.
     """
     done = {name: each for name, each in took.items() if each.record is not None}
     first = next(each.record for each in took.values() if each.record is not None)
@@ -256,17 +238,17 @@ def machine(took: Mapping[str, Took], before: str = "") -> str:
     cpus = ", ".join(map(str, described["affinity"] or ())) or "any"
     minutes = sum(each.seconds for each in done.values()) / 60
     rows = [
-        ["measured", f"{first['date'][:10]}, at commit {first['commit'] or 'unknown'}"],
+        ["measured", f"{first['date'][:10]}, commit {first['commit'] or 'unknown'}"],
         [NAMES, ", ".join(done)],
         ["processor", f"{described['cpu']}: {described['cores']} cores (CPUs {cpus})"],
         ["system", described["system"]],
         ["versions", ", ".join(f"{name} {version}" for name, version in first["versions"].items())],
-        ["it took", "a minute or less" if minutes < 1.5 else f"{minutes:.0f} minutes"],
+        ["duration", "a minute or less" if minutes < 1.5 else f"{minutes:.0f} minutes"],
     ]
     looks = {name: each.seen for name, each in done.items() if each.seen is not None}
     for label, values in (
-        ("at work for others before a part began", [each.busy for each in looks.values()]),
-        ("the slowest core, of the quickest", [each.slowest_core for each in looks.values()]),
+        ("CPU use of other processes before each part", [each.busy for each in looks.values()]),
+        ("slowest core relative to the fastest", [each.slowest_core for each in looks.values()]),
     ):
         known = [value for value in values if value is not None]
         if known:
@@ -279,7 +261,7 @@ def machine(took: Mapping[str, Took], before: str = "") -> str:
 
 
 def _without(again: Container[str], before: str) -> Iterator[list[list[str]]]:
-    """The rows of each earlier run, less the parts that were measured again, if any are left."""
+    """Yield the rows of each earlier run, without the parts that were measured again."""
     for table in filter(None, before.split("\n\n")):
         rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.split("\n")[2:]]
         for row in rows:
@@ -291,7 +273,7 @@ def _without(again: Container[str], before: str) -> Iterator[list[list[str]]]:
 
 
 def draw_main(run: dict[str, Any]) -> None:
-    """The main figures of the throughput of 8 and 64 environments, for the README."""
+    """Draw the README's plot: throughput with 8 and 64 environments."""
     panels: dict[int, list[Throughput]] = {}
     for result in run["results"]:
         if result["contender"] in MAIN:

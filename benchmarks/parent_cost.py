@@ -1,11 +1,10 @@
-"""What does an environment step cost the calling process itself?
+"""Measure the main process's CPU time per environment step.
 
-The environments do nothing, so what is left is the way of a step: actions into shared memory, a
-byte to each worker, a byte back, results copied out. Counted is the CPU time of the calling thread
-(time.thread_time), not the time on the clock. A caller that spins while it waits uses CPU time
-that it has no work for, so it does not spin here: to wait costs it what it takes to be put to
-sleep and to be woken, and that is counted. On a busy machine the figures are higher, since others
-clear the caches, but not by the time that others take.
+The environments do nothing, so only the overhead of a step remains: actions into shared memory,
+one byte to each worker, one byte back, copies of the results. The script counts the CPU time of
+the calling thread (time.thread_time), not wall-clock time. Spinning would count as CPU time, so
+the main process blocks instead, and falling asleep and waking up are counted. On a busy machine
+the figures are higher, because other processes evict the caches.
 
 Each figure is the median of the rounds, in microseconds per environment step.
 """
@@ -32,17 +31,17 @@ from xuance_envs.vector_envs import subproc_vec_env
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 TARGET = 0.3
-"""What it should cost at most with 1,024 environments; a line in the picture."""
+"""Target for 1,024 environments; a line in the plot."""
 
 
 def step_all(vec_env: VecEnv, actions: Any, steps: int) -> None:
-    """Steps every environment so many times."""
+    """Step all environments ``steps`` times."""
     for _ in range(steps):
         vec_env.step(actions)
 
 
 def send_and_receive(vec_env: VecEnv, actions: Any, steps: int) -> None:
-    """The same with send and recv, of whatever is ready."""
+    """Do the same with send and recv."""
     wanted, done = steps * vec_env.num_envs, 0
     while done < wanted:
         env_ids = vec_env.recv().env_ids
@@ -54,7 +53,7 @@ CALLS: dict[str, tuple[Callable[[VecEnv], Any], Callable[[VecEnv, Any, int], Non
     "step": (methodcaller("reset", seed=0), step_all),
     "send-recv": (methodcaller("async_reset", seed=0), send_and_receive),
 }
-"""How each way of stepping begins, and how it goes on."""
+"""Start function and step function of each stepping mode."""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -62,10 +61,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--num-envs", type=int, nargs="+", default=[64, 256, 1024, 4096], metavar="N")
     add("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], metavar="W")
-    add("--calls", nargs="+", choices=CALLS, default=list(CALLS), help="ways to step them")
+    add("--calls", nargs="+", choices=CALLS, default=list(CALLS), help="stepping modes")
     add("--rounds", type=int, default=7, help="timed runs of each combination")
-    add("--steps", type=int, default=100, help="vector steps in each of them")
-    add_outputs(parser, "parent cost table", "draw the first way of stepping")
+    add("--steps", type=int, default=100, help="vector steps per run")
+    add_outputs(parser, "parent cost table", "plot the first stepping mode")
     return parser.parse_args(argv)
 
 
@@ -75,14 +74,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     results = measure_costs(args)
     tables = {call: table([row for row in results if row["call"] == call]) for call in args.calls}
     for call, text in tables.items():
-        print(f"\n{call}: µs of the caller's CPU time per environment step\n\n{text}")
+        print(f"\n{call}: µs of the main process's CPU time per environment step\n\n{text}")
     finish(args, __doc__, run, tables[args.calls[0]], results=results)
     if args.png:
         draw(args.png, run, [row for row in results if row["call"] == args.calls[0]])
 
 
 def measure_costs(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every number of environments with every number of workers that it can have."""
+    """Measure all combinations of environments and workers."""
     sizes = [(n, w) for n in args.num_envs for w in args.workers if n % w == 0]
     results = []
     with tqdm(total=len(sizes), unit="size", dynamic_ncols=True) as bar:
@@ -94,7 +93,7 @@ def measure_costs(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def measure_size(args: argparse.Namespace, num_envs: int, workers: int) -> list[dict[str, Any]]:
-    """The cost of each way of stepping so many environments in so many workers."""
+    """Measure each stepping mode with one number of environments and workers."""
     rounds: dict[str, list[float]] = {call: [] for call in args.calls}
     with (
         mock.patch.object(subproc_vec_env, "SPIN", 0.0),
@@ -121,7 +120,7 @@ def measure_size(args: argparse.Namespace, num_envs: int, workers: int) -> list[
 def cpu_microseconds(
     go_on: Callable[[VecEnv, Any, int], None], vec_env: VecEnv, actions: Any, steps: int
 ) -> float:
-    """What an environment step costs this thread, after a few that do not count."""
+    """Return this thread's CPU time per environment step, after a warm-up."""
     go_on(vec_env, actions, max(1, steps // 10))
     start = time.thread_time()
     go_on(vec_env, actions, steps)
@@ -129,7 +128,7 @@ def cpu_microseconds(
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """Environments down, workers across."""
+    """Return a table with a row per number of environments and a column per number of workers."""
     cost = {(row["environments"], row["workers"]): row["microseconds"] for row in results}
     workers = sorted({w for _, w in cost})
     rows = [
@@ -141,13 +140,13 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(path: Path, run: dict[str, Any], results: Sequence[dict[str, Any]]) -> None:
-    """The cost against the number of environments, and against that of workers."""
+    """Plot the cost against the number of environments and of workers."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     machine = run["machine"]
     figure.suptitle(
-        f"CPU time of the caller, environments that do nothing; {machine['cores']} cores of "
+        f"CPU time of the main process, environments that do nothing; {machine['cores']} cores of "
         f"{machine['cpu']}"
     )
     axes = [("environments", "workers"), ("workers", "environments")]

@@ -1,4 +1,4 @@
-"""How long until stepping goes on, when a node of a Ray cluster is lost?"""
+"""Measure how long stepping is interrupted when a node of a Ray cluster is lost."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("ray_loss", __doc__)
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
-    add("--num-envs", type=int, default=64, metavar="N", help="half on each of two nodes")
+    add("--num-envs", type=int, default=64, metavar="N", help="half of them on each of two nodes")
     add("--steps", type=int, default=200, help="vector steps before and after")
-    add("--rounds", type=int, default=3, help="nodes to lose, one after the other")
+    add("--rounds", type=int, default=3, help="node failures, one after the other")
     add_outputs(parser, "ray loss table")
     return parser.parse_args(argv)
 
@@ -35,19 +35,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = begin()
     with local_cluster(2) as cluster:
         rounds = [lose_a_node(args, cluster) for _ in tqdm(range(args.rounds), unit="node")]
-    print(f"\n{args.num_envs} × {args.env} on two nodes, one of which is lost\n")
+    print(f"\n{args.num_envs} × {args.env} on two nodes, one of which fails\n")
     rows = [
         [f"{k}", f"{found['seconds']:.1f}", f"{found['restarted']}", f"{found['lost_steps']}"]
         for k, found in enumerate(rounds, start=1)
     ]
-    header = ("round", "seconds to go on", "restarted", "steps the others lost")
+    header = ("round", "seconds of interruption", "restarted", "steps lost by the other node")
     text = markdown_table(header, rows)
     print(text)
     finish(args, __doc__, run, text, results=rounds)
 
 
 def lose_a_node(args: argparse.Namespace, cluster: Any) -> dict[str, Any]:
-    """Steps, loses a second node, and steps on."""
+    """Step, remove the second node, and continue stepping."""
     node = cluster.add_node(num_cpus=2)
     half = args.num_envs // 2
     functions = [partial(Gym_Env, args.env)] * args.num_envs

@@ -1,4 +1,4 @@
-"""How fast are Ray actors beside processes, what costs a step, and what follows for a cluster?"""
+"""Measure Ray actors and collectors, and predict a cluster's throughput from a model."""
 
 from __future__ import annotations
 
@@ -38,47 +38,40 @@ from xuance_envs.measure import Runner, StepLoop, sample_actions
 from xuance_envs.report import markdown_table
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 
-HEADER = ("work", "contender", "steps/s", "times the peer")
+HEADER = ("work", "implementation", "steps/s", "× next row")
 OURS = "RayVecEnv_Gym, 2 actors"
 MACHINE = "RayVecEnv_Gym, one actor with 2 workers"
-NODES = "RayVecEnv_Gym, an actor on each of 2 nodes of a core"
-NODES_APART = f"{NODES}, its worker a process"
+NODES = "RayVecEnv_Gym, one actor on each of 2 single-core nodes"
+NODES_APART = f"{NODES}, with a worker process"
 PROCESSES = "SubprocVecEnv_Gym, 2 workers"
 COLLECTORS = "RayRolloutCollector, 2 collectors"
 IMAGE = 84 * 84 * 4
 NETWORK = 1.25e9
-"""Bytes a second of a network of 10 Gbit/s."""
+"""Bytes per second of a 10 Gbit/s network."""
 
 CORES, MACHINES = 1024, 32
 
 SMALL = 49.0
-"""Bytes that come back of a step of an environment with small observations, as of CartPole."""
+"""Bytes of a reply per environment with small observations, such as CartPole's."""
 
 MANY_WORKERS = 16
-"""Workers of one actor, that the caller's cost of each is taken from."""
+"""Workers of one actor, for measuring the cost per worker."""
 
 MANY, LARGE = 64, 1 << 22
-"""Environments of a group, and bytes of a reply, that the costs of one are taken from."""
+"""Environments per group, and bytes per reply, for measuring the costs of one."""
 
 THERE = 0.005
 """Seconds after which environments that do nothing have replied."""
 
 WAIT = 4e-3
-"""Seconds that the environments wait which the model is checked with."""
+"""Seconds per environment step when checking the model."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What the model of a step is made of; seconds, but for the bytes.
+    """Parameters of the model, in seconds; ``per_byte`` in seconds per byte of a reply.
 
-    Attributes:
-        send: of the caller, for each request.
-        receive: of the caller, for each reply.
-        latency: between a request and its reply, beside what the environments do.
-        per_byte: for each byte of a reply.
-        per_env: for each environment of a group, beside its own step.
-        per_worker: of the caller, for each worker of a machine that is one actor.
-        machine_latency: as the latency, of such an actor.
+    ``send``, ``receive`` and ``per_worker`` are costs of the main process.
     """
 
     send: float
@@ -92,9 +85,9 @@ class Costs:
     def machine_step(
         self, machines: int, workers: int, envs: int, work: float, bytes_per_env: float = 0.0
     ) -> float:
-        """The same where each machine is one actor with so many workers, of so many environments.
+        """Return the seconds of a step with one actor of several workers per machine.
 
-        Its reply takes the caller as long as any, and a moment more for each worker.
+        A reply costs the main process as much as any, and ``per_worker`` for each worker.
         """
         in_all = machines * workers
         own = machines * (self.send + self.receive) + in_all * self.per_worker
@@ -103,15 +96,15 @@ class Costs:
         return whole + in_all * envs * bytes_per_env * self.per_byte
 
     def collected_step(self, workers: int, envs: int, work: float, bytes_per_env: float) -> float:
-        """The same of rollouts that collectors play while the caller takes in the last ones."""
+        """Return the same for collectors that play while the main process receives rollouts."""
         return max(envs * (work + self.per_env), workers * envs * bytes_per_env * self.per_byte)
 
     def step(self, actors: int, envs: int, work: float, bytes_per_env: float = 0.0) -> float:
-        """Seconds of a vector step of so many actors with so many environments each.
+        """Return the seconds of a vector step.
 
-        The last actor starts when the caller has asked all of them, and replies a latency and
-        its environments' work later. Meanwhile the caller has received what came before; if that
-        takes it longer than the actors take, it is what counts.
+        The last actor starts after all requests are sent, and replies after a latency and its
+        environments' work. Meanwhile, the main process receives the other replies. If this takes
+        longer, it determines the duration.
         """
         reply = envs * bytes_per_env * self.per_byte
         last = actors * self.send + self.latency + envs * (work + self.per_env) + self.receive
@@ -121,19 +114,39 @@ class Costs:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("ray_scaling", __doc__)
     add = parser.add_argument
-    add("--num-envs", type=int, default=32, help="environments that work (default: %(default)s)")
-    add("--work", type=float, nargs="+", default=[1.0, 4.0], metavar="MS", help="of each step")
+    add("--num-envs", type=int, default=32, help="environments that compute (default: %(default)s)")
+    add(
+        "--work",
+        type=float,
+        nargs="+",
+        default=[1.0, 4.0],
+        metavar="MS",
+        help="milliseconds of a step",
+    )
     add("--cartpoles", type=int, default=256, metavar="N", help="default: %(default)s")
     add(
         "--collected",
         type=int,
         default=32,
         metavar="N",
-        help="per collector (default: %(default)s)",
+        help="environments per collector (default: %(default)s)",
     )
     add("--rollout-steps", type=int, default=64, metavar="N", help="default: %(default)s")
-    add("--model-envs", type=int, default=8, metavar="N", help="per actor (default: %(default)s)")
-    add("--actors", type=int, nargs="+", default=[1, 2, 4], metavar="N", help="to check it at")
+    add(
+        "--model-envs",
+        type=int,
+        default=8,
+        metavar="N",
+        help="environments per actor in the model check (default: %(default)s)",
+    )
+    add(
+        "--actors",
+        type=int,
+        nargs="+",
+        default=[1, 2, 4],
+        metavar="N",
+        help="numbers of actors in the model check",
+    )
     add_rounds(parser, seconds=1.0)
     add_outputs(parser, "ray scaling tables")
     return parser.parse_args(argv)
@@ -157,17 +170,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_header = ("actors", "model, ms", "measured, ms", "measured / model")
     tables = {
         "Environment steps per second": markdown_table(HEADER, rows_of(comparisons), words=2),
-        "Steps of rollouts delivered per second": markdown_table(
-            HEADER, rows_of(rollouts), words=2
-        ),
-        "Of one vector step: requests, and bytes for each environment": markdown_table(
+        "Rollout steps per second": markdown_table(HEADER, rows_of(rollouts), words=2),
+        "Requests per vector step, and bytes per environment": markdown_table(
             ("environments", "requests", "there", "back"), traffic
         ),
-        "What a step costs": markdown_table(("cost", "value"), told(costs)),
-        f"The model, {args.model_envs} environments that wait 4 ms per actor": markdown_table(
+        "Costs of a step": markdown_table(("cost", "value"), told(costs)),
+        f"Model check, {args.model_envs} environments of 4 ms per actor": markdown_table(
             check_header, checks
         ),
-        f"{CORES:,} cores on {MACHINES} machines, by the model": markdown_table(
+        f"Predictions for {CORES:,} cores on {MACHINES} machines": markdown_table(
             *read_out(costs), words=2
         ),
     }
@@ -181,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     finish(args, __doc__, run, text, notes=notes, results={**found, "costs": asdict(costs)})
 
 
-# --- beside others ------------------------------------------------------------------------------
+# --- comparisons ------------------------------------------------------------------------------
 
 
 Note = Callable[[str], None]
@@ -190,7 +201,7 @@ Note = Callable[[str], None]
 def compare(
     args: argparse.Namespace, what: str, runners: dict[str, Runner], note: Note
 ) -> dict[str, Any]:
-    """Times contenders; the first is compared with the second."""
+    """Time two implementations; compare the first with the second."""
     measured = race(args, what, lambda _: runners, note)
     first, second = measured.values()
     return {
@@ -204,7 +215,7 @@ def compare(
 def compare_with_processes(
     args: argparse.Namespace, what: str, functions: list[Any], name: str, actors: str, note: Note
 ) -> dict[str, Any]:
-    """Two workers in actors of a kind, which go by a name, beside two worker processes."""
+    """Compare two workers in actors with two worker processes."""
     half = math.ceil(len(functions) / 2)
     with (
         RayVecEnv_Gym(functions, half, actors=actors) as ours,
@@ -253,14 +264,14 @@ def compare_cartpoles(args: argparse.Namespace, ray: Any, note: Note) -> dict[st
 
 
 def small_network() -> Any:
-    """The logits of CartPole's actions."""
+    """Make a network for CartPole."""
     from torch import nn
 
     return nn.Sequential(*(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()), logits(64))
 
 
 def image_network() -> Any:
-    """The logits of two actions, from one pixel of a hundred: what costs is the image."""
+    """Make a cheap network for images, which reads one pixel of a hundred."""
     from torch import nn
 
     class Glance(nn.Module):
@@ -281,7 +292,7 @@ def logits(features: int) -> Any:
 
 
 def make_agent(network: Callable[[], Any]) -> Any:
-    """Draws actions by a network's logits, as RLlib's policies do; values are nought."""
+    """Make an agent that samples actions from logits, as RLlib's policies do; values are zero."""
     import torch
 
     class Agent(torch.nn.Module):
@@ -300,7 +311,7 @@ def make_agent(network: Callable[[], Any]) -> Any:
 
 
 def compare_rollouts(args: argparse.Namespace, note: Note) -> list[dict[str, Any]]:
-    """Two collectors beside one caller of an actor with as many workers, and beside RLlib."""
+    """Compare two collectors with one RolloutCollector over an actor, and with RLlib."""
     import torch
 
     from xuance_envs.rollout import RayRolloutCollector, RolloutCollector
@@ -308,7 +319,7 @@ def compare_rollouts(args: argparse.Namespace, note: Note) -> list[dict[str, Any
     without = why_without()
     if without is not None:
         note(without)
-    torch.set_num_threads(1)  # as Ray has it in each actor
+    torch.set_num_threads(1)  # as in Ray's actors
     n, steps = 2 * args.collected, args.rollout_steps
     comparisons = []
     for what, make_env, network, dtype in (
@@ -355,12 +366,12 @@ def rows_of(comparisons: Sequence[dict[str, Any]]) -> list[list[str]]:
     return rows
 
 
-# --- what crosses the network -------------------------------------------------------------------
+# --- network traffic -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one vector step: requests, and bytes per environment, there and back."""
+    """Requests per vector step, and bytes per environment in both directions."""
 
     requests: float
     there: float
@@ -370,7 +381,7 @@ class Traffic:
 def count_traffic(
     functions: Sequence[Callable[[], Any]], in_series: int, steps: int, actors: str
 ) -> Traffic:
-    """Counts what the caller asks, and what it is answered."""
+    """Count requests and replies of the main process."""
     asked: list[int] = []
     got: list[int] = []
     pack, unpack = actor_client.pack_requests, actor_client.unpack_replies
@@ -387,7 +398,7 @@ def count_traffic(
     with RayVecEnv_Gym(functions, in_series, actors=actors) as envs:
         envs.reset(seed=0)
         actions = sample_actions(envs.action_space, envs.num_envs)
-        envs.step(actions[0])  # which tells the keys of infos
+        envs.step(actions[0])  # sends the keys of infos
         with (
             mock.patch.object(actor_client, "pack_requests", counted_pack),
             mock.patch.object(actor_client, "unpack_replies", counted_unpack),
@@ -417,7 +428,7 @@ def measure_traffic(args: argparse.Namespace) -> list[list[str]]:
 
 
 def measure_costs(args: argparse.Namespace) -> Costs:
-    """Takes the costs from steps of environments that do nothing."""
+    """Measure the model's parameters with environments that do nothing."""
     steps = max(10, int(300 * args.seconds))
     nothing = partial(BusyEnv, 0.0)
     send, receive, _ = medians([nothing] * 2, 1, steps)
@@ -442,7 +453,7 @@ def measure_costs(args: argparse.Namespace) -> Costs:
 def medians(
     functions: Sequence[Callable[[], Any]], in_series: int, steps: int, actors: str = "core"
 ) -> tuple[float, float, float]:
-    """Median seconds of sending a step, of receiving it once it is there, and of a whole one."""
+    """Return median seconds of sending a step, of receiving it, and of a whole step."""
     times: list[tuple[float, float, float]] = []
     with RayVecEnv_Gym(functions, in_series, actors=actors) as envs:
         envs.reset(seed=0)
@@ -462,7 +473,7 @@ def medians(
 
 
 def caller_seconds(function: Callable[[], Any], workers: int, steps: int) -> float:
-    """Median seconds of a core that a step takes its caller, of a machine with so many workers."""
+    """Return the main process's median CPU seconds per step, with one multi-worker actor."""
     times = []
     with RayVecEnv_Gym([function] * workers, 1, actors="machine") as envs:
         envs.reset(seed=0)
@@ -475,7 +486,7 @@ def caller_seconds(function: Callable[[], Any], workers: int, steps: int) -> flo
 
 
 def check_model(args: argparse.Namespace, costs: Costs) -> list[list[str]]:
-    """The model beside what is measured, for environments that wait, which takes no cores."""
+    """Compare the model with measurements, for environments that sleep."""
     rows = []
     work = own_time()
     for actors in args.actors:
@@ -490,7 +501,7 @@ def check_model(args: argparse.Namespace, costs: Costs) -> list[list[str]]:
 
 
 def own_time() -> float:
-    """Median seconds that one such environment takes a step, in this process."""
+    """Return the median seconds of such an environment's step in this process."""
     env = BusyEnv(WAIT, WAITS)
     times = []
     for _ in range(50):
@@ -502,19 +513,19 @@ def own_time() -> float:
 
 def told(costs: Costs) -> list[list[str]]:
     return [
-        ["the caller's, for each request", f"{costs.send * 1e6:.0f} µs"],
-        ["the caller's, for each reply", f"{costs.receive * 1e6:.0f} µs"],
-        ["between a request and its reply", f"{costs.latency * 1e6:.0f} µs"],
-        ["between a request and its reply, of a machine", f"{costs.machine_latency * 1e6:.0f} µs"],
-        ["the caller's, for each worker of a machine", f"{costs.per_worker * 1e6:.1f} µs"],
-        ["for each environment, beside its step", f"{costs.per_env * 1e6:.1f} µs"],
-        ["for each MB of a reply, on this machine", f"{costs.per_byte * 1e12:.0f} µs"],
+        ["main process, per request", f"{costs.send * 1e6:.0f} µs"],
+        ["main process, per reply", f"{costs.receive * 1e6:.0f} µs"],
+        ["latency of a reply", f"{costs.latency * 1e6:.0f} µs"],
+        ["latency of a reply, one actor per machine", f"{costs.machine_latency * 1e6:.0f} µs"],
+        ["main process, per worker, one actor per machine", f"{costs.per_worker * 1e6:.1f} µs"],
+        ["overhead per environment step", f"{costs.per_env * 1e6:.1f} µs"],
+        ["per MB of a reply, on this machine", f"{costs.per_byte * 1e12:.0f} µs"],
     ]
 
 
 def read_out(costs: Costs) -> tuple[tuple[str, ...], list[list[str]]]:
-    """What a cluster would do, with observations of 84 × 84 × 4 bytes over its network."""
-    header = ("each core", "form", "step, ms", "env steps/s", "of the cores", "caller, MB/s")
+    """Return the model's predictions for a cluster."""
+    header = ("work per core", "form", "step, ms", "env steps/s", "× cores", "main process, MB/s")
     there = replace(costs, per_byte=max(costs.per_byte, 1 / NETWORK))
     rows = []
     for envs, work, bytes_per_env in (
@@ -528,9 +539,9 @@ def read_out(costs: Costs) -> tuple[tuple[str, ...], list[list[str]]]:
         each = f"{envs} × {work * 1e3:g} ms, {'images' if bytes_per_env else 'small'}"
         arrays = bytes_per_env or SMALL
         for form, seconds in (
-            ("an actor per core", there.step(CORES, envs, work, arrays)),
+            ("one actor per core", there.step(CORES, envs, work, arrays)),
             (
-                "an actor per machine",
+                "one actor per machine",
                 there.machine_step(MACHINES, CORES // MACHINES, envs, work, arrays),
             ),
             ("collectors", there.collected_step(CORES, envs, work, arrays)),

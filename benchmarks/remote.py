@@ -1,7 +1,8 @@
-"""How fast is a vector environment behind HTTP on this machine, beside one in this process?
+"""Measure a vectorized environment over HTTP on this machine.
 
-And with many sessions at a time: how many requests, how long does one take, and is any left behind?
-And while somebody sends what is expensive: how long do others wait?
+The script compares it with one in this process. Then it measures many concurrent sessions:
+requests per second, latency, and fairness. Finally, it measures the delay of other clients during
+expensive requests.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=64, metavar="N", help="default: %(default)s")
-    add("--seconds", type=float, default=1.0, help="of each run (default: %(default)s)")
-    add("--rounds", type=int, default=7, help="runs of each, interleaved (default: %(default)s)")
+    add("--seconds", type=float, default=1.0, help="duration of each run (default: %(default)s)")
+    add("--rounds", type=int, default=7, help="interleaved runs (default: %(default)s)")
     add("--sessions", type=int, nargs="*", default=[32, 200], metavar="N",
-        help="sessions at a time, of 8 environments each (default: 32 200)")  # fmt: skip
+        help="concurrent sessions of 8 environments each (default: 32 200)")  # fmt: skip
     add("--attacks", type=int, default=3, metavar="N",
-        help="how often each attack is made, 0 for none (default: %(default)s)")  # fmt: skip
+        help="repetitions of each attack, 0 for none (default: %(default)s)")  # fmt: skip
     add_outputs(parser, "remote table")
     return parser.parse_args(argv)
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     notes: list[str] = []
     results, requests = measure_remote(args, notes)
     here = results[DUMMY]
-    header = ("contender", "steps/s", "spread", "µs a vector step", f"× {DUMMY}")
+    header = ("implementation", "steps/s", "spread", "µs per vector step", f"× {DUMMY}")
     rows = [
         [
             name,
@@ -71,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     waits = measure_attacks(args.env, args.attacks) if args.attacks else {}
     if waits:
         rows = [[name, f"{seconds * 1e3:.0f} ms"] for name, seconds in waits.items()]
-        text += "\n\n" + markdown_table(("meanwhile", "the longest /healthz of others"), rows)
+        text += "\n\n" + markdown_table(
+            ("expensive request", "longest /healthz of other clients"), rows
+        )
     print(f"\n{args.num_envs} × {args.env}\n\n{text}")
     kept = {name: dataclasses.asdict(result) for name, result in results.items()}
     kept |= {f"{count} sessions": dataclasses.asdict(each) for count, each in loads.items()}
@@ -81,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_sessions(args: argparse.Namespace, sessions: int) -> Load:
-    """What the server does for so many sessions: the median of three runs, by requests."""
+    """Return the median of three runs with a number of sessions, by requests."""
     many = str(sessions * 8)
     limits = [
         *("--max-sessions", many, "--max-sessions-per-token", many, "--max-envs", many),
@@ -94,14 +97,14 @@ def measure_sessions(args: argparse.Namespace, sessions: int) -> Load:
 
 
 def measure_attacks(env_id: str, times: int) -> dict[str, float]:
-    """How long others wait for an answer while each attack is made, with the default limits."""
+    """Return the delay of other clients during each attack, with the default limits."""
     with served(env_id, "--allow-option", "a") as url:
         return longest_waits(url, "anybody", times)
 
 
 def table_of(loads: Mapping[int, Load]) -> str:
-    """Many sessions, as a table."""
-    header = ("sessions of 8", "requests/s", "p50", "p99", "the least of the mean", "/healthz")
+    """Return the table of concurrent sessions."""
+    header = ("sessions of 8", "requests/s", "p50", "p99", "slowest session, × mean", "/healthz")
     rows = [
         [
             f"{sessions}",
@@ -109,7 +112,7 @@ def table_of(loads: Mapping[int, Load]) -> str:
             f"{each.p50 * 1e3:.1f} ms",
             f"{each.p99 * 1e3:.1f} ms",
             f"{each.least:.2f}",
-            f"{each.health * 1e3:.0f} ms at most",
+            f"at most {each.health * 1e3:.0f} ms",
         ]
         for sessions, each in loads.items()
     ]
@@ -119,7 +122,7 @@ def table_of(loads: Mapping[int, Load]) -> str:
 def measure_remote(
     args: argparse.Namespace, notes: list[str]
 ) -> tuple[dict[str, Throughput], float]:
-    """The figures of each contender, and how many requests a vector step takes."""
+    """Return the figures of each implementation, and the requests per vector step."""
     functions = [partial(Gym_Env, args.env)] * args.num_envs
     with (
         served(args.env) as url,
@@ -140,7 +143,7 @@ def measure_remote(
 
 @contextmanager
 def served(env_id: str, *more: str) -> Iterator[str]:
-    """The address of a server in a process of its own, as the command line starts it."""
+    """Start a server process with the command line; yield its address."""
     command = [sys.executable, "-m", "xuance_envs", "serve", "--env", env_id, "--port", "0"]
     command += ["--no-access-log", *more]
     with subprocess.Popen(
@@ -151,7 +154,7 @@ def served(env_id: str, *more: str) -> Iterator[str]:
             said = server.stdout.readline()
             match = re.search(r"http://[\d.:]+", said)
             if match is None:
-                raise RuntimeError(f"the server did not start: it said {said!r}")
+                raise RuntimeError(f"the server did not start; its output: {said!r}")
             yield match[0]
         finally:
             server.terminate()
@@ -159,7 +162,7 @@ def served(env_id: str, *more: str) -> Iterator[str]:
 
 @contextmanager
 def counted_requests() -> Iterator[list[str]]:
-    """The paths of all requests that clients in this process send meanwhile."""
+    """Record the paths of all requests of clients in this process."""
     paths: list[str] = []
     request = ApiClient.request
 

@@ -1,4 +1,4 @@
-"""How fast are rollouts with an agent, and where does their time go?"""
+"""Measure rollouts with an agent: throughput, and the time of agent, environments and collector."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENV_ID = "CartPole-v1"
 
 
 class Agent(nn.Module):
-    """Two layers of 64 units for both policy and value; counts the seconds it is at work."""
+    """A policy and value network with two layers of 64 units; counts its own seconds."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Agent(nn.Module):
 
 
 class Simple:
-    """Rollouts as they are usually written: every value is made a tensor of its own."""
+    """Rollouts as programs often write them: a tensor per value."""
 
     def __init__(self, num_envs: int, steps: int, agent: Agent) -> None:
         self.num_envs = num_envs
@@ -96,7 +96,7 @@ class Simple:
 
 
 class Watched:
-    """A collector whose agent's and environments' time is counted apart from its own."""
+    """A collector that counts the seconds of the agent and the environments."""
 
     def __init__(self, collector: RolloutCollector, agent: Agent) -> None:
         self._collector = collector
@@ -115,7 +115,7 @@ class Watched:
         return timed
 
     def shares(self, seconds: float) -> dict[str, float]:
-        """What part of rollouts, made for so many seconds, was whose."""
+        """Collect for some seconds; return the share of agent, environments and collector."""
         self._collector.rollout()
         self._agent.seconds = self._envs_seconds = 0.0
         start = time.perf_counter()
@@ -131,8 +131,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--num-envs", type=int, nargs="+", default=[8, 64], metavar="N")
     add("--backends", nargs="+", choices=BACKENDS, default=["dummy", "subproc", "caller"])
     add("--steps-per-env", type=int, default=128, metavar="T", help="default: %(default)s")
-    add("--device", default="cpu", help="of agent and tensors (default: %(default)s)")
-    add("--threads", type=int, default=1, help="of torch (default: %(default)s)")
+    add("--device", default="cpu", help="device of agent and tensors (default: %(default)s)")
+    add("--threads", type=int, default=1, help="threads of torch (default: %(default)s)")
     add_rounds(parser)
     add_outputs(parser, "rollout table")
     return parser.parse_args(argv)
@@ -148,14 +148,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"\n{ENV_ID}, an agent of two layers of 64 units on {args.device}\n")
     text = with_notes(table(results), notes)
     print(text)
-    print(
-        "\nagent, environments, collector: whose part of a rollout's time it was, the median round"
-    )
+    print("\nagent, environments, collector: share of a rollout's time, median round")
     finish(args, __doc__, run, text, notes=notes, results=results)
 
 
 def measure_size(args: argparse.Namespace, num_envs: int, notes: list[str]) -> list[dict[str, Any]]:
-    """Time all contenders over so many environments, then look where their time goes."""
+    """Time all implementations over one number of environments, then the shares."""
     length = args.steps_per_env
     with ExitStack() as stack:
         simple = Simple(num_envs, length, Agent(args.device))
@@ -209,7 +207,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         ]
         for result in results
     ]
-    header = ["envs", "contender", "steps/s", "spread", "× simple", *parts]
+    header = ["envs", "implementation", "steps/s", "spread", "× simple", *parts]
     return markdown_table(header, rows, words=2)
 
 

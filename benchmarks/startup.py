@@ -1,4 +1,4 @@
-"""How long from construction to the first observations, by start method?"""
+"""Measure the time from construction to the first observations, by start method."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ OTHERS: dict[str, Callable[[Sequence[Callable[[], Any]], str], Any]] = {
     "SB3 Subproc": sb3_subproc,
     "TorchRL Parallel": torchrl_parallel,
 }
-"""A process for each environment, started in the way that is asked for."""
+"""Other libraries, with a process per environment and the given start method."""
 
 PEERS = {"sb3-subproc": "SB3 Subproc", "torchrl-parallel": "TorchRL Parallel"}
 OURS = {BACKENDS[name].title: BACKENDS[name] for name in ("subproc", "caller", "one-each")}
 
 
 def seconds_to_first_reset(name: str, context: str, env_id: str, num_envs: int) -> float:
-    """Run once, in this process; imports of this process are not part of the time."""
+    """Start once in this process, without the time of its imports."""
     functions = [partial(WRAPPERS["gym_env" if name in OURS else "gymnasium"], env_id)] * num_envs
     if name == PEERS["sb3-subproc"]:
         __import__("stable_baselines3.common.vec_env")
@@ -83,7 +83,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     methods = ["spawn", "forkserver", "fork"]
     add("--contexts", nargs="+", choices=methods, default=methods)
     add_peers(parser, PEERS)
-    add("--rounds", type=int, default=5, help="starts of each contender, interleaved")
+    add("--rounds", type=int, default=5, help="interleaved starts of each implementation")
     add_outputs(parser, "startup table")
     return parser.parse_args(argv)
 
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ]
         for row in results
     ]
-    header = ("start method", "contender", "seconds", "range", f"time of {PEER}")
+    header = ("start method", "implementation", "seconds", "range", f"time / {PEER}")
     text = with_notes(markdown_table(header, rows, words=2), notes)
     print(text)
     finish(args, __doc__, run, text, notes=notes, results=results)
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def measure_starts(
     args: argparse.Namespace, notes: list[str]
 ) -> dict[tuple[str, str], list[float]]:
-    """Seconds per round, by start method and contender; one that fails is left out."""
+    """Return seconds per round, by start method and implementation; skip those that fail."""
     names = [*OURS, PEER, *(PEERS[name] for name in chosen_peers(args, PEERS))]
     seconds: dict[tuple[str, str], list[float]] = {
         (context, name): [] for context in args.contexts for name in names
@@ -137,7 +137,7 @@ def measure_starts(
 
 
 def result(context: str, name: str, seconds: dict[tuple[str, str], list[float]]) -> dict[str, Any]:
-    """The row of one contender; its ratio to the peer is the median over the rounds."""
+    """Return one row; its ratio is the median over the rounds."""
     own, peer = seconds[context, name], seconds[context, PEER]
     return {
         "context": context,

@@ -1,9 +1,9 @@
-"""What does it take to save an environment, to go on from there, and to lose nothing with a worker?
+"""Measure the cost of saving, restoring and cloning environments, and of resuming workers.
 
-One environment is saved and put into a twin; one becomes eight over two workers; going back some
-steps is compared with repeating their actions; and steps are counted in turns with
-on_worker_failure="resume" and with "restart". Those that have to take note of their actions are
-stepped in turns with and without.
+One environment is saved and loaded into another; one is cloned into eight over two workers.
+Loading a state is compared with repeating the actions. Throughput with on_worker_failure="resume"
+is compared with "restart", in alternating turns. Recorders of actions are compared with unrecorded
+environments.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ENVS: dict[str, Callable[[], Any]] = {
     "Breakout": partial(Atari_Env, "Breakout", image_size=84),
 }
 LOST = 64, 16, 16
-"""How many environments are stepped to compare what a lost worker costs, in the order of those."""
+"""Numbers of environments for comparing worker failures, in the order of the environments."""
 
 
 def microseconds(do: Callable[[], Any], rounds: int) -> float:
-    """The median time of a call."""
+    """Return the median microseconds of a call."""
     times = []
     for _ in range(rounds):
         begun = time.perf_counter()
@@ -57,7 +57,7 @@ def stepped(env: Any, actions: Sequence[Any]) -> None:
 
 
 def of_one(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Saving and loading one environment, and going back some steps."""
+    """Measure saving and loading one environment, and replaying some steps."""
     env, twin = ENVS[name](), ENVS[name]()
     for each in (env, twin):
         record(each)
@@ -86,7 +86,7 @@ def of_one(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_many(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """One becomes eight over two workers; and what eight take on disk."""
+    """Measure cloning one environment into eight over two workers, and file sizes."""
     with SubprocVecEnv([ENVS[name]] * 8, in_series=4) as envs:
         envs.reset(seed=0)
         for action in actions_of(envs, 50):
@@ -98,9 +98,9 @@ def of_many(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_losses(name: str, num_envs: int, args: argparse.Namespace) -> float:
-    """Steps with "resume", as a share of those with "restart".
+    """Return the throughput with "resume" relative to "restart".
 
-    States are saved every few hundred to 2,048 steps, so a turn is to have several times that.
+    States are saved every few hundred to 2,048 steps, so a turn covers several saves.
     """
     functions, seconds = [ENVS[name]] * num_envs, 2 * args.seconds
     with (
@@ -112,7 +112,7 @@ def of_losses(name: str, num_envs: int, args: argparse.Namespace) -> float:
             envs.reset(seed=0)
             rate(envs, actions, seconds)
         ratios = []
-        for round_ in range(2 * ((args.rounds + 1) // 2)):  # each goes first as often
+        for round_ in range(2 * ((args.rounds + 1) // 2)):  # each runs first equally often
             pair = [restarting, resuming]
             if round_ % 2:
                 pair.reverse()
@@ -122,7 +122,7 @@ def of_losses(name: str, num_envs: int, args: argparse.Namespace) -> float:
 
 
 def of_recording(make: Callable[[], Any], args: argparse.Namespace) -> float:
-    """What taking note of actions costs, as a share of the CPU time of a step."""
+    """Return the cost of recording actions, relative to the CPU time of a step."""
     plain, recorded = make(), make()
     record(recorded)
     times: list[list[float]] = []
@@ -139,7 +139,7 @@ def of_recording(make: Callable[[], Any], args: argparse.Namespace) -> float:
 
 
 def recording_envs() -> dict[str, Callable[[], Any]]:
-    """Those that take note of actions, as far as they are installed."""
+    """Return makers of the installed environments that record actions."""
     found: dict[str, Callable[[], Any]] = {}
     if importlib.util.find_spec("ale_py"):
         gymnasium.register_envs(importlib.import_module("ale_py"))
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("state", __doc__)
     add_rounds(parser, rounds=7, seconds=1.0)
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS), metavar="ENV")
-    parser.add_argument("--steps", type=int, default=200, help="that are gone back")
+    parser.add_argument("--steps", type=int, default=200, help="steps to replay")
     add_outputs(parser, "state table")
     args = parser.parse_args(argv)
     run = begin()
@@ -194,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(table)
     recording = {name: of_recording(make, args) for name, make in recording_envs().items()}
     for name, share in recording.items():
-        print(f"taking note of actions, {name}: {share:+.2%} of a step")
+        print(f"recording actions, {name}: {share:+.2%} of a step")
     finish(args, __doc__, run, table, results=results, recording=recording)
 
 

@@ -1,4 +1,4 @@
-"""How many environment steps per second, by number of environments?"""
+"""Measure environment steps per second, by number of environments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from xuance_envs.report import markdown_table, plot_throughput
 
 BARE = "bare loop over one"
 MOST_COLUMNS = 3
-"""Peers with a column of their own; every other ratio is in the JSON file."""
+"""Number of baselines with a column; the JSON file has all ratios."""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -44,12 +44,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         choices=BACKENDS,
         default=["dummy", "subproc", "caller"],
         metavar="BACKEND",
-        help=f"ours: {', '.join(BACKENDS)}",
+        help=f"of this package: {', '.join(BACKENDS)}",
     )
-    add("--wrapper", choices=WRAPPERS, default="gym_env", help="what our backends step")
+    add(
+        "--wrapper",
+        choices=WRAPPERS,
+        default="gym_env",
+        help="single environment for this package's backends",
+    )
     add_peers(parser, PEERS)
     add_rounds(parser)
-    add_outputs(parser, "throughput table", "draw the medians")
+    add_outputs(parser, "throughput table", "plot the medians")
     return parser.parse_args(argv)
 
 
@@ -71,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_runners(
     args: argparse.Namespace, num_envs: int, results: Results, stack: ExitStack
 ) -> dict[str, Runner]:
-    """Every contender, after its first reset; the stack closes them."""
+    """Make and reset all implementations; the stack closes them."""
     with gymnasium.make(args.env) as env:
         actions = sample_actions(env.action_space, num_envs)
     bare = BareLoop(args.env, [row[:1] for row in actions])
@@ -88,13 +93,13 @@ def make_runners(
 
 
 def baselines(results: Results) -> list[str]:
-    """What the contenders are compared with: the limit, and the peers that took part."""
+    """Return the baselines: the limit, and the other libraries that took part."""
     names = {result.name for panel in results.panels.values() for result in panel}
     return [LIMIT, *(peer.title for peer in PEERS.values() if peer.title in names)]
 
 
 def columns(results: Results) -> list[str]:
-    """Those of them with a column of their own: the limit, and where peers are many, the usual."""
+    """Return the baselines with a column: the limit, and the usual ones if there are many."""
     others = baselines(results)
     usual = [PEERS[name].title for name in ("gymnasium-sync", "gymnasium-async", "envpool")]
     if len(others) - 1 <= MOST_COLUMNS:
@@ -118,12 +123,12 @@ def table(results: Results) -> str:
                     *("-" if cell is None else f"{cell:.2f}" for cell in cells),
                 ]
             )
-    header = ["envs", "contender", "steps/s", "spread", "of the limit"]
+    header = ["envs", "implementation", "steps/s", "spread", "of the limit"]
     return markdown_table(header + [f"× {other}" for other in others[1:]], rows, words=2)
 
 
 def records(results: Results) -> list[dict[str, Any]]:
-    """Every contender's figures, for the JSON file."""
+    """Return all figures for the JSON file."""
     others = baselines(results)
     return [
         {

@@ -1,8 +1,8 @@
-"""How long does a training take, by what steps its environments?
+"""Measure the duration of a training run by vectorized environment.
 
-The same PPO (examples/train_ppo.py) learns CartPole-v1 for the same number of environment steps;
-only the vector environment differs. Gymnasium's are put under the collector by from_gymnasium.
-With --peers xuance it is XuanCe's own PPO, with its configurations, on its Subproc and on ours.
+The same PPO (examples/train_ppo.py) trains on CartPole-v1 for the same number of environment
+steps. Only the vectorized environment differs. Gymnasium's environments use from_gymnasium. With
+--peers xuance, XuanCe's PPO trains on XuanCe's environments and on this package's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MODULE = "benchmarks.peers.xuance_training"
 
 
 def theirs(make: Callable[..., Any], env_id: str, num_envs: int) -> VecEnv:
-    """Gymnasium's, behind our interface."""
+    """Adapt Gymnasium's vector environment to ``VecEnv``."""
     functions = [partial(gymnasium.make, env_id)] * num_envs
     envs = make(functions, autoreset_mode=AutoresetMode.SAME_STEP)
     return from_gymnasium(envs, copy=False)
@@ -59,11 +59,20 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=32, metavar="N", help="default: %(default)s")
     add("--steps", type=int, default=40_000, help="environment steps (default: %(default)s)")
-    add("--contenders", nargs="+", choices=MAKERS, default=list(MAKERS), metavar="CONTENDER")
-    add("--rounds", type=int, default=3, help="trainings with each, interleaved")
-    add("--peers", choices=["xuance"], help="whose PPO, in an environment of its own, instead")
+    add("--contenders", nargs="+", choices=MAKERS, default=list(MAKERS), metavar="NAME")
+    add("--rounds", type=int, default=3, help="interleaved training runs")
+    add(
+        "--peers",
+        choices=["xuance"],
+        help="measure this library's PPO, in its own virtual environment",
+    )
     add("--game", default="ALE/Breakout-v5", metavar="ID", help="XuanCe's second environment")
-    add("--game-steps", type=int, default=4_000, help="steps of it (default: %(default)s)")
+    add(
+        "--game-steps",
+        type=int,
+        default=4_000,
+        help="environment steps in it (default: %(default)s)",
+    )
     add_outputs(parser, "training table")
     return parser.parse_args(argv)
 
@@ -77,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     trainings = measure_trainings(args)
     found = [record(name, trainings) for name in trainings]
-    header = ("environments in", "seconds", "range", "of that stepping", "× the first", "return")
+    header = ("vectorized environment", "seconds", "range", "stepping", "× the first", "return")
     rows = [
         [
             row["contender"],
@@ -95,9 +104,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_trainings(args: argparse.Namespace) -> dict[str, list[tuple[float, float, float]]]:
-    """For each contender and round: seconds, those of them in steps, mean return at the end."""
+    """Return seconds, seconds in steps and mean return, by implementation and round."""
     trainings: dict[str, list[tuple[float, float, float]]] = {name: [] for name in args.contenders}
-    train(MAKERS[args.contenders[0]](args.env, args.num_envs), 1, 0)  # what torch does but once
+    train(
+        MAKERS[args.contenders[0]](args.env, args.num_envs), 1, 0
+    )  # one-time initialization of torch
     for seed, name in in_turn(trainings, range(args.rounds), "training"):
         vec_env = MAKERS[name](args.env, args.num_envs)
         trainings[name].append(train(vec_env, args.steps, seed))
@@ -105,7 +116,7 @@ def measure_trainings(args: argparse.Namespace) -> dict[str, list[tuple[float, f
 
 
 def train(vec_env: VecEnv, steps: int, seed: int) -> tuple[float, float, float]:
-    """Seconds, those of them in steps, and the mean return at the end; closes the environments."""
+    """Return seconds, seconds in steps and mean return; close the environments."""
     ppo = load_example()
     torch.manual_seed(seed)
     settings = ppo.Settings()
@@ -134,16 +145,16 @@ def train(vec_env: VecEnv, steps: int, seed: int) -> tuple[float, float, float]:
 
 XUANCES = {
     "XuanCe Subproc": "xuance",
-    "ours, by install()": "ours",
-    "ours, by install(caller_steps=True)": "ours-with-caller",
-    "nobody: prepared steps": "nobody",
+    "xuance_envs, by install()": "ours",
+    "xuance_envs, by install(caller_steps=True)": "ours-with-caller",
+    "prepared steps": "nobody",
 }
 
 
 def compare_in_xuance(args: argparse.Namespace, run: Any) -> None:
-    """XuanCe's PPO on its vector environments and on ours, in CartPole and in a game.
+    """Compare XuanCe's PPO on both packages' environments, in CartPole and in a game.
 
-    What is stepped by nobody tells how fast it could be: all that is left is the agent.
+    Prepared steps show the upper bound, because only the agent remains.
     """
     cases = [(args.env, args.steps), (args.game, args.game_steps)]
     taken: dict[tuple[str, str], list[Sequence[float]]] = {}
@@ -171,10 +182,10 @@ def compare_in_xuance(args: argparse.Namespace, run: Any) -> None:
             )
     header = (
         "environment",
-        "stepped by",
+        "vectorized environment",
         "s per 100,000 steps",
         "range",
-        "of CPU in the calling process",
+        "CPU seconds of the main process",
         "× XuanCe Subproc",
     )
     text = markdown_table(header, rows)
@@ -183,7 +194,7 @@ def compare_in_xuance(args: argparse.Namespace, run: Any) -> None:
 
 
 def record(name: str, trainings: dict[str, list[tuple[float, float, float]]]) -> dict[str, Any]:
-    """A row of the results; the ratio is the median over the rounds."""
+    """Return one row; the ratio is the median over the rounds."""
     seconds, stepping, returns = np.transpose(trainings[name])
     others = np.transpose(next(iter(trainings.values())))[0]
     return {

@@ -1,8 +1,8 @@
-"""What does it cost a vector step to normalize observations and rewards?
+"""Measure the cost of normalizing observations and rewards per vector step.
 
-Beside Gymnasium's vector wrappers and Stable-Baselines3's VecNormalize, on recorded steps: each
-interface is given the same arrays by a vector environment that does nothing else, so that what is
-timed is the layer. And how many steps are left of what workers step.
+The script compares this package's transforms with Gymnasium's vector wrappers and
+Stable-Baselines3's VecNormalize. Each interface replays the same recorded steps, so only the
+wrapper is timed. The script also measures the throughput that remains with worker processes.
 """
 
 from __future__ import annotations
@@ -35,16 +35,11 @@ from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
 RECORDED = 256
-"""Steps that are played again and again."""
+"""Number of recorded steps to replay."""
 
 
 class Recorded:
-    """Steps of an environment, as the three interfaces give them.
-
-    Args:
-        env_id: of the environment.
-        num_envs: how many.
-    """
+    """Recorded steps of an environment, for all three interfaces."""
 
     def __init__(self, env_id: str, num_envs: int) -> None:
         self.num_envs = num_envs
@@ -64,7 +59,7 @@ class Recorded:
 
 
 class Ours(VecEnv):
-    """The steps behind this package's interface."""
+    """Replays the steps through this package's interface."""
 
     def __init__(self, recorded: Recorded) -> None:
         super().__init__(recorded.num_envs, *recorded.spaces)
@@ -91,7 +86,7 @@ class Ours(VecEnv):
 
 
 class Gymnasiums(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """The steps behind Gymnasium's interface."""
+    """Replays the steps through Gymnasium's interface."""
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
@@ -111,7 +106,7 @@ class Gymnasiums(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 def sb3(recorded: Recorded) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """The steps behind Stable-Baselines3's interface, as they are and normalized."""
+    """Replay the steps through Stable-Baselines3's interface, without and with normalization."""
     from stable_baselines3.common import vec_env
 
     class Theirs(vec_env.VecEnv):
@@ -135,7 +130,7 @@ def sb3(recorded: Recorded) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
         def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
             return [None] * self.num_envs
 
-        set_attr = env_method = env_is_wrapped = get_attr  # none of which is called
+        set_attr = env_method = env_is_wrapped = get_attr  # none is called
 
     normalized = vec_env.VecNormalize(Theirs())
     normalized.reset()
@@ -143,20 +138,20 @@ def sb3(recorded: Recorded) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
 def layers(recorded: Recorded) -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
-    """By whose they are, steps that are normalized, and the same as they are."""
+    """Return by library: normalized steps, and plain steps."""
     ours = NormalizeObservations(NormalizeRewards(Ours(recorded)))
     theirs = NormalizeReward(NormalizeObservation(Gymnasiums(recorded)))
     ours.reset()
     theirs.reset()
     return {
-        "ours": (ours.step, Ours(recorded).step),
+        "xuance_envs": (ours.step, Ours(recorded).step),
         "Gymnasium's wrappers": (theirs.step, Gymnasiums(recorded).step),
         "SB3's VecNormalize": sb3(recorded),
     }
 
 
 def microseconds(step: Callable[[Any], Any], seconds: float) -> float:
-    """Of this process's time per call."""
+    """Return this process's microseconds per call."""
     start, calls = time.process_time(), 0
     while (spent := time.process_time() - start) < seconds:
         for _ in range(100):
@@ -166,7 +161,7 @@ def microseconds(step: Callable[[Any], Any], seconds: float) -> float:
 
 
 def share_left(env_id: str, num_envs: int, rounds: int, seconds: float) -> list[float]:
-    """Of the steps a second that workers make, the share that is left with both, by round."""
+    """Return the throughput with both transforms relative to none, by round."""
     make = partial(SubprocVecEnv, [partial(Gym_Env, env_id)] * num_envs)
     shares = []
     with make() as plain, NormalizeObservations(NormalizeRewards(make())) as normalized:
@@ -190,7 +185,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("transforms", __doc__)
     add = parser.add_argument
     add("--env", default="HalfCheetah-v5", metavar="ID", help="default: %(default)s")
-    add("--num-envs", type=int, default=64, help="of the layers (default: %(default)s)")
+    add(
+        "--num-envs",
+        type=int,
+        default=64,
+        help="environments for timing the wrappers (default: %(default)s)",
+    )
     add("--in-workers", type=int, default=16, metavar="N", help="default: %(default)s")
     add_rounds(parser)
     add_outputs(parser, "transforms table")
@@ -207,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, steps in order if number % 2 else reversed(order):
             normalized, plain = (microseconds(step, args.seconds / 2) for step in steps)
             costs[name].append(normalized - plain)
-    own = np.array(costs["ours"])
+    own = np.array(costs["xuance_envs"])
     found = [
         {"layer": name, "microseconds": cost, "ours": (own / cost).tolist()}
         for name, cost in costs.items()
@@ -218,9 +218,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     shares = share_left(args.env, args.in_workers, args.rounds, args.seconds)
     note = (
-        f"{args.in_workers} in workers: {np.median(shares):.2f} of the steps that are made without."
+        f"{args.in_workers} in workers: {np.median(shares):.2f} × the throughput without wrappers."
     )
-    text = with_notes(markdown_table(["layer", "µs a vector step", "ours, of it"], rows), [note])
+    text = with_notes(
+        markdown_table(["wrapper", "µs per vector step", "xuance_envs / wrapper"], rows), [note]
+    )
     print(f"\n{args.num_envs} × {args.env}: observations and rewards normalized\n\n{text}")
     finish(args, __doc__, run, text, results=found, share_left=shares)
 

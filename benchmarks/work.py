@@ -1,7 +1,7 @@
-"""From how much work per step on do worker processes pay?
+"""Measure from which step duration on worker processes are faster than one process.
 
-The environments compute for so many microseconds of CPU time, and do nothing else. Where stepping
-in this process and stepping in workers cross is interpolated between the two neighbouring values.
+The environments only compute for a number of microseconds. The crossing is interpolated between
+the two neighbouring values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAIRS = (
     ("Tianshou Shmem", "Tianshou Dummy"),
     ("TorchRL Parallel", "TorchRL Serial"),
 )
-"""Worker processes, and the same library in this process."""
+"""Worker processes, and the same library in one process."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     env_fns = {f"{work:g} µs": partial(MadeUpEnv, work / 1e6) for work in works}
     sweep = measure_sweep(args, env_fns, results)
     crossings = cross(works, sweep)
-    table = sweep_table("work of a step", sweep)
+    table = sweep_table("work per step", sweep)
     text = f"{with_notes(table, results.notes)}\n\n{crossing_table(crossings, works[-1])}"
     print(f"\n{args.num_envs} environments\n\n{text}")
     finish(
@@ -57,11 +57,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     if args.png:
         title = f"{args.num_envs} environments that compute, {run['machine']['cores']} cores"
-        draw_sweep(args.png, title, "work of a step", sweep)
+        draw_sweep(args.png, title, "work per step", sweep)
 
 
 def cross(works: Sequence[float], sweep: Sweep) -> dict[str, float | None]:
-    """By pair, the microseconds of work at which the workers become the quicker; None: nowhere."""
+    """Return by pair the microseconds from which workers are faster; None if never."""
     crossings: dict[str, float | None] = {}
     for workers, here in PAIRS:
         points = [
@@ -75,10 +75,7 @@ def cross(works: Sequence[float], sweep: Sweep) -> dict[str, float | None]:
 
 
 def crossing(points: Sequence[tuple[float, float]]) -> float | None:
-    """Where a line through points becomes positive for good; None if it is negative at last.
-
-    Where it is positive from the first point on, that is the answer.
-    """
+    """Return from where a line through points stays positive; None if it ends negative."""
     if points[-1][1] <= 0:
         return None
     for (low, below), (high, above) in reversed(list(itertools.pairwise(points))):
@@ -92,7 +89,7 @@ def crossing_table(crossings: dict[str, float | None], most: float) -> str:
         [pair, f"not up to {most:g} µs" if found is None else f"{found:,.0f} µs"]
         for pair, found in crossings.items()
     ]
-    return markdown_table(["workers, and the same in this process", "pay from work of"], rows)
+    return markdown_table(["workers and one process", "workers faster from"], rows)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def test_the_demo_learns_draws_and_records(tmp_path, capsys):
     with Image.open(recording) as gif:
         assert gif.size == (600, 400)
         assert gif.n_frames > 8
-    assert "learned after" in captured.out
+    assert "Goal reached after" in captured.out
     assert " steps/s" in captured.err
     assert "mean return" in captured.err
 

@@ -32,9 +32,9 @@ def test_it_says_what_there_is_and_that_everything_works() -> None:
     cells = [[cell.strip() for cell in row.split("|")] for row in answer.stdout.splitlines()]
     told = {row[1]: row[2] for row in cells if len(row) == 4}
     assert told["xuance_envs"] == xuance_envs.__version__
-    assert re.match(r"\d+, of which this process may use \d+", told["CPUs"])
+    assert re.match(r"\d+ \(\d+ available to this process\)", told["CPUs"])
     assert set(doctor.EXTRAS) <= set(told)
-    tried = [line for line in answer.stdout.splitlines() if "with its start" in line]
+    tried = [line for line in answer.stdout.splitlines() if "including startup" in line]
     assert all(" ok, " in line for line in tried)
     assert {line.split()[0].strip(",") for line in tried} >= {"DummyVecEnv_Gym", "RemoteVecEnv"}
 

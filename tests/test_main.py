@@ -154,7 +154,7 @@ def test_the_command_line_loads_plotting_only_to_plot() -> None:
 def test_bench_shows_a_table_and_what_to_take() -> None:
     lines = run("bench", "CartPole-v1", "--num-envs", "1", "2").stdout.splitlines()
     table = [line for line in lines if line.startswith("|")]
-    assert sum("take this" in line for line in table) == 2
+    assert sum("recommended" in line for line in table) == 2
     assert {line.split("|")[2].strip() for line in table[2:]} == {"1", "2"}
     assert any(line.startswith("A step of one environment takes") for line in lines)
 

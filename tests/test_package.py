@@ -1,4 +1,4 @@
-"""The package seen from outside: its names, what importing it costs, its floors, its README."""
+"""The package seen from outside: its names, the cost of its import, its layers, its README."""
 
 from __future__ import annotations
 
@@ -109,9 +109,10 @@ NEEDS = {
 }
 """The names that need a library which only an extra brings."""
 
-# From the ground up: a module imports from floors below its own only, and from its own room.
-FLOORS = [
-    {"_version", "errors", "lazy_exports"},
+# From the bottom up: a module imports only from lower layers and from its own package.
+LAYERS = [
+    {"_override", "_version", "errors", "lazy_exports"},
+    {"_deprecated"},
     {"state"},
     {"engine"},
     {"vector_envs"},
@@ -124,10 +125,10 @@ FLOORS = [
     {"doctor", "file_commands"},
     {"__main__"},
 ]
-FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 
-# The same within the engine, whose rooms are its wings and the modules beside them.
-ENGINE_FLOORS = [
+# The same within the engine, for its subpackages and modules.
+ENGINE_LAYERS = [
     {"by_value", "cgroups", "cpus", "forks", "library_threads", "serialization"},
     {"data"},
     {"group"},
@@ -139,9 +140,9 @@ ENGINE_FLOORS = [
     {"groups"},
     {"saving"},
 ]
-ENGINE_FLOOR_OF = {room: number for number, rooms in enumerate(ENGINE_FLOORS) for room in rooms}
-TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4] | ENGINE_FLOORS[7]
-"""Modules of the engine that may import others of their floor, as long as there is no circle."""
+ENGINE_LAYER_OF = {room: number for number, rooms in enumerate(ENGINE_LAYERS) for room in rooms}
+TIED = ENGINE_LAYERS[0] | ENGINE_LAYERS[3] | ENGINE_LAYERS[4] | ENGINE_LAYERS[7]
+"""Modules of the engine that may import others of their layer, without cycles."""
 
 MANY_ENVIRONMENTS = {"xuance_envs.gym.gym_vec_env"}
 
@@ -221,7 +222,7 @@ def test_a_worker_loads_numpy_and_gymnasium_and_nothing_heavier() -> None:
     }
 
 
-# --- floors -------------------------------------------------------------------------------------
+# --- layers -------------------------------------------------------------------------------------
 
 
 def module_name(path: Path) -> str:
@@ -266,8 +267,8 @@ def is_backend(module: str) -> bool:
 
 def faults_of(importer: str, imported: str) -> Iterator[str]:
     ours, theirs = room_of(importer), room_of(imported)
-    if ours != theirs and (theirs not in FLOOR_OF or FLOOR_OF[theirs] >= FLOOR_OF[ours]):
-        yield f"{importer} imports {imported}, which is not on a floor below it"
+    if ours != theirs and (theirs not in LAYER_OF or LAYER_OF[theirs] >= LAYER_OF[ours]):
+        yield f"{importer} imports {imported}, which is not in a layer below it"
     if ours == theirs == "engine":
         yield from engine_faults_of(importer, imported)
     if is_backend(importer) and is_backend(imported) and importer != imported:
@@ -282,9 +283,9 @@ def engine_faults_of(importer: str, imported: str) -> Iterator[str]:
     ours, theirs = engine_room_of(importer), engine_room_of(imported)
     if not theirs or ours == theirs:
         return
-    above = ENGINE_FLOOR_OF[theirs] - ENGINE_FLOOR_OF[ours]
+    above = ENGINE_LAYER_OF[theirs] - ENGINE_LAYER_OF[ours]
     if above > 0 or (above == 0 and not {ours, theirs} <= TIED):
-        yield f"{importer} imports {imported}, which is not on a floor of the engine below it"
+        yield f"{importer} imports {imported}, which is not in a layer of the engine below it"
 
 
 def circles_of(imports: Mapping[str, set[str]]) -> list[list[str]]:
@@ -318,13 +319,13 @@ def test_the_check_of_circles_finds_them() -> None:
     assert circles_of({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c", "b"]]
 
 
-def test_every_module_of_the_engine_has_a_floor() -> None:
+def test_every_module_of_the_engine_has_a_layer() -> None:
     rooms = {path.stem for path in (PACKAGE / "engine").iterdir() if path.stem[0] != "_"}
-    assert rooms == set(ENGINE_FLOOR_OF)
+    assert rooms == set(ENGINE_LAYER_OF)
 
 
 @pytest.mark.parametrize("room", ["engine", "vector_envs"])
-def test_the_page_on_the_design_has_every_module_of_a_room(room: str) -> None:
+def test_the_design_page_has_every_module_of_a_package(room: str) -> None:
     page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     modules = {path.stem for path in (PACKAGE / room).rglob("*.py") if path.stem[0] != "_"}
     assert {module for module in modules if f"`{module}`" not in page} == set()
@@ -421,11 +422,11 @@ def methods_of(definition: ast.ClassDef) -> int:
     return len([name for name in names if not name.startswith("__")])
 
 
-def test_a_module_imports_from_the_floors_below_it_only() -> None:
+def test_a_module_imports_only_from_lower_layers() -> None:
     modules = {module_name(path): path for path in PACKAGE.rglob("*.py")}
-    del modules["xuance_envs"]  # it has the names of every floor; what it loads is tested above
-    homeless = [module for module in modules if room_of(module) not in FLOOR_OF]
-    assert not homeless, f"give these a floor: {homeless}"
+    del modules["xuance_envs"]  # it exports names of every layer; a test above checks what it loads
+    homeless = [module for module in modules if room_of(module) not in LAYER_OF]
+    assert not homeless, f"assign these to a layer: {homeless}"
     assert [
         fault
         for importer, path in sorted(modules.items())
@@ -448,7 +449,7 @@ def test_a_module_imports_from_the_floors_below_it_only() -> None:
         ("xuance_envs.gym.gym_env", "xuance_envs.gym.gym_vec_env"),
     ],
 )
-def test_the_check_of_the_floors_finds_faults(importer: str, imported: str) -> None:
+def test_the_check_of_the_layers_finds_faults(importer: str, imported: str) -> None:
     assert list(faults_of(importer, imported))
 
 

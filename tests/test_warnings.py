@@ -129,3 +129,23 @@ def test_of_images_that_are_not_rendered() -> None:
         envs.get_images()
     envs.close()
     assert [one.filename for one in warned] == [__file__]
+
+
+RENAMED = {
+    ("state.checking", "difference"): "describe_difference",
+    ("state.handlers", "take_registered"): "merge_registered",
+    ("transforms.observations", "ObservationState"): "ObservationTransformState",
+    ("vector_envs.subproc_vec_env", "danger_of_fork"): "fork_hazard",
+    ("vector_envs.wrapper", "AroundVecEnv"): "VecEnvDelegate",
+}
+
+
+@pytest.mark.parametrize(("module", "old"), RENAMED)
+def test_an_old_name_warns_and_is_the_new_one(module: str, old: str) -> None:
+    loaded = importlib.import_module(f"xuance_envs.{module}")
+    new = RENAMED[module, old]
+    with pytest.warns(DeprecationWarning, match=f"{old} is deprecated .*; use {new}") as caught:
+        assert getattr(loaded, old) is getattr(loaded, new)
+    assert caught[0].filename == __file__
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = loaded.nothing

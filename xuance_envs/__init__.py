@@ -1,7 +1,7 @@
-"""Vectorized reinforcement-learning environments in the XuanCe style.
+"""Fast, fault-tolerant vectorized environments for reinforcement learning.
 
-Every public name can be imported from here, and is loaded from its home when it is first used:
-importing the package loads none of its parts, and nothing that only some of them need.
+Every public name can be imported from here and is loaded on first use, so importing the package
+loads neither its parts nor optional dependencies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The public names and their homes: the only list of them. See ``__init__.py``."""
+"""The public names and their modules: the only list of them (see ``__init__.py``)."""
 
 from xuance_envs._version import __version__ as __version__
 from xuance_envs.errors import AlreadySteppingError as AlreadySteppingError

@@ -1,4 +1,4 @@
-"""The command line: ``python -m xuance_envs COMMAND``, each with a ``--help`` of its own."""
+"""The command line: ``python -m xuance_envs COMMAND``; every command has a ``--help``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from xuance_envs.vector_envs.vector_env import VecEnv
 
 Backends = Mapping[str, Callable[[list[Callable[[], Any]]], Any]]
-"""Vector environments by the names they have in the demo; the serial one comes first."""
+"""Vectorized environment classes by their name in the demo, the serial one first."""
 
 GYM_BACKENDS: Backends = {
     "DummyVecEnv_Gym": DummyVecEnv_Gym,
@@ -60,17 +60,15 @@ ATARI_BACKENDS: Backends = {
 }
 DEMO_ROUNDS = 5
 DEMO_PHASES = 1 + progress_ticks(1, DEMO_ROUNDS)
-"""Watched once, then measured: what the progress bar counts for each backend."""
+"""Progress ticks per backend: one for collecting episodes, then those of the measurement."""
 
 
 class CommandError(Exception):
-    """Something the user can mend; shown without a traceback."""
+    """An error that the user can fix; printed without a traceback."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """One word after ``python -m xuance_envs``."""
-
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
@@ -78,8 +76,6 @@ class Command:
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo steps."""
-
     env_id: str
     env_fn: Callable[[], Any]
     backends: Backends
@@ -88,13 +84,12 @@ class Demo:
 
 @dataclass
 class Episodes:
-    """The episodes that ended while the environments of one backend were watched."""
+    """Episodes that ended before a backend was timed."""
 
     scores: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
 
     def cells(self) -> list[str]:
-        """How many there were, their mean score and their mean length, for the table."""
         if not self.scores:
             return ["0", "-", "-"]
         return [
@@ -105,53 +100,53 @@ class Episodes:
 
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``demo`` takes."""
     parser.add_argument(
         "id",
         nargs="?",
         metavar="ID",
-        help="any Gymnasium id, or an Atari game such as Breakout (default: CartPole-v1, for which "
-        "an agent is trained first)",
+        help="Gymnasium id or Atari game such as Breakout (default: CartPole-v1, which also trains "
+        "an agent)",
     )
-    parser.add_argument("--env", metavar="ID", help="the same, as an option")
+    parser.add_argument("--env", metavar="ID", help="same as the positional ID")
     parser.add_argument(
         "--num-envs",
         type=_positive(int),
         nargs="+",
         metavar="N",
-        help="numbers of environments to try, one after another (default: 8 64, of Atari games 8)",
+        help="numbers of environments to measure, one after another (default: 8 64; Atari: 8)",
     )
     parser.add_argument(
         "--seconds",
         type=_positive(float),
         default=4.0,
         metavar="S",
-        help="for how long each backend steps each number of environments (default: %(default)s)",
+        help="seconds to time each backend with each number of environments (default: %(default)s)",
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("demo_output"),
         metavar="DIR",
-        help="where pictures are saved (default: %(default)s)",
+        help="output directory for plots and the GIF (default: %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=int, default=1, help="of the agent's training (default: %(default)s)"
+        "--seed", type=int, default=1, help="seed of the training run (default: %(default)s)"
     )
     parser.add_argument(
         "--goal",
         type=_positive(float),
         default=475.0,
         metavar="RETURN",
-        help="train until the mean return of the last 100 episodes is this (default: %(default)s)",
+        help="train until the mean return of the last 100 episodes reaches this value (default: "
+        "%(default)s)",
     )
     parser.add_argument(
-        "--no-training", action="store_true", help="only measure how fast environments are stepped"
+        "--no-training", action="store_true", help="skip the training run; only measure throughput"
     )
 
 
 def run_demo(args: argparse.Namespace) -> None:
-    """Train an agent; then watch every local backend step environments, and time them."""
+    """Train an agent, then run and time every local backend."""
     _require("demo", "plot", "tqdm", "matplotlib")
     from tqdm import tqdm
 
@@ -168,7 +163,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
         show_learning(args.seed, args.goal, args.out)
         print()
-    print("Random actions; an environment starts again as soon as its episode ends.", flush=True)
+    print("Stepping with random actions; environments reset automatically.", flush=True)
 
     sizes = list(dict.fromkeys(args.num_envs or demo.num_envs))
     panels: dict[int, list[Throughput]] = {}
@@ -184,17 +179,17 @@ def run_demo(args: argparse.Namespace) -> None:
 
     header = ("backend", "envs", "steps/s", "spread", "× Dummy", "episodes", "score", "length")
     print(f"\n{markdown_table(header, rows)}\n")
-    print("steps/s: environment steps per second, the median of", DEMO_ROUNDS, "interleaved rounds")
-    print("spread: of the middle half of these; above 10% others were at work: ratios say little")
-    print("episodes, score, length: finished while watched, before the timing, and their means\n")
-    picture = args.out / f"{demo.env_id.replace('/', '-')}.png"
-    plot_throughput(panels, picture, title=f"{demo.env_id}, random actions")
-    print("The plot is in")
-    print(picture)
+    print(f"steps/s: environment steps per second (median of {DEMO_ROUNDS} interleaved rounds)")
+    print("spread: interquartile range / median; above 10%, the machine was busy: repeat the demo")
+    print("episodes, score, length: episodes finished before the timing, mean score and length\n")
+    plot = args.out / f"{demo.env_id.replace('/', '-')}.png"
+    plot_throughput(panels, plot, title=f"{demo.env_id}, random actions")
+    print("Plot:")
+    print(plot)
 
 
 def _demo_of(env_id: str) -> Demo:
-    """What to step for an id: a Gymnasium environment, or else an Atari game."""
+    """Return the demo of an id: a Gymnasium environment or an Atari game."""
     gym = Demo(env_id, partial(Gym_Env, env_id), GYM_BACKENDS, (8, 64))
     if (env_id in gymnasium.registry and not env_id.startswith("ALE/")) or ":" in env_id:
         return gym
@@ -204,7 +199,9 @@ def _demo_of(env_id: str) -> Demo:
         try:
             gym.env_fn().close()
         except (gymnasium.error.Error, ImportError) as error:
-            raise CommandError(f"cannot make {env_id!r}: {error} As a game: {no_game}") from None
+            raise CommandError(
+                f"cannot make {env_id!r}: {error} As an Atari game: {no_game}"
+            ) from None
         return gym
     env_fn = partial(Atari_Env, env_id, image_size=84, terminal_on_life_loss=False)
     return Demo(env_id, env_fn, ATARI_BACKENDS, (8,))
@@ -213,7 +210,7 @@ def _demo_of(env_id: str) -> Demo:
 def _demo_size(
     demo: Demo, actions: Sequence[Any], num_envs: int, seconds: float, bar: tqdm[Any]
 ) -> tuple[list[Throughput], dict[str, Episodes]]:
-    """Watch, then time, every backend over so many environments."""
+    """Collect episodes from, then time, every backend with ``num_envs`` environments."""
 
     def show(name: str, rate: float) -> None:
         bar.set_description(f"{num_envs} × {name}", refresh=False)
@@ -227,8 +224,8 @@ def _demo_size(
             bar.set_description(f"{num_envs} × {name}: starting")
             vec_env = stack.enter_context(backend([demo.env_fn] * num_envs))
             vec_env.reset(seed=0)
-            bar.set_description(f"{num_envs} × {name}: watching")
-            episodes[name], rate = _watch(vec_env, actions, seconds / DEMO_PHASES)
+            bar.set_description(f"{num_envs} × {name}: collecting episodes")
+            episodes[name], rate = _collect_episodes(vec_env, actions, seconds / DEMO_PHASES)
             show(name, rate)
             runners[name] = StepLoop(vec_env, num_envs, actions)
         throughput = measure(
@@ -237,8 +234,10 @@ def _demo_size(
     return list(throughput.values()), episodes
 
 
-def _watch(vec_env: VecEnv, actions: Sequence[Any], seconds: float) -> tuple[Episodes, float]:
-    """Step for so many seconds, reading how every episode ended; also the steps per second."""
+def _collect_episodes(
+    vec_env: VecEnv, actions: Sequence[Any], seconds: float
+) -> tuple[Episodes, float]:
+    """Step for some seconds; return the episodes that ended and the steps per second."""
     episodes = Episodes()
     start = time.perf_counter()
     steps = 0
@@ -263,20 +262,19 @@ def _demo_row(result: Throughput, serial: Throughput, episodes: Episodes) -> lis
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``bench`` takes."""
-    parser.add_argument("id", metavar="ID", help="any Gymnasium id, or an Atari game")
+    parser.add_argument("id", metavar="ID", help="Gymnasium id or Atari game")
     parser.add_argument(
         "--num-envs",
         type=_positive(int),
         nargs="+",
         default=[8, 64],
         metavar="N",
-        help="numbers of environments to try, one after another (default: 8 64)",
+        help="numbers of environments to measure, one after another (default: 8 64)",
     )
 
 
 def run_bench(args: argparse.Namespace) -> None:
-    """Measure every backend over environments of one id, and say which to take."""
+    """Measure every backend with one environment id and recommend one."""
     _require("bench", "plot", "tqdm")
     from tqdm import tqdm
 
@@ -296,15 +294,15 @@ def run_bench(args: argparse.Namespace) -> None:
                 results.append(autotune(make_env, num_envs, progress=show))
             except EnvError as error:
                 raise CommandError(f"cannot measure {args.id!r}: {error}") from error
-        bar.total = bar.n  # what could not be the fastest was not measured
-    header = ("backend", "envs", "steps/s", "figure", "choice")
+        bar.total = bar.n  # autotune skips candidates that cannot be the fastest
+    header = ("backend", "envs", "steps/s", "source", "choice")
     rows = [
         [
             each.name,
             str(result.num_envs),
             f"{each.steps_per_second:,.0f}",
             "measured" if each.measured else "estimated",
-            "take this" if each == result.choice else "",
+            "recommended" if each == result.choice else "",
         ]
         for result in results
         for each in result.candidates
@@ -313,12 +311,10 @@ def run_bench(args: argparse.Namespace) -> None:
     for result in results:
         print(f"{result.num_envs}: {result.reason}")
     print(f"\nA step of one environment takes {results[-1].step_time * 1e6:,.1f} µs, ", end="")
-    print(f"{results[-1].cpu_fraction:.0%} of it on a CPU.")
+    print(f"{results[-1].cpu_fraction:.0%} of it CPU time.")
 
 
 def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
-    """An argparse type: a number of this kind above zero."""
-
     def parse(text: str) -> float:
         value = kind(text)
         if not 0 < value < float("inf"):
@@ -330,18 +326,18 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
 
 
 def _require(command: str, extra: str, *modules: str) -> None:
-    """Say which extra to install when an optional package that ``command`` needs is missing."""
+    """Raise an error that names the extra to install if an optional module is missing."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(
-            f"{command} needs {' and '.join(missing)}, not installed here: "
+            f"{command} needs {' and '.join(missing)}: install with "
             f'pip install "xuance_envs[{extra}]"'
         )
 
 
 COMMANDS = {
     "demo": Command(
-        "watch an agent learn, and see how fast each backend steps real environments",
+        "train an agent and measure the throughput of every local backend",
         add_demo_arguments,
         run_demo,
     ),
@@ -351,27 +347,27 @@ COMMANDS = {
         run_bench,
     ),
     "doctor": Command(
-        "print what a bug report needs, and try each kind of vector environment here",
+        "report your setup and smoke-test every backend",
         add_doctor_arguments,
         run_doctor,
     ),
     "state": Command(
-        "show what is in a file of saved environments",
+        "show the contents of a checkpoint file",
         add_state_arguments,
         run_state,
     ),
     "replay": Command(
-        "make a failure happen again that record_failures has left a file of",
+        "reproduce a recorded failure",
         add_replay_arguments,
         run_replay,
     ),
     "serve": Command(
-        "host environments behind HTTP, for RemoteVecEnv and for notebooks",
+        "serve environments over HTTP, for RemoteVecEnv and notebooks",
         add_serve_arguments,
         run_serve,
     ),
     "sessions": Command(
-        "see who uses a server, and end their sessions",
+        "list or end the sessions of a server",
         add_sessions_arguments,
         run_sessions,
     ),
@@ -379,13 +375,13 @@ COMMANDS = {
 
 
 EXAMPLES = """\
-for example:
-  python -m xuance_envs demo                        an agent learns CartPole; then the speeds
-  python -m xuance_envs demo Breakout               the same for an Atari game, without an agent
-  python -m xuance_envs bench HalfCheetah-v5        which backend to take for an environment
-  python -m xuance_envs serve --env CartPole-v1     environments for other machines and notebooks
+examples:
+  python -m xuance_envs demo                        train on CartPole, then measure throughput
+  python -m xuance_envs demo Breakout               measure throughput on an Atari game
+  python -m xuance_envs bench HalfCheetah-v5        find the fastest backend
+  python -m xuance_envs serve --env CartPole-v1     serve environments over HTTP
 
-in a program:
+in Python:
   from xuance_envs import make_vec
   envs = make_vec("CartPole-v1", 8)
   obs, infos = envs.reset(seed=0)
@@ -394,10 +390,10 @@ in a program:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, or show which there are; the exit status."""
+    """Run one command, or print the help; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m xuance_envs",
-        description="Vectorized reinforcement-learning environments.",
+        description="Fast, fault-tolerant vectorized environments for reinforcement learning.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -411,7 +407,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return 0
-    for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):  # what renders looks for no screen
+    for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):  # render without a display
         os.environ.setdefault(driver, "dummy")
     try:
         COMMANDS[args.command].run(args)

@@ -1,15 +1,12 @@
-"""The decorator ``override``, without ``typing_extensions`` at run time."""
+"""The ``override`` decorator, without ``typing_extensions`` at run time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["override"]
-
 if TYPE_CHECKING:
-    from typing_extensions import override
+    from typing_extensions import override as override
 else:
 
     def override(method: Any) -> Any:
-        """Return the method unchanged; type checkers require that it overrides another."""
         return method

@@ -1,3 +1,3 @@
-"""The one home of the version; ``setup.py`` reads it without importing the package."""
+"""The package version; ``setup.py`` reads it without importing the package."""
 
 __version__ = "0.2.0"

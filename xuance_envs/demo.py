@@ -1,6 +1,6 @@
-"""The learning half of the demo: an agent is trained, drawn and recorded.
+"""The demo's training run: train an agent, plot its learning curve and record it.
 
-It trains with PPO as ``examples/train_ppo.py`` has it, so there is one PPO to read and to mend.
+PPO comes from ``examples/train_ppo.py``, so that there is only one implementation.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.transforms.normalize_observations import NormalizeObservations
 
-__all__ = ["ENV_ID", "GOAL", "TrainingHistory", "load_example", "record", "show_learning", "train"]
-
 ENV_ID = "CartPole-v1"
 GOAL = 475.0
-"""The mean return at which CartPole-v1 counts as solved."""
+"""Mean return at which CartPole-v1 counts as solved."""
 
 NUM_ENVS = 32
 EPISODES = 100
-"""How many of the last episodes the mean return is of."""
+"""Number of recent episodes that the mean return covers."""
 
 MAX_STEPS = 1_000_000
 GIF_FPS = 50.0
@@ -43,7 +41,7 @@ GIF_FPS = 50.0
 
 @dataclass
 class TrainingHistory:
-    """How a training went."""
+    """Returns and duration of a training run, and its normalization statistics."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -53,38 +51,37 @@ class TrainingHistory:
 
     @property
     def mean_return(self) -> float:
-        """The latest mean return."""
         return self.means[-1][1]
 
 
 def show_learning(seed: int, goal: float, out: Path) -> bool:
-    """Train an agent, and leave a picture of how it learned and a recording of what it learned."""
+    """Train an agent, save its learning curve and a GIF; return whether it reached the goal."""
     print(
-        f"\nPPO learns {ENV_ID} in {NUM_ENVS} environments (SubprocVecEnv_Gym, seed {seed}), until "
-        f"the mean return\nof the last {EPISODES} episodes is {goal:g}:",
+        f"\nTraining PPO on {ENV_ID} (SubprocVecEnv_Gym, {NUM_ENVS} environments, seed {seed})\n"
+        f"until the mean return of the last {EPISODES} episodes reaches {goal:g}:",
         flush=True,
     )
     agent, history = train(seed, goal)
     reached = history.mean_return >= goal
     print(
-        f"{'learned' if reached else 'STOPPED'} after {history.seconds:.1f} s and "
+        f"{'Goal reached' if reached else 'STOPPED'} after {history.seconds:.1f} s and "
         f"{history.steps:,} environment steps: mean return {history.mean_return:.1f}"
     )
     curve = out / f"{ENV_ID}-learning.png"
     plot_learning(
         history.episodes, history.means, curve, title=f"PPO on {ENV_ID}, seed {seed}", goal=goal
     )
-    print("The learning curve and a recording of the trained agent are in", flush=True)
+    print("Learning curve and GIF of the trained agent:", flush=True)
     print(curve)
     print(record(agent, history.scale, out / f"{ENV_ID}-agent.gif", seed), flush=True)
     return reached
 
 
 def train(seed: int, goal: float) -> tuple[Any, TrainingHistory]:
-    """Train until the mean return of the last episodes reaches a goal, showing progress."""
+    """Train until the mean return reaches the goal, showing progress."""
     ppo = load_example()
     torch.manual_seed(seed)
-    # Small layers are quicker with one thread, and the workers need the other cores.
+    # Small layers are faster with one thread, and the workers need the other cores.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     settings = ppo.Settings()
@@ -115,7 +112,6 @@ def train(seed: int, goal: float) -> tuple[Any, TrainingHistory]:
 
 
 def record(agent: Any, scale: dict[str, Any], path: Path, seed: int) -> Path:
-    """Record one episode of an agent as a GIF."""
     envs = NormalizeObservations(
         DummyVecEnv_Gym([partial(Gym_Env, ENV_ID, render_mode="rgb_array")])
     )
@@ -131,18 +127,15 @@ def record(agent: Any, scale: dict[str, Any], path: Path, seed: int) -> Path:
 
 
 def load_example() -> ModuleType:
-    """The module ``examples/train_ppo.py``: a clone has it beside the package, a wheel in it.
-
-    Its functions travel to workers by value, because no worker could import it by this name.
-    """
+    """Import ``examples/train_ppo.py``: a clone has it beside the package, a wheel inside it."""
     package = Path(__file__).parent
-    places = [folder / "examples" / "train_ppo.py" for folder in (package, package.parent)]
-    found = next(path for path in places if path.is_file())
+    candidates = [folder / "examples" / "train_ppo.py" for folder in (package, package.parent)]
+    found = next(path for path in candidates if path.is_file())
     spec = importlib.util.spec_from_file_location("xuance_envs_train_ppo", found)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    cloudpickle.register_pickle_by_value(module)
+    sys.modules[spec.name] = module  # dataclasses look up their module here
+    cloudpickle.register_pickle_by_value(module)  # workers cannot import it by this name
     spec.loader.exec_module(module)
     return module

@@ -1,7 +1,4 @@
-"""What a bug report needs to know of a machine, and whether environments run on it.
-
-``python -m xuance_envs doctor``.
-"""
+"""The command ``doctor``: report the setup and smoke-test every backend."""
 
 from __future__ import annotations
 
@@ -32,8 +29,6 @@ from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.report import markdown_table
 
-__all__ = ["EXTRAS", "add_doctor_arguments", "run_doctor"]
-
 EXTRAS: dict[str, tuple[str, ...]] = {
     "atari": ("ale_py", "cv2"),
     "gym": ("gym",),
@@ -44,7 +39,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "sb3": ("stable_baselines3",),
     "torch": ("torch", "tqdm", "PIL"),
 }
-"""By extra, the modules that it brings."""
+"""Modules that each extra installs."""
 
 LIBRARIES = ("gymnasium", "numpy", "torch", "stable-baselines3", "ray", "ale-py", "mujoco", "gym")
 ENV = "CartPole-v1"
@@ -52,16 +47,14 @@ STEPS = 20
 
 
 def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``doctor`` takes."""
     parser.add_argument(
-        "--ray", action="store_true", help="try Ray, too, which is started for that (10 seconds)"
+        "--ray", action="store_true", help="also test Ray, which takes about 10 seconds to start"
     )
 
 
 def run_doctor(args: argparse.Namespace) -> None:
-    """Print what there is here, and try a vector environment of each kind."""
     for title, rows in (("Versions", _versions()), ("This machine", _machine())):
-        print(f"## {title}\n\n{markdown_table(('what', 'here'), list(rows))}\n")
+        print(f"## {title}\n\n{markdown_table(('item', 'value'), list(rows))}\n")
     print(f"## Extras\n\n{markdown_table(('extra', 'installed'), list(map(_extra, EXTRAS)))}\n")
     print(f"## {STEPS} steps of 4 {ENV}\n")
     failed = 0
@@ -74,7 +67,7 @@ def run_doctor(args: argparse.Namespace) -> None:
             failed += 1
             print(f"failed: {type(error).__name__}: {error}")
         else:
-            print(f"ok, {time.perf_counter() - start:.1f} s with its start")
+            print(f"ok, {time.perf_counter() - start:.1f} s including startup")
     if failed:
         raise SystemExit(1)
 
@@ -91,7 +84,7 @@ def _versions() -> Iterator[list[str]]:
 
 
 def _how_to_install() -> str:
-    """Where a clone is used as it lies there: pip finds extras by the name of what is installed."""
+    """Return an installation hint if the package runs uninstalled from a clone."""
     try:
         version("xuance_envs")
     except PackageNotFoundError:
@@ -100,12 +93,12 @@ def _how_to_install() -> str:
 
 
 def _machine() -> Iterator[list[str]]:
-    yield ["CPUs", f"{os.cpu_count()}, of which this process may use {available_cpus()}"]
+    yield ["CPUs", f"{os.cpu_count()} ({available_cpus()} available to this process)"]
     memory = available_memory()
-    room = "not known" if memory is None else f"{memory / 2**30:.1f} GiB"
-    yield ["memory to share", room]
+    free = "unknown" if memory is None else f"{memory / 2**30:.1f} GiB"
+    yield ["free shared memory", free]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield ["open files", f"at most {soft}, which may be raised to {hard}"]
+    yield ["open files", f"at most {soft} (can be raised to {hard})"]
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     yield ["processes", "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}"]
     yield ["start methods", ", ".join(multiprocessing.get_all_start_methods())]
@@ -123,7 +116,7 @@ def _extra(extra: str) -> list[str]:
 
 
 def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContextManager[Any]]]]:
-    """The kinds of vector environments that can be made here, and what makes one of each."""
+    """Yield the name and factory of every backend that can run here."""
     functions = [_cartpole] * 4
     classes: dict[str, Callable[..., Any]] = {"DummyVecEnv_Gym": DummyVecEnv_Gym}
     for method in multiprocessing.get_all_start_methods():
@@ -151,7 +144,6 @@ def _closing(make: Callable[..., Any], functions: list[Callable[[], Any]]) -> cl
 
 @contextmanager
 def _running_server() -> Iterator[Any]:
-    """Environments behind a server that runs for as long as this lasts."""
     from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 
     command = [sys.executable, "-m", "xuance_envs", "serve", "--env", ENV, "--port", "0"]
@@ -160,10 +152,10 @@ def _running_server() -> Iterator[Any]:
     ) as server:
         assert server.stdout is not None
         try:
-            told = server.stdout.readline()
-            url = re.search(r"http://\S+", told)
+            line = server.stdout.readline()
+            url = re.search(r"http://\S+", line)
             if url is None:
-                raise RuntimeError(f"the server did not start: it printed {told!r}")
+                raise RuntimeError(f"the server did not start: it printed {line!r}")
             with RemoteVecEnv(url[0], ENV, 4) as envs:
                 yield envs
         finally:

@@ -1,4 +1,4 @@
-"""The commands about files: what is in a file of states, and a failure once more."""
+"""The commands ``state`` and ``replay``, which read checkpoint and failure files."""
 
 from __future__ import annotations
 
@@ -19,25 +19,20 @@ from xuance_envs.report import markdown_table
 from xuance_envs.state.file_format import header_of
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 
-__all__ = ["add_replay_arguments", "add_state_arguments", "run_replay", "run_state"]
-
 _MAX_FRAME_BYTES = 1 << 28
-"""Bytes that pictures may take."""
 
 _MAX_SIDE = 400
-"""Pixels that a picture may have a side."""
+"""Maximum height and width of a recorded frame, in pixels."""
 
-_DURATION = 40
-"""Milliseconds that a picture is shown."""
+_FRAME_MILLISECONDS = 40
 
 
 def add_state_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``state`` takes."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="a file of states, .xenvs")
+    parser.add_argument("file", type=Path, metavar="FILE", help="checkpoint file (.xenvs)")
 
 
 def run_state(args: argparse.Namespace) -> None:
-    """Print what a file of states says of itself; nothing in it is executed."""
+    """Print a checkpoint's metadata without executing anything in the file."""
     data = args.file.read_bytes()
     header = header_of(data)
     when = datetime.datetime.fromtimestamp(args.file.stat().st_mtime).isoformat(" ", "seconds")
@@ -51,14 +46,16 @@ def run_state(args: argparse.Namespace) -> None:
         for name, value in what["is"].items():
             shown = ", ".join(value) if isinstance(value, list) else value
             print(f"  {name}: {shown}")
-        print("  of", ", ".join(f"{name} {version}" for name, version in what["versions"].items()))
+        versions = ", ".join(f"{name} {version}" for name, version in what["versions"].items())
+        print("  versions:", versions)
     if "failure" in header:
-        print(f"\nafter {header['failure']['steps']} steps: {header['failure']['what']}")
+        failure = header["failure"]
+        print(f"\nfailure after {failure['steps']} steps: {failure['what']}")
     print()
     rows = [_row(number, env) for number, env in enumerate(header["envs"])]
-    print(markdown_table(["environment", "kind", "bytes", "what", "kept besides"], rows))
+    print(markdown_table(["environment", "kind", "bytes", "description", "extras"], rows))
     if header["shared"]:
-        print("for all together:", ", ".join(header["shared"]))
+        print("shared by all environments:", ", ".join(header["shared"]))
 
 
 def _row(number: int, env: dict[str, Any]) -> list[str]:
@@ -67,29 +64,30 @@ def _row(number: int, env: dict[str, Any]) -> list[str]:
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``replay`` takes."""
     parser.add_argument(
         "file",
         type=Path,
         metavar="FILE",
-        help="a file that record_failures left; replaying it runs the code in it, so only those "
-        "you trust",
+        help="file written by environments with record_failures; replaying executes code from it, "
+        "so open only files that you trust",
     )
-    parser.add_argument("--pdb", action="store_true", help="a debugger where it raises")
+    parser.add_argument(
+        "--pdb", action="store_true", help="start the debugger where the failure occurs"
+    )
     parser.add_argument(
         "--render",
         action="store_true",
-        help="render each step: in a window if the environments were made with "
-        "render_mode='human', into FILE.gif with 'rgb_array'",
+        help="render every step: in a window if the environments were made with "
+        "render_mode='human', to a GIF beside FILE with 'rgb_array'",
     )
 
 
 def run_replay(args: argparse.Namespace) -> None:
-    """Make a recorded failure happen again, in this process."""
     failure = FailureRecord(args.file)
-    print(f"what happened: {failure.what.splitlines()[0]}")
+    print(f"recorded failure: {failure.what.splitlines()[0]}")
     print(
-        f"{len(failure.actions)} steps of {len(failure.functions)} environments, the last one is it"
+        f"replaying {len(failure.actions)} steps of {len(failure.functions)} environments; the "
+        "last step failed"
     )
     functions = [
         (lambda function=function, given=given: function(**given))
@@ -114,20 +112,20 @@ def run_replay(args: argparse.Namespace) -> None:
                 break
             if frame_history is not None:
                 frame_history.add(envs)
-            if (found := _with_nan(obs, rewards)).any():
-                print(f"step {number} gave a NaN: rewards {rewards}, observations {obs}")
+            if (has_nan := _find_nan(obs, rewards)).any():
+                print(f"step {number} returned a NaN: rewards {rewards}, observations {obs}")
                 if args.pdb:
                     pdb.set_trace()
-                failing_env = int(found.argmax())
+                failing_env = int(has_nan.argmax())
                 break
         else:
-            print("it did not happen again: what it depends on is not in the environments' states")
+            print("not reproduced: the failure depends on something outside the saved states")
     if frame_history is not None:
         frame_history.save(args.file.with_suffix(".gif"), failing_env)
 
 
-def _with_nan(obs: Any, rewards: NDArray[Any]) -> NDArray[np.bool_]:
-    """By environment, whether there is a NaN in what it gave."""
+def _find_nan(obs: Any, rewards: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which environments returned a NaN."""
     parts = obs.values() if isinstance(obs, dict) else obs if isinstance(obs, tuple) else [obs]
     found: NDArray[np.bool_] = np.isnan(rewards)
     for array in (np.asarray(part) for part in parts):
@@ -137,15 +135,13 @@ def _with_nan(obs: Any, rewards: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 class _FrameHistory:
-    """The last pictures of environments that draw into arrays."""
-
     def __init__(self) -> None:
         self._images: deque[list[Any]] = deque()
         self._size = 0
         self._mode: str | None = None
 
     def add(self, envs: DummyVecEnv) -> None:
-        """Renders all of them."""
+        """Render all environments and store the frames."""
         self._mode = envs.render_mode
         images = [_downscaled(image) for image in envs.render()]
         self._images.append(images)
@@ -155,24 +151,23 @@ class _FrameHistory:
             self._size -= sum(image.nbytes for image in first if image is not None)
 
     def save(self, path: Path, env: int) -> None:
-        """Writes the pictures of one environment, if it gave any."""
         images = [each[env] for each in self._images if each[env] is not None]
         if not images:
             if self._mode != "human":
-                print("there is nothing to see: the environments were made without a render_mode")
+                print("no frames to save: the environments were made without 'rgb_array' rendering")
             return
         try:
             from PIL import Image
         except ImportError:
-            print('pictures need Pillow: pip install "xuance_envs[torch]"')
+            print('saving a GIF needs Pillow: install with pip install "xuance_envs[torch]"')
             return
         first, *rest = map(Image.fromarray, images)
-        first.save(path, save_all=True, append_images=rest, duration=_DURATION, loop=0)
-        print(f"the last {len(images)} pictures of environment {env}: {path}")
+        first.save(path, save_all=True, append_images=rest, duration=_FRAME_MILLISECONDS, loop=0)
+        print(f"last {len(images)} frames of environment {env}: {path}")
 
 
 def _downscaled(image: Any) -> NDArray[Any] | None:
-    """A picture of at most some hundred pixels a side; None for anything else."""
+    """Return an RGB frame reduced to the maximum side; None for anything else."""
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
         return None
     step = max(1, math.ceil(max(image.shape[:2]) / _MAX_SIDE))

@@ -1,7 +1,7 @@
-"""Names that a package offers, each loaded from its home when it is first used.
+"""Lazy package exports: a public name is imported when it is first used.
 
-Which names there are, and where they live, is written once, in the package's ``__init__.pyi``: type
-checkers read that file as it is, and :func:`lazy_exports` looks names up in it.
+A package's ``__init__.pyi`` is the only list of its names and their modules: type checkers read
+it, and :func:`lazy_exports` looks names up in it.
 """
 
 from __future__ import annotations
@@ -9,19 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-__all__ = ["lazy_exports"]
-
 
 def lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """What a package is to have as ``__getattr__`` and ``__dir__``.
-
-    Its ``__all__`` is had by the former, too.
-    """
+    """Return ``__getattr__``, which also provides ``__all__``, and ``__dir__`` for a package."""
     homes: dict[str, str] = {}
 
     def known() -> dict[str, str]:
         if not homes:
-            # Imported here because every worker process imports packages, and none looks names up.
+            # Imported here because worker processes import the package but look up no names.
             import pkgutil
             import re
 

@@ -1,4 +1,4 @@
-"""Many environments by their id: which wrapper each one gets, and which backend steps them."""
+"""Vectorized environments by environment id: ``make_vec`` chooses the wrapper and the backend."""
 
 from __future__ import annotations
 
@@ -70,43 +70,46 @@ def make_vec(
     wrappers: Wrappers = (),
     **env_kwargs: Any,
 ) -> VecEnv | VectorEnv[Any, Any, Any]:
-    """Makes many environments of an id.
+    """Make a vectorized environment by id.
 
-    Atari games, by any id :class:`~xuance_envs.gym.atari_env.Atari_Env` takes, become an
-    ``Atari_Env`` each, all others a :class:`~xuance_envs.gym.gym_env.Gym_Env`.
+    An Atari game, under any id that :class:`~xuance_envs.gym.atari_env.Atari_Env` accepts, is
+    wrapped in ``Atari_Env``; any other environment in :class:`~xuance_envs.gym.gym_env.Gym_Env`.
 
-    With a ``vectorization_mode`` it is ``gymnasium.make_vec``, in the classes of this package: the
-    environments are those of ``gymnasium.make``, and what is returned is a vector environment of
-    Gymnasium's.
+    With ``vectorization_mode``, the function behaves like ``gymnasium.make_vec`` but uses this
+    package's drop-in classes: sub-environments come from ``gymnasium.make``, and the result is a
+    Gymnasium vector environment.
 
     Args:
-        env_id: as ``gymnasium.make`` takes it, a spec included, or an Atari game's short form. A
-            spec of a game that is not as registered is made by ``gymnasium.make``, as it says.
-        num_envs: how many.
-        backend: ``"dummy"`` steps them in this process, ``"subproc"`` in worker processes,
-            ``"ray"`` on a Ray cluster; ``"native"`` is the environment's own vectorized form,
-            if it has one. ``"auto"`` measures for about a second which of the first two is
-            fastest, with which options, and keeps what it found in ``autotuned``.
+        env_id: an id or ``EnvSpec`` for ``gymnasium.make``, or an Atari game's short name. An Atari
+            game's spec that differs from the registered one is wrapped in ``Gym_Env`` instead.
+        num_envs: number of environments.
+        backend: ``"dummy"`` steps the environments in this process, ``"subproc"`` in worker
+            processes, ``"ray"`` on a Ray cluster. ``"native"`` uses the environment's own
+            vectorized implementation, if it has one. ``"auto"`` measures for about a second
+            whether ``"dummy"`` or ``"subproc"`` is faster, and with which options; the result is
+            stored in the attribute ``autotuned``.
         seed: the first reset of environment i equals ``reset(seed=seed + i)``.
-        render_mode: of every environment.
-        allow_native: whether ``"auto"`` may choose ``"native"``, which draws its random numbers
-            in a way of its own.
-        normalize: whether observations and rewards are normalized, by
+        render_mode: render mode of every environment.
+        allow_native: allow ``"auto"`` to choose ``"native"``, which generates random numbers
+            differently.
+        normalize: normalize observations and rewards, with
             :class:`~xuance_envs.transforms.normalize_observations.NormalizeObservations` around
             :class:`~xuance_envs.transforms.normalize_rewards.NormalizeRewards`.
-        vectorization_mode: as Gymnasium's users give it: ``"sync"`` for a
+        vectorization_mode: ``"sync"`` for a
             :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`, ``"async"`` for an
             :class:`~xuance_envs.compat.gymnasium_async.AsyncVectorEnv`, ``"vector_entry_point"``
-            for the environment's own vectorized form as it is. It takes the place of
-            ``backend``, ``allow_native``, ``normalize``, and ``seed``, which goes to ``reset``.
-        vector_kwargs: further arguments for the class; not with ``backend="auto"``.
-        wrappers: called with every environment, in turn.
+            for the environment's own vectorized implementation, unchanged. Cannot be combined
+            with ``backend``, ``allow_native``, ``normalize`` or ``seed`` (pass the seed to
+            ``reset``).
+        vector_kwargs: further arguments for the vector environment class. Cannot be combined with
+            ``backend="auto"``.
+        wrappers: functions applied to every environment, in this order.
         **env_kwargs: further arguments for every environment.
 
     Raises:
-        ValueError: there is no such backend or mode, or both are given, or ``num_envs`` is below
-            1, or what is not a seed is given for one, or observations cannot be normalized.
-        gymnasium.error.Error: there is no such environment.
+        ValueError: ``backend``, ``vectorization_mode``, ``num_envs`` or ``seed`` is invalid,
+            arguments cannot be combined, or the observations cannot be normalized.
+        gymnasium.error.Error: the environment id is unknown.
         EnvError: an environment could not be made.
 
     Example:
@@ -129,8 +132,8 @@ def make_vec(
     if vectorization_mode is not None:
         if backend != "auto" or seed is not None or allow_native or normalize:
             raise ValueError(
-                f"vectorization_mode={vectorization_mode!r} makes what gymnasium.make_vec does: "
-                "expected no backend, allow_native, normalize or seed with it; reset takes a seed"
+                f"vectorization_mode={vectorization_mode!r} cannot be combined with backend, "
+                "allow_native, normalize or seed (pass the seed to reset)"
             )
         return make_gymnasium_vec(
             _registered_id(env_id),
@@ -148,8 +151,8 @@ def make_vec(
     if backend == "auto":
         if options:
             raise ValueError(
-                "vector_kwargs: expected none with backend='auto', which finds them out itself, "
-                f"got {options}"
+                "vector_kwargs cannot be combined with backend='auto', which chooses the options "
+                f"itself: got {options}; name a backend"
             )
         allow_native = allow_native and not wrappers and _has_native_form(env_id)
         tuned = backend_for(make_env, num_envs, others={"native": native} if allow_native else {})
@@ -176,16 +179,16 @@ def _normalized(vec_env: VecEnv) -> VecEnv:
 def env_maker(
     env_id: str | EnvSpec, render_mode: str | None = None, **env_kwargs: Any
 ) -> Callable[..., Any]:
-    """What makes one environment of an id, in the wrapper that suits it.
+    """Return a factory for one environment of an id, in the wrapper that suits it.
 
     Args:
         env_id: as for :func:`make_vec`.
-        render_mode: of the environment; None for the wrapper's own default.
+        render_mode: render mode of the environment; None for the wrapper's default.
         **env_kwargs: further arguments for the environment.
 
     Returns:
-        A callable that can be pickled, and takes ``seed``. It takes with it how the id is
-        registered here, for processes that do not know it.
+        A picklable callable that takes ``seed``. It includes the id's registration, for processes
+        in which the id is not registered.
     """
     given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     if isinstance(env_id, EnvSpec):
@@ -213,7 +216,7 @@ def _is_atari(env_id: str) -> bool:
         return env_id.startswith("ALE/")
     try:
         full_id(env_id)
-    except ImportError:  # without ale-py no short form is known
+    except ImportError:  # short names need ale-py
         return env_id.startswith("ALE/")
     except UnknownGameError:
         return False
@@ -222,7 +225,10 @@ def _is_atari(env_id: str) -> bool:
 
 def _native(env_id: str | EnvSpec, num_envs: int, wrappers: Wrappers, **kwargs: Any) -> VecEnv:
     if wrappers:
-        raise ValueError("wrappers: expected none with backend='native', which steps all at once")
+        raise ValueError(
+            "wrappers cannot be combined with backend='native', which has no single environments "
+            "to wrap"
+        )
     return make_native(_registered_id(env_id), num_envs, **kwargs)
 
 
@@ -233,7 +239,7 @@ def _has_native_form(env_id: str | EnvSpec) -> bool:
 
 
 def _registered_id(env_id: str | EnvSpec) -> str | EnvSpec:
-    """The id as Gymnasium knows it, where it is an Atari game's short form."""
+    """Return the registered id of an Atari game's short name; other ids unchanged."""
     return full_id(env_id) if isinstance(env_id, str) and _is_atari(env_id) else env_id
 
 

@@ -1,19 +1,18 @@
-"""How stepping is timed: one home for the demo, the autotuner and the benchmarks.
+"""Throughput measurements, shared by the demo, the autotuner and the benchmarks.
 
-Cores of shared machines change speed from one second to the next, so two figures can be compared
-only when they were taken close together. :func:`measure` therefore times its runners in *rounds*:
-every runner once, then every runner again, each second round in reverse order. What is reported
-is the median over the rounds, and a ratio of two runners is the median of the ratios *within*
-each round.
+CPU cores of shared machines change speed from one second to the next, so only figures that were
+taken close together are comparable. :func:`measure` therefore times its runners in interleaved
+*rounds*: each round runs every runner once, every second round in reverse order. It reports the
+median over the rounds. The ratio of two runners is the median of the ratios within each round.
 
-Before each timed run, and outside of it:
+Each timed run is preceded by untimed preparation:
 
-* Python's garbage is collected. The collector stays on during the run: whoever makes garbage
-  pays for it, and nobody pays for what ran before;
-* a short pause lets helpers of the runner before fall asleep, so that one runner at a time is busy;
-* a few untimed steps bring caches and sleeping workers back.
+* Garbage collection, so that no runner pays for the garbage of the one before. The collector
+  stays enabled during the run, so each runner pays for its own garbage.
+* A short pause, in which the previous runner's helper processes go to sleep.
+* A few steps, which warm up caches and sleeping workers.
 
-The actions are drawn ahead of time, the same ones for everybody.
+Actions are sampled in advance and are the same for all runners.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ SAMPLED_ACTIONS = 16_384
 
 
 class Runner(Protocol):
-    """What :func:`measure` can time: environments that are ready to be stepped."""
+    """Protocol of the environments that :func:`measure` times; they must be ready to step."""
 
     num_envs: int
 
     def run(self, steps: int) -> float:
-        """Step every environment ``steps`` times; the seconds that took."""
+        """Step every environment ``steps`` times; return the duration in seconds."""
 
 
 class Steppable(Protocol):
-    """A vector environment, of whichever library."""
+    """Protocol of a vectorized environment of any library."""
 
     def step(self, actions: Any, /) -> Any:
         """Step every environment once."""
@@ -55,36 +54,36 @@ class SampledSpace(Protocol):
     """The part of a Gymnasium space that :func:`sample_actions` uses."""
 
     def seed(self, seed: int, /) -> Any:
-        """Start the space's generator afresh."""
+        """Seed the space's generator."""
 
     def sample(self) -> Any:
-        """Draw one element."""
+        """Sample one element."""
 
 
 Progress = Callable[[str, float], None]
-"""Called with a runner's name and its latest environment steps per second."""
+"""Callback that receives a runner's name and its latest environment steps per second."""
 
 
 class StepLoop:
-    """A runner that calls ``step`` of a vector environment, over and over the same actions.
+    """A runner that calls a vectorized environment's ``step`` with a fixed cycle of actions.
 
-    The environment must have been reset, and stays the caller's to close.
+    The environment must have been reset. It is not closed by the runner.
     """
 
     def __init__(self, vec_env: Steppable, num_envs: int, actions: Sequence[Any]) -> None:
-        """Make ready to step.
+        """Create a runner.
 
         Args:
-            vec_env: the environments, after their first ``reset``.
-            num_envs: how many environments one ``step`` steps.
-            actions: what to give to ``step``, one entry per call, from the start again at the end.
+            vec_env: the vectorized environment, after its first ``reset``.
+            num_envs: number of environments that one ``step`` steps.
+            actions: arguments for ``step``, one entry per call, repeated from the start.
         """
         self.num_envs = num_envs
         self._vec_env = vec_env
         self._actions = itertools.cycle(actions)
 
     def run(self, steps: int) -> float:
-        """Step every environment ``steps`` times; the seconds that took."""
+        """Step every environment ``steps`` times; return the duration in seconds."""
         step = self._vec_env.step
         batches = itertools.islice(self._actions, steps)
         start = time.perf_counter()
@@ -95,11 +94,11 @@ class StepLoop:
 
 @dataclass(frozen=True)
 class Throughput:
-    """What was measured of one runner.
+    """The measured throughput of one runner.
 
     Attributes:
         name: the runner's name.
-        num_envs: environments stepped at a time.
+        num_envs: environments stepped in one call.
         rates: environment steps per second, one figure per round.
     """
 
@@ -109,45 +108,45 @@ class Throughput:
 
     @property
     def median(self) -> float:
-        """Environment steps per second: the median round."""
+        """Environment steps per second in the median round."""
         return float(np.median(self.rates))
 
     @property
     def best(self) -> float:
-        """Environment steps per second: the quickest round."""
+        """Environment steps per second in the fastest round."""
         return max(self.rates)
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Environment steps per second: half of the rounds lie between these two."""
+        """First and third quartile of the environment steps per second."""
         low, high = np.percentile(self.rates, (25, 75))
         return float(low), float(high)
 
     @property
     def spread(self) -> float:
-        """The interquartile range as a fraction of the median."""
+        """Interquartile range as a fraction of the median."""
         low, high = self.quartiles
         return (high - low) / self.median
 
     def relative_to(self, other: Throughput) -> float:
-        """How many times as fast as ``other``: the median of the ratios within each round."""
+        """Return the median, over the rounds, of the speed ratio to ``other``."""
         return float(np.median(np.divide(self.rates, other.rates)))
 
 
 def sample_actions(
     space: SampledSpace, num_envs: int, *, seed: int = 0, steps: int | None = None
 ) -> list[Any]:
-    """Random actions for many steps; the space's own generator is left alone.
+    """Sample random actions for many steps, without using the space's own generator.
 
     Args:
         space: the action space of one environment.
         num_envs: actions per step.
-        seed: the same seed gives the same actions.
-        steps: for how many steps; None for as many as are drawn in a moment.
+        seed: seed of the actions.
+        steps: number of steps; None for as many as are sampled quickly (32 to 2,048).
 
     Returns:
-        One entry per step: an array with ``num_envs`` rows, or, when the actions are neither
-        arrays nor numbers, a list of ``num_envs`` actions.
+        One entry per step: an array with ``num_envs`` rows, or a list of ``num_envs`` actions if
+        the actions are neither arrays nor numbers.
     """
     space = copy.deepcopy(space)
     space.seed(seed)
@@ -169,21 +168,21 @@ def measure(
     """Time the runners in interleaved rounds.
 
     Args:
-        runners: what to time, by name. They are neither made nor closed here.
+        runners: runners by name. They are neither created nor closed here.
         rounds: timed runs of each runner, after a warm-up of about ``seconds``.
-        seconds: about how long each run lasts.
-        progress: called once per warm-up and once per timed run (:func:`progress_ticks` in all).
+        seconds: approximate duration of each run.
+        progress: called after each warm-up and each timed run (:func:`progress_ticks` calls).
 
     Returns:
-        The figures by name, in the order of ``runners``.
+        The measurements by name, in the order of ``runners``.
 
     Raises:
-        ValueError: when ``rounds`` is below 1 or ``seconds`` is not positive.
+        ValueError: ``rounds`` is below 1 or ``seconds`` is not positive.
     """
     if rounds < 1:
-        raise ValueError(f"expected at least 1 round, got rounds={rounds}")
+        raise ValueError(f"rounds: expected at least 1, got {rounds}")
     if not seconds > 0:
-        raise ValueError(f"expected a positive duration, got seconds={seconds}")
+        raise ValueError(f"seconds: expected a positive number, got {seconds}")
 
     def report(name: str, rate: float) -> None:
         if progress is not None:
@@ -209,12 +208,12 @@ def measure(
 
 
 def progress_ticks(runners: int, rounds: int) -> int:
-    """How often :func:`measure` calls ``progress`` for so many runners and rounds."""
+    """Return how often :func:`measure` calls ``progress`` for ``runners`` and ``rounds``."""
     return runners * (rounds + 1)
 
 
 def _warm_up(runner: Runner, seconds: float) -> float:
-    """Step for about ``seconds``; environment steps per second at the end of it."""
+    """Step for about ``seconds``; return the last run's environment steps per second."""
     steps, spent = 1, 0.0
     while True:
         elapsed = runner.run(steps)
@@ -225,9 +224,9 @@ def _warm_up(runner: Runner, seconds: float) -> float:
 
 
 def _timed_run(runner: Runner, expected_rate: float, seconds: float) -> float:
-    """Environment steps per second of one run of about ``seconds``."""
+    """Return the environment steps per second of one run of about ``seconds``."""
     steps = max(1, round(expected_rate * seconds / runner.num_envs))
-    gc.collect(1)  # of what the run before left; all there is takes longer than many a run
+    gc.collect(1)  # a full collection can take longer than the run
     time.sleep(SETTLE_SECONDS)
     runner.run(max(1, round(steps * LEAD_IN)))
     return steps * runner.num_envs / runner.run(steps)

@@ -1,6 +1,6 @@
-"""How measurements are shown: as a table and as a picture.
+"""Reports of measurements: Markdown tables and plots.
 
-The picture needs Matplotlib, which is imported when something is drawn.
+Plots need Matplotlib, which is imported when one is drawn.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ LIMIT_COLOUR = "#b03030"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
-    """A table that reads well in a terminal and is Markdown as well.
+    """Format a Markdown table with aligned columns, readable in a terminal.
 
     Args:
-        header: the titles of the columns.
-        rows: the cells, as many in each row as there are titles.
-        words: how many columns at the left hold words; the others hold figures.
+        header: column titles.
+        rows: cells, one per title in each row.
+        words: number of left-aligned text columns; the remaining columns are right-aligned
+            figures.
 
     Returns:
-        The lines of the table, without a newline at the end.
+        The lines of the table, without a trailing newline.
     """
     widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
     rule = [
@@ -60,20 +61,19 @@ def plot_throughput(
     kinds: Mapping[str, str] | None = None,
     limit: str | None = None,
 ) -> None:
-    """Draw panels of horizontal bars, and save the picture.
+    """Save a plot of throughputs as panels of horizontal bars.
 
-    The bars are medians, the thin lines on them the middle half of the rounds.
+    Bars show medians; the thin lines on them show the interquartile range.
 
     Args:
-        panels: what was measured, by number of environments or by title; the bars keep their order.
-        path: where the picture goes; its folder is made, its suffix decides the format.
-        title: drawn above the panels.
-        kinds: what kind of thing each name is, three kinds at most; a colour and an entry in the
-            legend each.
-        limit: the name that is drawn as a vertical line through its panel instead of a bar.
+        panels: measurements by number of environments or by title. Bars keep their order.
+        path: output file. Its folder is created; its suffix selects the format.
+        title: title above the panels.
+        kinds: category of each name, at most three; each has a colour and a legend entry.
+        limit: name of the measurement drawn as a vertical line instead of a bar.
 
     Raises:
-        ModuleNotFoundError: when Matplotlib is missing.
+        ModuleNotFoundError: Matplotlib is not installed.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -94,8 +94,8 @@ def plot_throughput(
             if result.name == limit:
                 axis.axvline(result.median, color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
         axis.set_xlim(0, 1.4 * max(result.quartiles[1] for result in panel))
-        many = f"{heading} environment{'s' if heading != 1 else ''}"
-        axis.set_title(many if isinstance(heading, int) else str(heading), fontsize="medium")
+        count = f"{heading} environment{'s' if heading != 1 else ''}"
+        axis.set_title(count if isinstance(heading, int) else str(heading), fontsize="medium")
     legend: list[Patch | Line2D] = [Patch(color=c, label=kind) for kind, c in colours.items()]
     if limit is not None:
         legend.append(Line2D([], [], color=LIMIT_COLOUR, linestyle="--", label=limit))
@@ -113,17 +113,17 @@ def plot_learning(
     title: str,
     goal: float,
 ) -> None:
-    """Draw how an agent's returns grew, and save the picture.
+    """Save a plot of an agent's learning curve.
 
     Args:
-        episodes: environment steps so far and return of each episode: a dot each.
-        means: environment steps so far and mean return: the line.
-        path: where the picture goes; its folder is made, its suffix decides the format.
-        title: drawn above.
-        goal: the mean return aimed at: a dashed line.
+        episodes: environment steps so far and return of each episode, drawn as dots.
+        means: environment steps so far and mean return, drawn as a line.
+        path: output file. Its folder is created; its suffix selects the format.
+        title: title of the plot.
+        goal: target mean return, drawn as a dashed line.
 
     Raises:
-        ModuleNotFoundError: when Matplotlib is missing.
+        ModuleNotFoundError: Matplotlib is not installed.
     """
     from matplotlib.figure import Figure
 

@@ -1,11 +1,12 @@
-"""Which backend is fastest for an environment: a measurement of about a second decides.
+"""Autotuning: measure for about a second which backend is fastest for an environment.
 
-Whether processes pay depends on how long a step takes against the 20 to 100 µs that waking them
-costs, and on how many environments share that cost. Environments that wait, for a network or
-another simulator, are another matter: they want a process each, however few CPUs there are.
-What a step takes is measured with one environment. The CPU time it takes against the time on the
-clock, and how often it goes to sleep by itself, tell those that compute from those that wait: on a
-busy machine an environment that computes loses time, too, but does not sleep.
+Worker processes pay off if an environment's steps take long compared with the 20 to 100 µs that
+waking a worker costs, and if many environments share that cost. Environments that wait, for a
+network or another simulator, need a process each, however few CPUs there are.
+
+The step time is measured with one environment. Its CPU time relative to wall time, and how often
+it goes to sleep by itself, distinguish environments that compute from environments that wait: on a
+busy machine, computing environments lose CPU time too, but do not sleep.
 """
 
 from __future__ import annotations
@@ -34,60 +35,60 @@ __all__ = ["Autotuned", "Candidate", "autotune", "backend_class", "backend_for"]
 logger = logging.getLogger("xuance_envs")
 
 PROBE_SECONDS = 0.08
-"""For how long one environment is stepped."""
+"""Seconds for which one environment is stepped."""
 
 ROUNDS = 6
 ROUND_SECONDS = 0.015
-"""How often, and for how long each time, each candidate is stepped.
+"""Number and length of the timed runs of each candidate.
 
-The best time counts: whatever else a machine does makes a round slower, and never quicker.
+The fastest run counts, because other load on the machine can only slow a run down.
 """
 
 SAMPLED_STEPS = 64
-"""For how many steps actions are drawn: drawing them can take longer than stepping."""
+"""Number of steps for which actions are sampled; sampling can take longer than stepping."""
 
 MAX_MAKING_SECONDS = 0.5
-"""How long making all candidates' environments may take: only so many of them are made."""
+"""Time for making all candidates' environments; it limits how many are made."""
 
 SLOW_MAKING_SECONDS = 2.0
-"""What takes longer, in seconds, is not made twice to learn how much of it was imports."""
+"""If making one takes longer, it is not repeated to find out how much of it was imports."""
 
 MIN_ENVS_PER_CPU = 2
-"""If that is not enough for so many per CPU, figures are estimated from one environment."""
+"""With fewer environments per CPU than this, throughput is estimated from one environment."""
 
 MAX_WAITING_CPU_FRACTION = 0.7
 MIN_SLEEPS_PER_STEP = 0.5
-"""Environments are taken to wait if their steps use less of a CPU, and sleep so often each."""
+"""Environments count as waiting if they use the CPU less, and sleep more often, than this."""
 
 CAN_COUNT_SLEEPS = sys.platform != "win32"
 
 MAX_WORKERS = 64
-"""The most processes that waiting environments are given."""
+"""Maximum number of worker processes for waiting environments."""
 
 MIN_PARALLEL_SECONDS = 20e-6
-"""Where stepping all environments here takes less, in seconds, no process can be faster."""
+"""If stepping all environments here takes fewer seconds, no worker process can be faster."""
 
 WORKER_OVERHEAD = 60e-6
-"""About what a step costs besides that processes take part in, for estimates, in seconds.
+"""Estimated overhead of a step with worker processes, in seconds.
 
-Half of that where one of them is this one.
+Half of it if this process steps environments too.
 """
 
 MIN_EXPECTED_RATIO = 0.5
-"""Only what may be expected to be within this of the fastest is measured."""
+"""Candidates with less than this fraction of the highest estimate are not measured."""
 
 MEASUREMENT_TOLERANCE = 0.9
-"""A measurement of a moment says little about which of two within this is the faster one.
+"""Candidates within this fraction of the fastest measurement count as equally fast.
 
-Of those the one is taken that ought to be the fastest by the work to be done.
+Among them, the estimates decide.
 """
 
 SIMPLER_CHOICE_TOLERANCE = 0.97
-"""A simpler choice is taken if it ought to be within this of that."""
+"""The simplest candidate within this fraction of the highest estimate is chosen."""
 
 
 def backend_class(name: str) -> Callable[..., VecEnv]:
-    """The backend ``"dummy"``, ``"subproc"`` or ``"ray"``."""
+    """Return the class of the backend ``"dummy"``, ``"subproc"`` or ``"ray"``."""
     if name == "dummy":
         return DummyVecEnv
     if name == "subproc":
@@ -99,14 +100,14 @@ def backend_class(name: str) -> Callable[..., VecEnv]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way of stepping the environments.
+    """A backend with options, and its throughput.
 
     Attributes:
-        backend: as :func:`~xuance_envs.making.make_vec` takes it.
-        options: for the backend's class.
-        steps_per_second: environment steps per second; NaN where it was ruled out unmeasured.
-        measured: whether that was measured, if need be with fewer environments, and not estimated
-            from one.
+        backend: name of the backend, as for :func:`~xuance_envs.making.make_vec`.
+        options: arguments for the backend's class.
+        steps_per_second: environment steps per second; NaN if neither measured nor estimated.
+        measured: True if the throughput was measured, possibly with fewer environments; False if
+            it was estimated from one environment.
     """
 
     backend: str
@@ -116,7 +117,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The backend and its options in words."""
+        """Backend and options as text."""
         options = [
             key if value is True else f"{key}={value}" for key, value in self.options.items()
         ]
@@ -125,15 +126,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Autotuned:
-    """What was found out, and what follows from it; prints as a table.
+    """The result of :func:`autotune`; ``str()`` formats it as a table.
 
     Attributes:
         num_envs: number of environments.
-        step_time: seconds a step of one environment takes; NaN where it could not be stepped.
-        cpu_fraction: which share of them it uses a CPU; likewise.
-        candidates: what there was to choose from.
-        choice: what was chosen.
-        reason: why.
+        step_time: seconds per step of one environment; NaN if it could not be stepped.
+        cpu_fraction: fraction of ``step_time`` spent on the CPU; NaN if it could not be stepped.
+        candidates: all candidates.
+        choice: the chosen candidate.
+        reason: why it was chosen.
 
     Example:
         >>> from xuance_envs import make_vec
@@ -157,7 +158,7 @@ class Autotuned:
         timed = (
             "not timed"
             if math.isnan(self.step_time)
-            else f"{self.step_time * 1e6:,.1f} µs a step, {self.cpu_fraction:.0%} of it on a CPU"
+            else f"{self.step_time * 1e6:,.1f} µs per step, {self.cpu_fraction:.0%} of it CPU time"
         )
         lines = [f"{self.num_envs} environments, {timed}"]
         for each in self.candidates:
@@ -177,19 +178,19 @@ def autotune(
     others: Mapping[str, Callable[[], VecEnv]] | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Autotuned:
-    """Finds out how best to step copies of an environment.
+    """Find the fastest backend for copies of an environment.
 
-    The environments made for it are closed again.
+    The environments that it makes are closed again.
 
     Args:
         env_fn: makes one environment.
-        num_envs: how many there will be.
-        others: further candidates, by the name of their backend.
-        progress: called with a candidate's name and its environment steps per second, whenever
-            something has been measured.
+        num_envs: number of environments to choose a backend for.
+        others: factories of further candidates, by backend name.
+        progress: called with a candidate's name and its environment steps per second after each
+            measurement.
 
     Returns:
-        The candidates with their figures, and the choice.
+        The candidates with their throughput, and the choice.
 
     Raises:
         ValueError: ``num_envs`` is below 1.
@@ -215,7 +216,7 @@ def autotune(
     measured += [Candidate(name, {}, figures[name].best, True) for name in makers]
     by_name = {each.name: each for each in [*estimates, *measured]}
     candidates = tuple(by_name.values())
-    # On a busy machine what has been measured is slower than what is estimated.
+    # Do not compare measurements with estimates: on a busy machine, measurements are lower.
     comparable = [each for each in candidates if each.measured or not plan.candidates]
     choice = _chosen(comparable, {each.name: each.steps_per_second for each in estimates})
     tuned = Autotuned(
@@ -231,15 +232,16 @@ def backend_for(
     *,
     others: Mapping[str, Callable[[], VecEnv]] | None = None,
 ) -> Autotuned:
-    """As :func:`autotune`; but environments may fail in a step with actions that are drawn.
+    """Find the fastest backend like :func:`autotune`, but accept failing steps.
 
-    Some refuse what their masks do not allow. Without a measurement, processes are chosen where
-    there are CPUs for them. What fails for another reason fails again where it is stepped.
+    Some environments reject actions that their action mask forbids. If a sampled action fails, the
+    choice is ``"subproc"`` where there are CPUs for it, without a measurement. Errors with
+    other causes occur again when the environments are stepped.
 
     Args:
         env_fn: makes one environment.
-        num_envs: how many there will be.
-        others: further candidates, by the name of their backend.
+        num_envs: number of environments to choose a backend for.
+        others: factories of further candidates, by backend name.
 
     Raises:
         ValueError: ``num_envs`` is below 1.
@@ -252,14 +254,14 @@ def backend_for(
             raise
         backend = "subproc" if num_envs > 1 and available_cpus() > 1 else "dummy"
         choice = Candidate(backend)
-        reason = f"not measured: a step with an action drawn from its space failed: {error.reason}"
+        reason = f"not measured: a step with a sampled action failed: {error.reason}"
         tuned = Autotuned(num_envs, math.nan, math.nan, (choice,), choice, reason)
         logger.warning("autotuned:\n%s", tuned)
         return tuned
 
 
 def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> Candidate:
-    """The best candidate; where figures do not tell some apart, by what was expected of them."""
+    """Return the fastest candidate; the estimates decide among those that measure alike."""
     close = MEASUREMENT_TOLERANCE * max(each.steps_per_second for each in candidates)
     best = [each for each in candidates if each.steps_per_second >= close]
     nearly = SIMPLER_CHOICE_TOLERANCE * max(expected.get(each.name, 0.0) for each in best)
@@ -267,7 +269,7 @@ def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> C
 
 
 class _Probe:
-    """One environment, stepped for a moment."""
+    """Step time, CPU usage and making time of one environment."""
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         start = time.perf_counter()
@@ -288,22 +290,22 @@ class _Probe:
                 steps += batch
                 batch = min(2 * batch, 256)
         self.cpu_fraction = min(1.0, cpu / wall)
-        sleepy = sleeps >= MIN_SLEEPS_PER_STEP * steps or not CAN_COUNT_SLEEPS
-        self.waits = self.cpu_fraction < MAX_WAITING_CPU_FRACTION and sleepy
-        if not self.waits:  # whatever time it had no CPU for, others had taken
+        sleeps_often = sleeps >= MIN_SLEEPS_PER_STEP * steps or not CAN_COUNT_SLEEPS
+        self.waits = self.cpu_fraction < MAX_WAITING_CPU_FRACTION and sleeps_often
+        if not self.waits:  # other processes used the CPU for the rest of the wall time
             wall, self.cpu_fraction = min(wall, cpu), 1.0
         self.step_time = wall / steps
 
 
 def _seconds_to_make(env_fn: Callable[[], Any]) -> float:
-    """How long it takes to make an environment that is not the first, which may import things."""
+    """Return the seconds that making another environment takes, without first imports."""
     start = time.perf_counter()
     with DummyVecEnv([env_fn]):
         return time.perf_counter() - start
 
 
 def _sleeps() -> int:
-    """How often this thread has given up its CPU, or this process where only that is told."""
+    """Return how often this thread (or process) has given up its CPU."""
     if sys.platform == "win32":
         return 0
     who: int = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
@@ -311,7 +313,7 @@ def _sleeps() -> int:
 
 
 def _estimates(probe: _Probe, num_envs: int) -> list[Candidate]:
-    """Every candidate, with what is to be expected of it; the simpler ones first."""
+    """Return every candidate with its estimated throughput, the simplest first."""
     cpus = available_cpus()
     alone = probe.step_time * num_envs
     candidates = [Candidate("dummy", {}, num_envs / alone)]
@@ -332,13 +334,7 @@ def _estimates(probe: _Probe, num_envs: int) -> list[Candidate]:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What to measure.
-
-    Attributes:
-        candidates: those that could be the fastest.
-        count: with how many environments.
-        reason: why these.
-    """
+    """The candidates to measure, with how many environments, and the reason."""
 
     candidates: Sequence[Candidate]
     count: int
@@ -348,45 +344,43 @@ class _Plan:
     def of(
         cls, estimates: Sequence[Candidate], probe: _Probe, num_envs: int, others: bool
     ) -> _Plan:
-        """Decides it from what is to be expected of all."""
+        """Decide what to measure from the estimates."""
         if probe.waits and num_envs > 1:
             return cls.nothing(
-                f"a step uses a CPU for only {probe.cpu_fraction:.0%} of its time: environments "
-                "that wait want processes of their own"
+                f"a step spends only {probe.cpu_fraction:.0%} of its time on the CPU: environments "
+                "that wait need their own processes"
             )
         if len(estimates) == 1 and not others:
-            because = "there is nothing to share out" if num_envs == 1 else "there is one CPU"
-            return cls.nothing(because)
+            return cls.nothing(f"only one {'environment' if num_envs == 1 else 'CPU'}")
         if num_envs * probe.step_time < MIN_PARALLEL_SECONDS and not others:
-            return cls.nothing("stepping all of them here takes less time than waking a process")
+            return cls.nothing("stepping all environments takes less time than waking a worker")
         best = max(each.steps_per_second for each in estimates)
         likely = [each for each in estimates if each.steps_per_second > MIN_EXPECTED_RATIO * best]
         count = _affordable(likely, probe, num_envs)
         if not count:
             return cls.nothing(
-                f"not measured, but estimated: an environment takes {probe.making_time:.1g} s to "
-                "make"
+                f"estimated, not measured: making an environment takes {probe.making_time:.1g} s"
             )
-        reason = "the fastest as measured; of those within 10 % of it, the one to be expected"
+        reason = "the fastest measured; among those within 10 %, the one with the best estimate"
         if count < num_envs:
-            reason += f"; measured with {count} environments, since it takes long to make them"
+            reason += f"; measured with {count} environments, because making them is slow"
         return cls(likely, count, reason)
 
     @classmethod
     def nothing(cls, reason: str) -> _Plan:
-        """What to do where there is nothing to measure, or no time."""
+        """Return a plan without measurements."""
         return cls((), 0, reason)
 
 
 def _affordable(candidates: Sequence[Candidate], probe: _Probe, num_envs: int) -> int:
-    """With how many environments there is time to measure the candidates; 0 for none."""
+    """Return the number of environments that there is time to make for measuring; 0 for none."""
     cpus = available_cpus()
-    # Workers make theirs at the same time.
+    # Workers make their environments in parallel.
     one_each = sum(1 if each.backend == "dummy" else 1 / cpus for each in candidates)
     count = math.floor(MAX_MAKING_SECONDS / max(probe.making_time * one_each, 1e-9))
     if count >= num_envs:
         return num_envs
-    count -= count % cpus  # for even shares
+    count -= count % cpus  # even shares per CPU
     return count if count >= MIN_ENVS_PER_CPU * cpus else 0
 
 
@@ -396,7 +390,7 @@ def _measured(
     env_fn: Callable[[], Any],
     progress: Callable[[str, float], None] | None,
 ) -> dict[str, Throughput]:
-    """The figures of the plan's candidates, and of the other ones, by name."""
+    """Measure the plan's candidates and the other ones."""
     with ExitStack() as stack:
         runners = {}
 
@@ -416,7 +410,7 @@ def _measured(
 def _scaled_to_all(
     plan: _Plan, figures: Mapping[str, Throughput], probe: _Probe, num_envs: int
 ) -> list[Candidate]:
-    """The plan's candidates with their figures; more environments take their share longer."""
+    """Return the plan's candidates with their throughput extrapolated to all environments."""
     cpus = available_cpus()
     more = math.ceil(num_envs / cpus) - math.ceil(plan.count / cpus)
     step_time = 1 / figures["dummy"].best if "dummy" in figures else probe.step_time

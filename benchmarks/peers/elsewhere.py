@@ -96,10 +96,10 @@ def _in_own_environment(name: str, library: str, entry: Entry) -> OtherPython:
     folder = ROOT / f".venv-{name}"
     python = folder / "bin" / "python"
     if not python.exists():
-        raise LeftOut(f"not installed (there is no {folder.name}, which make bench-peers makes)")
+        raise LeftOut(f"not installed (make bench-peers creates {folder.name})")
     runner = OtherPython(library, python, entry)
     entry.stack.callback(runner.close)
-    entry.note(f"{name} {runner.version} runs in an environment of its own.")
+    entry.note(f"{name} {runner.version} runs in its own virtual environment.")
     return runner
 
 
@@ -133,7 +133,7 @@ def in_xuance(module: str, *arguments: object, given: str = "") -> Any:
     """
     python = ROOT / ".venv-xuance" / "bin" / "python"
     if not python.exists():
-        raise SystemExit("XuanCe is not installed: make test-libraries makes .venv-xuance")
+        raise SystemExit("XuanCe is not installed: make test-libraries creates .venv-xuance")
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     with TemporaryDirectory() as folder:
         done = subprocess.run(

@@ -52,7 +52,7 @@ class Entry:
     def need_processes(self, most: int = MOST_PROCESSES) -> None:
         """Raises :class:`LeftOut` where a process per environment would be too many."""
         if self.num_envs > most:
-            raise LeftOut(f"would need {self.num_envs} processes, one per environment")
+            raise LeftOut(f"needs {self.num_envs} processes, one per environment")
 
     def need_registered(self) -> None:
         """Raises :class:`LeftOut` where the environments are none that an id stands for."""

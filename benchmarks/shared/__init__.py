@@ -1,1 +1,1 @@
-"""What the questions share: their options and outputs, the rounds, the contenders, the record."""
+"""Shared code of the benchmarks: options, output, rounds, implementations, records."""

@@ -1,4 +1,4 @@
-"""What somebody may send to a server to be expensive, and how long others wait meanwhile."""
+"""Expensive requests to a server, and the delay of other clients meanwhile."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ MANY = 2**20
 
 
 class Attacker:
-    """Somebody with a token, or without, who sends what is expensive.
-
-    Args:
-        url: of the server, plain HTTP.
-        number: draws what it does.
-        token: its token.
-    """
+    """A client, with or without a token, that sends expensive requests."""
 
     def __init__(self, url: str, number: int, token: str) -> None:
         self._url = url
@@ -38,21 +32,21 @@ class Attacker:
 
     @property
     def attacks(self) -> dict[str, Callable[[], object]]:
-        """What it can do, by what that is."""
+        """All attacks by name."""
         return {
-            "heads without end": self.heads,
-            "200 half heads": self.half_open,
-            "14 Mi values in one body": self.nodes,
-            "integers that collide": self.keys,
-            "480,000 faults": self.faults,
-            "an answer that nobody reads": self.unread,
-            "20 creations": self.environments,
-            "another session": self.renew,
+            "endless headers": self.heads,
+            "200 incomplete headers": self.half_open,
+            "body with 14 Mi values": self.nodes,
+            "colliding integer keys": self.keys,
+            "480,000 invalid values": self.faults,
+            "unread reply": self.unread,
+            "creation of 20 environments": self.environments,
+            "new session": self.renew,
             "480,000 numbers as JSON": self.json,
         }
 
     def attack(self) -> None:
-        """Does one thing."""
+        """Execute one attack."""
         with suppress(httpx.TransportError, OSError):
             self._rng.choice(list(self.attacks.values()))()
 
@@ -125,10 +119,9 @@ class Attacker:
 
 @contextmanager
 def watched_health(url: str) -> Iterator[list[float]]:
-    """Asks for ``/healthz`` all the time, in a process that does nothing else.
+    """Request ``/healthz`` continuously from a separate process.
 
-    Yields:
-        A list that has the longest wait once it is over, in seconds.
+    The yielded list receives the longest delay in seconds at the end.
     """
     here, there = get_context("spawn").Pipe()
     asking = get_context("spawn").Process(target=_ask, args=(url, there))
@@ -150,7 +143,7 @@ def _ask(url: str, told: Connection) -> None:
         told.send(None)
         over = False
         while not over:
-            over = told.poll(0.002)  # what is sent in an instant is felt afterwards: once more
+            over = told.poll(0.002)  # short attacks take effect afterwards: wait once more
             start = time.perf_counter()
             client.get("/healthz").raise_for_status()
             longest = max(longest, time.perf_counter() - start)
@@ -158,9 +151,9 @@ def _ask(url: str, told: Connection) -> None:
 
 
 def longest_waits(url: str, token: str, times: int) -> dict[str, float]:
-    """The longest that others waited for ``/healthz`` while each attack was made some times.
+    """Return the longest delay of ``/healthz`` during each attack.
 
-    The first one is nothing: so long they wait in any case.
+    The first entry is the delay without attacks.
     """
     attacker = Attacker(url, 0, token)
     waits = {}

@@ -14,17 +14,16 @@ from xuance_envs.measure import Runner
 __all__ = ["BusyCore", "Disturbed"]
 
 PERIOD = 0.01
-"""Seconds in which it works once and rests once."""
+"""Seconds of one cycle of work and sleep."""
 
 WORK = 0.5
-"""Share of the core's time it takes."""
+"""Share of the core's time."""
 
 
 class BusyCore:
-    """One process bound to one CPU, which computes for half of the time once it is let.
+    """A process pinned to one CPU that computes half of the time while enabled.
 
-    What counts is the CPU time it gets, not the time it tries for: where it shares the core with
-    one other process the kernel gives each its half.
+    It counts the CPU time it gets, because a busy core gives it less time than it asks for.
     """
 
     def __init__(self) -> None:
@@ -42,7 +41,7 @@ class BusyCore:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """It works for as long as this lasts."""
+        """Keep the core busy within this context."""
         self._at_work.set()
         try:
             yield
@@ -50,23 +49,22 @@ class BusyCore:
             self._at_work.clear()
 
     def cpu_seconds(self) -> float:
-        """The CPU time it has used since it was started."""
+        """Return its CPU time since the start."""
         with open(f"/proc/{self._process.pid}/stat", encoding="ascii") as file:
             fields = file.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
-        """Ends the process."""
+        """Stop the process."""
         self._process.kill()
         self._process.join()
         self._process.close()
 
 
 class Disturbed:
-    """A runner beside which a core is kept half busy, for as long as it runs.
+    """A runner with one core half busy while it runs.
 
-    Attributes:
-        share: the share of its core that the other process got in the last run.
+    ``share`` is the other process's share of the core in the last run.
     """
 
     def __init__(self, runner: Runner, busy: BusyCore) -> None:
@@ -76,7 +74,7 @@ class Disturbed:
         self._busy = busy
 
     def run(self, steps: int) -> float:
-        """As the runner's own."""
+        """Run the wrapped runner."""
         with self._busy.at_work():
             used, start = self._busy.cpu_seconds(), time.perf_counter()
             seconds = self._runner.run(steps)

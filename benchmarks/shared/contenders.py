@@ -1,4 +1,4 @@
-"""Ours and others behind one name each, for the scripts that compare both over any environments."""
+"""This package's backends and other libraries by name, for any environments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.shared.ours import BACKENDS
 from xuance_envs.measure import Runner, StepLoop, sample_actions
 
 DEFAULT = ("dummy", "subproc", "caller", "gymnasium-sync", "gymnasium-async")
-"""Ours, and those of the library that everybody has."""
+"""This package's main backends, and Gymnasium's."""
 
 KINDS = {backend.title: "xuance_envs" for backend in BACKENDS.values()}
 KINDS |= {peer.title: "others" for peer in PEERS.values()}
@@ -43,17 +43,9 @@ def join(
     env_id: str = "",
     quick_start: bool = True,
 ) -> dict[str, Runner]:
-    """Everybody who can take part, by title.
+    """Make all implementations that can take part, by title; the stack closes them.
 
-    Args:
-        names: among :data:`CONTENDERS`.
-        functions: what makes each environment.
-        space: of the actions of one.
-        what: is stepped, for the notes.
-        stack: closes them.
-        note: takes a sentence for each that is left out.
-        env_id: for those who make the environments themselves, if there is such an id.
-        quick_start: see :class:`Entry`.
+    Without ``env_id``, libraries that create environments themselves are left out.
     """
     actions = sample_actions(space, len(functions))
     known = None if env_id else functions

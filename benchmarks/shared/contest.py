@@ -1,4 +1,4 @@
-"""Contenders timed side by side, and what can be concluded from that."""
+"""Interleaved rounds of several implementations, and their evaluation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from benchmarks.peers import PEERS, Entry, LeftOut, Peer, make_peer
 from xuance_envs.measure import Runner, Throughput, measure, progress_ticks
 
 WIDE_SPREAD = 0.1
-"""Rounds that differ by more than this do not tell contenders apart that are close together."""
+"""Spread above which small differences are not significant."""
 
 SPREAD_AGAIN = 0.15
-"""Contenders whose rounds differ by more than this are timed in as many rounds again."""
+"""Spread above which the rounds are repeated."""
 
 MOST_NAMES = 4
-"""More contenders with such rounds than these are only counted."""
+"""Number of implementations up to which a note lists names."""
 
 
 _R = TypeVar("_R")
@@ -30,12 +30,7 @@ _R = TypeVar("_R")
 
 @dataclass
 class Results:
-    """What one run of a script found out.
-
-    Attributes:
-        panels: the contenders, by number of environments.
-        notes: what a reader of the figures must know, in sentences.
-    """
+    """Measurements of one script by number of environments, and notes for the reader."""
 
     panels: dict[int, list[Throughput]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -51,16 +46,10 @@ def race(
     make_runners: Callable[[ExitStack], Mapping[str, Runner]],
     note: Callable[[str], None],
 ) -> dict[str, Throughput]:
-    """Times contenders in interleaved rounds; they live side by side meanwhile.
+    """Time implementations in interleaved rounds, all alive at the same time.
 
-    Where the rounds of one differ by more than :data:`SPREAD_AGAIN`, there are as many rounds again
-    of all: a ratio is one of figures that were taken within the same round.
-
-    Args:
-        args: has ``rounds`` and ``seconds``.
-        what: is stepped, for the progress bar and the notes.
-        make_runners: makes the contenders; the stack closes them.
-        note: takes a sentence where the rounds differ too much.
+    If the spread of one exceeds :data:`SPREAD_AGAIN`, all run the same number of rounds again,
+    because ratios compare figures of the same round.
     """
 
     def show(name: str, rate: float) -> None:
@@ -80,7 +69,7 @@ def race(
         if any(each.spread > SPREAD_AGAIN for each in measured.values()):
             bar.total += progress_ticks(len(runners), args.rounds)
             measured = _joined(measured, timed())
-            note(f"{what}: twice the rounds, as they differed by over {SPREAD_AGAIN:.0%}.")
+            note(f"{what}: rounds doubled, because they differed by more than {SPREAD_AGAIN:.0%}.")
     for sentence in wide_spread(what, measured.values()):
         note(sentence)
     return measured
@@ -89,7 +78,7 @@ def race(
 def _joined(
     first: Mapping[str, Throughput], second: Mapping[str, Throughput]
 ) -> dict[str, Throughput]:
-    """The rounds of both, by contender."""
+    """Concatenate the rounds of both."""
     return {
         name: Throughput(name, each.num_envs, each.rates + second[name].rates)
         for name, each in first.items()
@@ -99,17 +88,7 @@ def _joined(
 def in_turn(
     names: Iterable[str], rounds: Iterable[_R], unit: str, what: str = ""
 ) -> Iterator[tuple[_R, str]]:
-    """Rounds of contenders, every second one in reverse, with a progress bar.
-
-    Args:
-        names: of the contenders.
-        rounds: what each round goes by.
-        unit: what one contender does in a round.
-        what: is done by all of them, for the progress bar.
-
-    Yields:
-        The round, and whose turn it is.
-    """
+    """Yield rounds and names, every second round in reverse, with a progress bar."""
     order, turns = list(names), list(rounds)
     with tqdm(total=len(order) * len(turns), unit=unit, dynamic_ncols=True) as bar:
         for turn in turns:
@@ -122,10 +101,10 @@ def in_turn(
 
 @contextmanager
 def imports_uncollected() -> Iterator[None]:
-    """What is there already is not looked at by Python's collector, only what is made meanwhile.
+    """Exclude existing objects from garbage collection, as long as this lasts.
 
-    The collector would go through everything that the peers in this process have imported, torch
-    above all, at the cost of whoever steps here, and not of those with a process of their own.
+    The collector would otherwise traverse the imports of all libraries in this process, above all
+    torch. This would slow down only the implementations that step in this process.
     """
     gc.collect()
     gc.freeze()
@@ -136,17 +115,17 @@ def imports_uncollected() -> Iterator[None]:
 
 
 def wide_spread(what: str, measured: Iterable[Throughput]) -> list[str]:
-    """A warning, if the rounds differ too much to conclude from small differences."""
+    """Return a warning if the rounds differ too much for small differences to be significant."""
     results = list(measured)
     wide = sorted((each for each in results if each.spread > WIDE_SPREAD), key=_spread)
     if not wide:
         return []
     names = ", ".join(f"{each.name} ({each.spread:.0%})" for each in wide)
     if len(wide) > MOST_NAMES:
-        names = f"{len(wide)} of {len(results)} contenders, by up to {wide[-1].spread:.0%}"
+        names = f"{len(wide)} of {len(results)} implementations, up to {wide[-1].spread:.0%}"
     return [
-        f"{what}: the rounds differ by more than {WIDE_SPREAD:.0%}, too much to conclude from "
-        f"small differences, for {names}."
+        f"{what}: rounds differ by more than {WIDE_SPREAD:.0%}, so small differences are not "
+        f"significant: {names}."
     ]
 
 
@@ -157,7 +136,7 @@ def _spread(result: Throughput) -> float:
 def join_peers(
     names: Iterable[str], entry: Entry, what: str, peers: Mapping[str, Peer] = PEERS
 ) -> dict[str, Runner]:
-    """The peers that can take part, by title; the entry is told which cannot, and why."""
+    """Make the libraries that can take part, by title; note the reason for all others."""
     runners: dict[str, Runner] = {}
     for name in names:
         peer = peers[name]
@@ -170,7 +149,7 @@ def join_peers(
 
 
 def ratios(panel: Sequence[Throughput], others: Sequence[str]) -> dict[str, dict[str, float]]:
-    """How many times as fast as each of the others every contender is, round by round."""
+    """Return each implementation's speed relative to the others, as the median over the rounds."""
     by_name = {result.name: result for result in panel}
     return {
         result.name: {

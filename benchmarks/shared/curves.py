@@ -1,4 +1,4 @@
-"""How a continuous task is learned: by the example's PPO, and with settings that others publish."""
+"""Learning curves of a continuous task: the example's PPO, and published settings."""
 
 from __future__ import annotations
 
@@ -18,17 +18,12 @@ from xuance_envs.demo import load_example
 from xuance_envs.report import markdown_table
 
 EPISODES = 100
-"""How many of the last episodes a mean return is of."""
+"""Number of last episodes in a mean return."""
 
 
 @dataclass
 class Curve:
-    """One training.
-
-    Attributes:
-        seconds: it took.
-        returns: environment steps so far and return, of each episode that finished.
-    """
+    """One training run: seconds, and (environment steps, return) of each episode."""
 
     seconds: float
     returns: list[tuple[int, float]]
@@ -39,7 +34,7 @@ class Curve:
         return float(np.mean([score for _, score in self.returns[-EPISODES:]] or [np.nan]))
 
     def at(self, steps: Sequence[int]) -> list[float]:
-        """The mean return of the last episodes before each of these steps; NaN where none was."""
+        """Return the mean return before each of these steps; NaN before the first episode."""
         when, scores = np.array(self.returns or [(0, np.nan)]).T
         ends = when.searchsorted(steps, side="right")
         return [
@@ -48,7 +43,7 @@ class Curve:
 
 
 def ours(env_id: str, steps: int, seed: int) -> Curve:
-    """``examples/train_ppo.py``, in 32 environments."""
+    """Train with ``examples/train_ppo.py`` in 32 environments."""
     from xuance_envs.rollout.collector import RolloutCollector
 
     ppo = load_example()
@@ -71,7 +66,7 @@ def ours(env_id: str, steps: int, seed: int) -> Curve:
 def sb3(
     env_id: str, steps: int, seed: int, num_envs: int, anneal: bool = False, **settings: Any
 ) -> Curve:
-    """Stable-Baselines3's PPO, its observations and rewards normalized by its ``VecNormalize``."""
+    """Train with Stable-Baselines3's PPO and ``VecNormalize``."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -112,7 +107,7 @@ CLEANRL: dict[str, Any] = {
     "max_grad_norm": 0.5,
     "policy_kwargs": {"activation_fn": torch.nn.Tanh, "net_arch": [64, 64]},
 }
-"""Those of its ``ppo_continuous_action``."""
+"""Settings of CleanRL's ``ppo_continuous_action``."""
 
 ZOO: dict[str, dict[str, Any]] = {
     "HalfCheetah": {
@@ -148,11 +143,11 @@ ZOO: dict[str, dict[str, Any]] = {
         "sde_sample_freq": 4,
     },
 }
-"""Those that RL Baselines3 Zoo found, by the name of a task."""
+"""Settings of RL Baselines3 Zoo, by task."""
 
 
 def learners_of(env_id: str) -> dict[str, Callable[[int, int], Curve]]:
-    """By name, what learns a task in so many steps with a seed."""
+    """Return training functions by name."""
     learners = {
         "ours": partial(ours, env_id),
         "SB3, settings of CleanRL": lambda steps, seed: sb3(env_id, steps, seed, **CLEANRL),
@@ -166,7 +161,7 @@ def learners_of(env_id: str) -> dict[str, Callable[[int, int], Curve]]:
 def measure(
     env_id: str, names: Sequence[str] | None, steps: int, seeds: Sequence[int]
 ) -> dict[str, list[Curve]]:
-    """Trains each learner with each seed, in turn, because the machine changes its speed."""
+    """Train each learner with each seed, interleaved, because the machine's speed varies."""
     learners = learners_of(env_id)
     found: dict[str, list[Curve]] = {name: [] for name in learners if not names or name in names}
     with tqdm(total=len(found) * len(seeds), unit="training", dynamic_ncols=True) as bar:
@@ -183,7 +178,7 @@ def measure(
 
 
 def table(found: dict[str, list[Curve]]) -> str:
-    """A row for each learner."""
+    """Return a table with a row per learner."""
     first = np.array([curve.seconds for curve in next(iter(found.values()))])
     rows = []
     for name, curves in found.items():
@@ -198,12 +193,18 @@ def table(found: dict[str, list[Curve]]) -> str:
                 f"{np.median(seconds / first):.2f}",
             ]
         )
-    header = ["learner", f"mean return of {EPISODES} episodes", "of the seeds", "s", "× the first"]
+    header = [
+        "learner",
+        f"mean return of {EPISODES} episodes",
+        "range over seeds",
+        "s",
+        "× the first",
+    ]
     return markdown_table(header, rows)
 
 
 def draw(found: dict[str, list[Curve]], steps: int, title: str, path: Path) -> None:
-    """Draws the mean over the seeds, and the worst and the best of them."""
+    """Draw the mean over the seeds, and the range."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")

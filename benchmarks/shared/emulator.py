@@ -1,8 +1,8 @@
-"""What there is to reach with Atari games: bare loops over the emulator's own calls.
+"""Bare loops over the Atari emulator: the upper bound for Atari games.
 
-One step of an environment needs the emulator to play four frames and to hand over the two screens
-that are pooled. Nothing else is in the loop: no scaling, no stacking, no observation, no info. A
-game that is over is reset, and starts with as many no-ops as everybody else's.
+A step makes the emulator play four frames and return the two screens for pooling. There is no
+scaling, stacking, observation or info. A finished game is reset, with the same no-ops as in all
+implementations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIRE_FRAMES = 4
 
 
 class EmulatorLoop:
-    """Plays some games of one kind, one after another."""
+    """Play several games of one kind in series."""
 
     def __init__(self, env_id: str, actions: Iterable[Sequence[Any]], num_envs: int) -> None:
         game = gymnasium.spec(full_id(env_id)).kwargs["game"]
@@ -38,7 +38,7 @@ class EmulatorLoop:
         self._screens = np.empty((2, height, width), np.uint8)
 
     def run(self, steps: int) -> float:
-        """Step every game ``steps`` times; the seconds that took."""
+        """Step every game ``steps`` times; return the seconds."""
         calls = [
             (ale.act, ale.getScreenGrayscale, ale.game_over, ale.lives, index)
             for index, ale in enumerate(self._emulators)
@@ -73,7 +73,7 @@ class EmulatorLoop:
 
 
 def load(game: str, seed: int) -> Any:
-    """An emulator with a game that has just begun."""
+    """Return an emulator at the start of a game."""
     ale = ale_py.ALEInterface()
     ale.setFloat("repeat_action_probability", 0.0)
     ale.setInt("random_seed", seed)
@@ -83,7 +83,7 @@ def load(game: str, seed: int) -> Any:
 
 
 def emulator_loop(env_id: str, num_envs: int, low: int, high: int) -> EmulatorLoop:
-    """A loop over some of the games, each with its actions among those for all."""
+    """Return a loop over some of the games, with their actions."""
     with gymnasium.make(full_id(env_id)) as env:
         actions = sample_actions(env.action_space, num_envs)
     return EmulatorLoop(env_id, [row[low:high] for row in actions], high - low)

@@ -1,4 +1,4 @@
-"""Environments whose time and sizes are known."""
+"""Environments with known durations and sizes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from numpy.typing import NDArray
 
 
 class SleepingEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """Sleeps in every step, as one does that waits for a network or for another simulator.
-
-    Args:
-        seconds: how long.
-    """
+    """Sleeps for ``seconds`` in every step, as if it waited for a network or another simulator."""
 
     observation_space = spaces.Box(-1, 1, (4,), np.float32)
     action_space = spaces.Discrete(2)
@@ -39,7 +35,7 @@ class SleepingEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
 
 class IdleEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """Does nothing, and gives CartPole's shapes with the two numbers that Gym_Env has in infos."""
+    """Does nothing, with CartPole's shapes and the two numbers of Gym_Env in its infos."""
 
     observation_space = spaces.Box(-1, 1, (4,), np.float32)
     action_space = spaces.Discrete(2)
@@ -62,13 +58,9 @@ class IdleEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
 
 class MadeUpEnv(gymnasium.Env[NDArray[Any], np.int64]):
-    """Computes for a while, and gives observations and infos of a given size; never ends.
+    """Computes for ``seconds`` of CPU time and returns observations and infos of a given size.
 
-    Args:
-        seconds: of CPU time, for each step.
-        shape: of an observation.
-        dtype: of an observation.
-        info: what is in the info of every step, in a new dict each time.
+    Episodes never end. Each info is a new dict.
     """
 
     action_space = spaces.Discrete(2)

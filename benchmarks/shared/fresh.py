@@ -1,4 +1,4 @@
-"""A function called in a Python process of its own, whose main module has nothing to import."""
+"""Calls a function in a fresh Python process whose main module imports nothing."""
 
 from __future__ import annotations
 
@@ -12,19 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def call_fresh(module: str, function: str, *arguments: Any) -> Any:
-    """Calls ``benchmarks.MODULE.FUNCTION`` there.
-
-    Args:
-        module: the module of a question.
-        function: its name there.
-        *arguments: whose ``repr`` is a literal.
-
-    Returns:
-        What it returned, which JSON must be able to carry.
-
-    Raises:
-        RuntimeError: it failed; the message has the end of what it wrote.
-    """
+    """Call ``benchmarks.MODULE.FUNCTION`` there, with literal arguments; return its JSON result."""
     call = f"{function}({', '.join(map(repr, arguments))})"
     mark = "what it returned: "
     code = f"import json; from benchmarks.{module} import {function}; answer = {call}; "

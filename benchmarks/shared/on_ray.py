@@ -1,4 +1,4 @@
-"""What the benchmarks of Ray share: a local cluster, environments with work to do, and a peer."""
+"""Shared code of the Ray benchmarks: a local cluster, environments, a plain implementation."""
 
 from __future__ import annotations
 
@@ -13,19 +13,13 @@ import numpy as np
 from gymnasium import spaces
 
 LOGICAL_CPUS = 16
-"""What the local cluster is told it has: actors that wait need no core."""
+"""CPUs that the local cluster declares; actors that sleep need no core."""
 
 WORKS, WAITS = "works", "waits"
 
 
 class BusyEnv(gymnasium.Env[Any, Any]):
-    """Takes so many seconds a step: of a core's time, or, where it waits, of nobody's.
-
-    Args:
-        seconds: of each step.
-        kind: :data:`WORKS` or :data:`WAITS`.
-        bytes_seen: size of an observation.
-    """
+    """Computes (:data:`WORKS`) or sleeps (:data:`WAITS`) for ``seconds`` per step."""
 
     action_space = spaces.Discrete(2)
 
@@ -51,7 +45,7 @@ class BusyEnv(gymnasium.Env[Any, Any]):
 
 @contextlib.contextmanager
 def quiet_ray() -> Iterator[None]:
-    """Keeps what is started from printing, and from reporting to anybody."""
+    """Disable Ray's output and usage reports."""
     before = dict(os.environ)
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled", RAY_DEDUP_LOGS="0")
     os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -66,7 +60,7 @@ def quiet_ray() -> Iterator[None]:
 
 @contextlib.contextmanager
 def local_ray() -> Iterator[Any]:
-    """Ray on this machine, for as long as this lasts."""
+    """Run Ray on this machine within this context."""
     import ray
 
     with quiet_ray():
@@ -85,7 +79,7 @@ def local_ray() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def local_cluster(*cpus: int) -> Iterator[Any]:
-    """A cluster of nodes on this machine, with so many CPUs each; this process is on the first."""
+    """Run a cluster of nodes on this machine, with this process on the first node."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -105,14 +99,7 @@ def local_cluster(*cpus: int) -> Iterator[Any]:
 
 
 class SyncActors:
-    """The peer: Ray actors, each holding a Gymnasium SyncVectorEnv, in the most direct way.
-
-    Args:
-        ray: the module, connected.
-        env_id: what they hold.
-        num_envs: how many in all.
-        actors: number of actors.
-    """
+    """The baseline: Ray actors with a Gymnasium SyncVectorEnv each, and no optimizations."""
 
     def __init__(self, ray: Any, env_id: str, num_envs: int, actors: int) -> None:
         size = num_envs // actors
@@ -129,7 +116,7 @@ class SyncActors:
         self._actors = [ray.remote(Actor).remote() for _ in range(actors)]
 
     def step(self, actions: Any) -> Sequence[Any]:
-        """Steps all of them; the parts of the result, put together."""
+        """Step all actors; return the concatenated results."""
         parts = np.array_split(actions, len(self._actors))
         pairs = zip(self._actors, parts, strict=True)
         results = self._ray.get([actor.step.remote(part) for actor, part in pairs])

@@ -1,4 +1,4 @@
-"""The contenders of this package."""
+"""The backends of this package."""
 
 from __future__ import annotations
 
@@ -14,18 +14,12 @@ from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 WRAPPERS: dict[str, Callable[[str], Any]] = {"gym_env": Gym_Env, "gymnasium": gymnasium.make}
-"""What one environment is: this package's own wrapper, or what the other libraries step."""
+"""Single environments: this package's wrapper, or plain ``gymnasium.make``."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to step many environments.
-
-    Attributes:
-        title: its name in tables.
-        make: makes the vector environment out of functions that make one environment each.
-        wrapper: the only wrapper it is meant for; None for the one that was asked for.
-    """
+    """A backend: its title in tables, its maker, and the only wrapper it supports, if any."""
 
     title: str
     make: Callable[..., VecEnv]
@@ -42,7 +36,7 @@ BACKENDS = {
 
 
 def make_ours(backend: Backend, wrapper: str, env_id: str, num_envs: int) -> VecEnv:
-    """The vector environment, after its first reset."""
+    """Make and reset the vectorized environment."""
     env_fn = partial(WRAPPERS[backend.wrapper or wrapper], env_id)
     vec_env = backend.make([env_fn] * num_envs)
     vec_env.reset(seed=0)

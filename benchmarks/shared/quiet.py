@@ -1,4 +1,4 @@
-"""Whether a machine can be trusted with timings: what others use of it, how equal its cores are."""
+"""Checks that a machine is idle and its cores are equal before measurements."""
 
 from __future__ import annotations
 
@@ -12,75 +12,61 @@ from statistics import median
 __all__ = ["BUSY", "EQUAL", "Look", "busy_fraction", "look", "slowest_core", "wait_until_quiet"]
 
 BUSY = 0.1
-"""More than this part of the machine at work for others: figures taken then say little."""
+"""Share of CPU time used by other processes above which figures are unreliable."""
 
 EQUAL = 0.9
-"""A core that does less than this part of what the quickest one does holds everybody up."""
+"""Speed of the slowest core relative to the fastest below which figures are unreliable."""
 
 LOOK_SECONDS = 0.6
-"""How long to look whether the machine is busy."""
+"""Duration of the check for other processes."""
 
 PAUSE = 5.0
-"""Seconds between one look at a busy machine and the next."""
+"""Seconds between two checks of a busy machine."""
 
 TURNS, ADDITIONS = 7, 200_000
-"""How often each core is timed, and with how much."""
+"""Timings per core, and the work of each."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at the machine showed.
-
-    Attributes:
-        busy: the part of it at work for others; None where the system does not say.
-        slowest_core: what the slowest core does, in parts of what the quickest does; None likewise.
-    """
+    """The result of a check: other processes' CPU share, and the slowest core's relative speed."""
 
     busy: float | None
     slowest_core: float | None
 
     @property
     def quiet(self) -> bool:
-        """Whether figures taken now say something; yes where nothing is known."""
+        """Whether figures are reliable now; True if unknown."""
         return (self.busy or 0.0) <= BUSY and (self.slowest_core or 1.0) >= EQUAL
 
     def __str__(self) -> str:
         if self.busy is None or self.slowest_core is None:
-            return "this system does not say what others use"
-        return f"others use {self.busy:.0%}, the slowest core does {self.slowest_core:.0%}"
+            return "the use by other processes is unknown on this system"
+        return f"CPU use of other processes {self.busy:.0%}, slowest core {self.slowest_core:.0%}"
 
 
 def look() -> Look:
-    """Looks for a second or so."""
+    """Check the machine, in about a second."""
     return Look(busy_fraction(), slowest_core())
 
 
 def wait_until_quiet(
     seconds: float, say: Callable[[str], None], looking: Callable[[], Look] = look
 ) -> tuple[Look, float]:
-    """Waits while the machine is busy, or its cores unequal.
-
-    Args:
-        seconds: at most so long.
-        say: is told what is waited for, and when waiting was in vain.
-        looking: looks at the machine.
-
-    Returns:
-        The last look, and how many seconds were waited.
-    """
+    """Wait until the machine is idle, for a limited time; return the last check and the wait."""
     start, waited = time.monotonic(), 0.0
     seen = looking()
     while not seen.quiet and waited < seconds:
-        say(f"waiting for a quiet machine: {seen}")
+        say(f"waiting for an idle machine: {seen}")
         time.sleep(min(PAUSE, seconds - waited))
         seen, waited = looking(), time.monotonic() - start
     if not seen.quiet:
-        say(f"WARNING: {seen}; figures taken now say little")
+        say(f"WARNING: {seen}; figures are unreliable")
     return seen, waited
 
 
 def busy_fraction() -> float | None:
-    """The part of all cores' time that was spent at work (or stolen by a hypervisor)."""
+    """Return the share of CPU time in use (or stolen by a hypervisor)."""
 
     def read() -> tuple[int, int]:
         fields = [int(text) for text in stat.read_text().split("\n", 1)[0].split()[1:9]]
@@ -96,7 +82,7 @@ def busy_fraction() -> float | None:
 
 
 def slowest_core() -> float | None:
-    """What the slowest core does, in parts of what the quickest does, with this thread on each."""
+    """Return the speed of the slowest core relative to the fastest."""
     if not hasattr(os, "sched_setaffinity"):
         return None
     cpus = os.sched_getaffinity(0)

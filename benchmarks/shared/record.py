@@ -1,4 +1,4 @@
-"""The record of a run: what was measured on what, for readers and for a JSON file."""
+"""The record of a run: machine, versions and results, for readers and for JSON files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PACKAGES = (
 
 
 def _machine() -> dict[str, Any]:
-    """The machine and how busy it is with other things."""
+    """Describe the machine and its load."""
     return {
         "cpu": _cpu_model(),
         "cores": available_cpus(),
@@ -45,7 +45,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Python's version and those of the packages that matter, where installed."""
+    """Return the versions of Python and the relevant installed packages."""
     versions = {"python": f"{platform.python_implementation()} {platform.python_version()}"}
     for package in PACKAGES:
         try:
@@ -56,7 +56,7 @@ def _versions() -> dict[str, str]:
 
 
 def describe_run() -> dict[str, Any]:
-    """Everything to keep beside a figure: command, date, commit, machine, versions."""
+    """Return the context of all figures: command, date, commit, machine, versions."""
     return {
         "command": _command(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -67,7 +67,7 @@ def describe_run() -> dict[str, Any]:
 
 
 def summary(run: dict[str, Any]) -> str:
-    """The same in a few lines for the terminal, with a warning when the machine is busy."""
+    """Return the same in a few lines, with a warning if the machine is busy."""
     machine = run["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     cpus = ", ".join(map(str, machine["affinity"] or ())) or "any"
@@ -77,14 +77,14 @@ def summary(run: dict[str, Any]) -> str:
     ]
     busy = machine["busy_before_start"]
     if busy is not None:
-        lines.append(f"at work for others before the start: {busy:.0%} of the machine")
+        lines.append(f"CPU use of other processes before the start: {busy:.0%}")
         if busy > BUSY:
-            lines.append(f"WARNING: that is more than {BUSY:.0%}; measure again on a quiet machine")
+            lines.append(f"WARNING: more than {BUSY:.0%}; measure again on an idle machine")
     return "\n".join(lines)
 
 
 def save(path: Path, question: str | None, run: dict[str, Any], **content: Any) -> None:
-    """Write a JSON file: the question, the run, and what was found."""
+    """Write a JSON file: the question, the run, and the results."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"question": question, **run, **content}
     path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -106,7 +106,7 @@ def _cpu_model() -> str:
 
 
 def _commit() -> str | None:
-    """The commit that was measured, marked when the files differ from it."""
+    """Return the measured commit, marked if files differ from it."""
     git = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     here = Path(__file__).parent
     try:
@@ -117,26 +117,18 @@ def _commit() -> str | None:
 
 
 def text_between(path: Path, name: str) -> str:
-    """What is between a file's markers of this name.
-
-    Raises:
-        ValueError: the file does not have both markers.
-    """
+    """Return the text between a file's markers of this name."""
     return _split(path, name)[1].strip("\n")
 
 
 def replace_between(path: Path, name: str, text: str) -> None:
-    """Put a text between a file's markers of this name, in place of what is there.
-
-    Raises:
-        ValueError: the file does not have both markers.
-    """
+    """Replace the text between a file's markers of this name."""
     before, _, after = _split(path, name)
     path.write_text(f"{before}\n{text}\n{after}", encoding="utf-8")
 
 
 def _split(path: Path, name: str) -> tuple[str, str, str]:
-    """A file up to its marker, between the two, and from the other one on."""
+    """Split a file at its markers into three parts."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, found, rest = path.read_text(encoding="utf-8").partition(begin)
     text, found_end, after = rest.partition(end)

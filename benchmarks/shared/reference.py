@@ -1,9 +1,8 @@
-"""What there is to reach: bare loops over ``gymnasium.make``, with no vector environment at all.
+"""Upper bounds: bare loops over ``gymnasium.make``, without a vectorized environment.
 
-The figure of :class:`BareLoop` is one environment in this process. That of :class:`Limit` is what
-the cores can do at all: one process per core, all at once, each looping over its share of the
-environments, with nothing to say to each other in between. The slowest of them gives the figure,
-because a synchronous vector step has to wait for the slowest, too.
+:class:`BareLoop` steps environments in this process. :class:`Limit` runs one process per core, all
+at once. Each loops over its share of the environments, without communication. The slowest process
+determines the figure, because a synchronous vector step also waits for the slowest worker.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ LIMIT = "limit of the cores"
 
 
 class BareLoop:
-    """Steps some environments one after another, starting each again when its episode ends."""
+    """Steps environments in series, and resets each after its episodes."""
 
     def __init__(self, env_id: str, actions: Iterable[Sequence[Any]], num_envs: int = 1) -> None:
         self.num_envs = num_envs
@@ -35,7 +34,7 @@ class BareLoop:
             env.reset(seed=index)
 
     def run(self, steps: int) -> float:
-        """Step every environment ``steps`` times; the seconds that took."""
+        """Step every environment ``steps`` times; return the seconds."""
         methods = [(env.step, env.reset) for env in self._envs]
         rows = itertools.islice(self._actions, steps)
         start = time.perf_counter()
@@ -52,28 +51,28 @@ class BareLoop:
 
 
 class Loop(Protocol):
-    """Environments stepped in a loop, by one process."""
+    """Environments stepped in a loop by one process."""
 
     def run(self, steps: int) -> float:
-        """Step every environment ``steps`` times; the seconds that took."""
+        """Step every environment ``steps`` times; return the seconds."""
 
     def close(self) -> None:
         """Close the environments."""
 
 
 LoopMaker = Callable[[str, int, int, int], Loop]
-"""From id, number of environments, low and high: the loop over environments low to high - 1."""
+"""Id, number of environments, low and high to a loop over environments low to high - 1."""
 
 
 def bare_loop(env_id: str, num_envs: int, low: int, high: int) -> BareLoop:
-    """A loop over some of the environments, each with its actions among those for all."""
+    """Return a loop over some of the environments, with their actions."""
     with gymnasium.make(env_id) as env:
         actions = sample_actions(env.action_space, num_envs)
     return BareLoop(env_id, [row[low:high] for row in actions], high - low)
 
 
 class Limit:
-    """One process per core, each with a loop; they live until closed, and wait blocked."""
+    """One process per core, each with a loop; idle processes block."""
 
     def __init__(self, env_id: str, num_envs: int, make_loop: LoopMaker = bare_loop) -> None:
         self.num_envs = num_envs
@@ -97,7 +96,7 @@ class Limit:
             pipe.recv()
 
     def run(self, steps: int) -> float:
-        """Step every environment ``steps`` times; the seconds the slowest process took."""
+        """Step every environment ``steps`` times; return the seconds of the slowest process."""
         for pipe in self._pipes:
             pipe.send(steps)
         return max(float(pipe.recv()) for pipe in self._pipes)
@@ -112,7 +111,7 @@ class Limit:
 def _serve(
     pipe: Connection, make_loop: LoopMaker, env_id: str, num_envs: int, low: int, high: int
 ) -> None:
-    """Step the environments ``low`` to ``high`` as often as the pipe says, until it is closed."""
+    """Step environments ``low`` to ``high`` on request, until the pipe closes."""
     loop = make_loop(env_id, num_envs, low, high)
     pipe.send(None)
     while True:

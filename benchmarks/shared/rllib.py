@@ -1,4 +1,4 @@
-"""The peer of collectors on a cluster: RLlib's EnvRunners, which sample where environments are."""
+"""RLlib's EnvRunners, as a baseline for collectors on a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEEDS = ("ray", "torch", "pandas", "pyarrow", "lz4", "ormsgpack", "tensorboardX"
 
 
 def why_without() -> str | None:
-    """Why RLlib is left out; None where it can be used."""
+    """Return why RLlib is left out; None if it can be used."""
     missing = [name for name in NEEDS if find_spec(name) is None]
     if not missing:
         return None
@@ -24,16 +24,9 @@ def why_without() -> str | None:
 
 
 class Sampling:
-    """EnvRunners that sample at the same time, each in an actor with environments of its own.
+    """EnvRunners that sample concurrently, each in an actor with its own environments.
 
-    What they deliver are their episodes, as they are: nothing is put together from them.
-
-    Args:
-        make_env: makes one environment.
-        network: makes the policy's network, which gives the logits of two actions.
-        runners: how many actors.
-        num_envs: how many environments in all.
-        steps: of each environment between two deliveries.
+    They return episodes, which are not combined.
     """
 
     def __init__(
@@ -78,7 +71,7 @@ class Sampling:
             self._group = EnvRunnerGroup(config=config, local_env_runner=False)
 
     def run(self, steps: int) -> float:
-        """See :class:`~xuance_envs.measure.Runner`; whole deliveries are made."""
+        """Run, as :class:`~xuance_envs.measure.Runner` specifies, in whole rollouts."""
         deliveries = math.ceil(steps / self._steps)
         start = perf_counter()
         for _ in range(deliveries):
@@ -89,5 +82,5 @@ class Sampling:
         return (perf_counter() - start) * steps / (deliveries * self._steps)
 
     def close(self) -> None:
-        """Ends the actors."""
+        """Stop the actors."""
         self._group.stop()

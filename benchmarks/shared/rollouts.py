@@ -1,4 +1,4 @@
-"""A runner that has a collector play rollouts."""
+"""A runner that collects rollouts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Rollouts"]
 
 
 class Rollouts:
-    """Whoever has a method ``rollout``, as :func:`measure` times it: by whole rollouts."""
+    """A runner for an object with a method ``rollout``, in whole rollouts."""
 
     def __init__(self, rollout: Callable[[], None], num_envs: int, length: int) -> None:
         self.num_envs = num_envs

@@ -1,4 +1,4 @@
-"""Many sessions of a server, each of which steps as soon as it has its last answer."""
+"""Many concurrent sessions of a server, each of which steps as fast as it can."""
 
 from __future__ import annotations
 
@@ -16,21 +16,17 @@ __all__ = ["Load", "load"]
 
 API_PREFIX = "/api/v1"
 EVERY = 0.01
-"""Seconds between two looks at the server's health: one after the other would be a load itself."""
+"""Seconds between two requests of ``/healthz``; more would be a load."""
 
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a server did for many sessions.
+    """Figures of many sessions: requests per second, latency in seconds, fairness, health.
 
-    Attributes:
-        requests: answered per second, of all sessions.
-        p50: of the time an answer took, in seconds.
-        p99: likewise.
-        least: requests of the session that had the fewest, as a share of the mean.
-        health: the longest that ``GET /healthz`` took meanwhile, in seconds.
+    ``least`` is the requests of the slowest session relative to the mean. ``health`` is the
+    longest duration of ``GET /healthz``.
     """
 
     requests: float
@@ -42,7 +38,7 @@ class Load:
 
 @dataclass
 class _Session:
-    """One of them, with a connection of its own."""
+    """A session with its own connection."""
 
     connection: socket.socket
     head: bytes
@@ -53,7 +49,7 @@ class _Session:
     took: list[float] = field(default_factory=list)
 
     def ask(self) -> None:
-        """Sends the next step."""
+        """Send the next step."""
         message = self.head
         if self.body:
             self.sequence += 1
@@ -64,7 +60,7 @@ class _Session:
         self.connection.sendall(message)
 
     def take(self) -> bool:
-        """Takes what came; whether it is the whole answer."""
+        """Read available bytes; return whether the reply is complete."""
         came = self.connection.recv(1 << 16)
         if not came:
             raise RuntimeError("the server closed a connection")
@@ -74,7 +70,7 @@ class _Session:
             return False
         length = _LENGTH.search(self.received, 0, end)
         if length is None or not self.received.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(f"the server said {self.received[:300]!r}")
+            raise RuntimeError(f"the server replied {self.received[:300]!r}")
         if len(self.received) < end + 4 + int(length[1]):
             return False
         self.received = b""
@@ -85,7 +81,7 @@ class _Session:
 def load(
     url: str, env_id: str, sessions: int, num_envs: int, seconds: float, runs: int
 ) -> list[Load]:
-    """Opens sessions, has each step as fast as it can for a while, some times, and closes them."""
+    """Open sessions, step each as fast as possible for some rounds, and close them."""
     address = httpx.URL(url).host, httpx.URL(url).port
     messages: list[dict[str, object]] = []
     data = np.zeros(num_envs, np.int64).tobytes()
@@ -99,7 +95,7 @@ def load(
             for path, sent in (("create", made), ("vectorized_reset", {**message, "seed": number})):
                 client.post(f"episode/{path}", json=sent).raise_for_status()
             messages.append({**message, **actions})
-        # Only now, because a connection without a request is closed after some seconds.
+        # Connect late: the server closes connections without a request after some seconds.
         all_of_them = [_connected(address, _STEP, message) for message in messages]
         health = _connected(address, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", {})
         try:

@@ -1,4 +1,4 @@
-"""Contenders over environments that differ in one thing, and what that does to their speed."""
+"""Compares implementations over environments that differ in one property."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from xuance_envs.measure import Throughput
 from xuance_envs.report import markdown_table
 
 Sweep = dict[str, dict[str, Throughput]]
-"""What was measured, by the value of that one thing and by contender."""
+"""Measurements by the property's value and by implementation."""
 
 
 def sweep_parser(name: str, question: str | None, *, num_envs: int) -> argparse.ArgumentParser:
-    """The options of such a script."""
+    """Return the parser of such a script."""
     parser = make_parser(name, question)
     add = parser.add_argument
     add("--num-envs", type=int, default=num_envs, metavar="N", help="default: %(default)s")
@@ -39,19 +39,19 @@ def sweep_parser(name: str, question: str | None, *, num_envs: int) -> argparse.
         nargs="+",
         choices=CONTENDERS,
         default=list(DEFAULT),
-        metavar="CONTENDER",
-        help=f"of {', '.join(CONTENDERS)} (default: {', '.join(DEFAULT)})",
+        metavar="NAME",
+        help=f"names: {', '.join(CONTENDERS)} (default: {', '.join(DEFAULT)})",
     )
     add_peers(parser, PEERS)
     add_rounds(parser, seconds=0.4)
-    add_outputs(parser, f"{name} table", "draw the medians against it")
+    add_outputs(parser, f"{name} table", "plot the medians")
     return parser
 
 
 def measure_sweep(
     args: argparse.Namespace, env_fns: Mapping[str, Callable[[], Any]], results: Results
 ) -> Sweep:
-    """Times the contenders over each kind of environment in turn."""
+    """Time the implementations over each kind of environment."""
     names = dict.fromkeys([*args.contenders, *chosen_peers(args, PEERS)])
     sweep: Sweep = {}
     for value, env_fn in env_fns.items():
@@ -71,14 +71,7 @@ def answer(
     label: str,
     env_fns: Mapping[str, Callable[[], Any]],
 ) -> None:
-    """Measures, prints and keeps a sweep over environments that do nothing.
-
-    Args:
-        args: of :func:`sweep_parser`.
-        question: what the script asks.
-        label: what the environments differ in.
-        env_fns: makes an environment each, by the value of that.
-    """
+    """Measure, print and save a sweep; ``label`` names the property."""
     run = begin()
     results = Results()
     sweep = measure_sweep(args, env_fns, results)
@@ -91,12 +84,12 @@ def answer(
 
 
 def contenders_in(sweep: Sweep) -> list[str]:
-    """Who took part at least once."""
+    """Return all implementations that took part at least once."""
     return list(dict.fromkeys(name for found in sweep.values() for name in found))
 
 
 def sweep_table(title: str, sweep: Sweep) -> str:
-    """Steps per second: contenders down, values across."""
+    """Return steps per second: implementations by row, values by column."""
     rows = [
         [
             name,
@@ -108,7 +101,7 @@ def sweep_table(title: str, sweep: Sweep) -> str:
 
 
 def sweep_records(sweep: Sweep) -> list[dict[str, Any]]:
-    """Every contender's figures, for the JSON file."""
+    """Return all figures for the JSON file."""
     return [
         {
             "value": value,
@@ -123,7 +116,7 @@ def sweep_records(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def draw_sweep(path: Path, title: str, label: str, sweep: Sweep) -> None:
-    """Steps per second against the values, which are evenly apart; ours in full lines."""
+    """Plot steps per second against equally spaced values; this package's lines are solid."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")

@@ -16,6 +16,6 @@ def test_the_parts_are_within_the_whole(tmp_path: Path, backend: str, groups: in
     names = [name for name in parts if name.startswith("group")]
     assert len(names) == groups if groups else names
     for name in names:
-        within = zip(parts[name], parts["all of it"], strict=True)
+        within = zip(parts[name], parts["total"], strict=True)
         assert all(0 < part < whole for part, whole in within)
-    assert "| all of it" in answer.page
+    assert "| total " in answer.page

@@ -60,7 +60,7 @@ def test_a_sweep_has_every_contender_at_every_value(
 def test_masks_are_compared_with_none(tmp_path: Path) -> None:
     answer = run_script("infos", tmp_path, *SHORT, *OURS_AND_SYNC, "--masks", "--work", "1")
     found = [(row["value"], row["contender"]) for row in answer.record["results"]]
-    ways = ("no masks", "masks in infos", "masks by a method")
+    ways = ("no masks", "masks in infos", "masks from a method")
     assert found == [(way, name) for way in ways for name in ("Dummy", "Subproc")]
     assert all(row["steps_per_second"] > 0 for row in answer.record["results"])
 
@@ -143,7 +143,7 @@ def test_many_agents_beside_bare_loops(tmp_path: Path) -> None:
     rows = answer.record["results"]
     assert [row["contender"] for row in rows] == [
         "limit of the cores",
-        "as it comes",
+        "automatic backend",
         "Dummy",
         "Subproc",
         "Subproc, caller_steps",
@@ -281,7 +281,7 @@ def test_one_part_that_fails_does_not_lose_the_others(
     assert "| Dummy " in text
     assert "| processor " in text
     assert re.search(r"\| parts +\| throughput +\|", text), "not all of it"
-    assert re.search(r"\| measured though it was not quiet +\| (nothing|throughput) +\|", text)
+    assert re.search(r"\| parts measured on a busy machine +\| (none|throughput) +\|", text)
     assert (tmp_path / "readme.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -293,7 +293,7 @@ def test_parts_keep_what_they_were_measured_on_until_they_are_measured_again(
     quiet = importlib.import_module("benchmarks.shared.quiet")
 
     def run(commit: str, before: str, **busy: float) -> str:
-        """The page after a run of these parts, of which one failed, at work for others so much."""
+        """Return the page after a run of these parts, one of which failed, by other CPU use."""
         machine = {"cpu": f"the cpu of {commit}", "cores": 2, "affinity": [0, 1], "system": "Linux"}
         record = {"date": "2026-01-02T03", "commit": commit, "machine": machine, "versions": {}}
         took = {
@@ -313,9 +313,9 @@ def test_parts_keep_what_they_were_measured_on_until_they_are_measured_again(
     assert rows(later)[1] == {
         **rows(whole)[0],
         "parts": "work, infos",
-        "measured though it was not quiet": "nothing",
+        "parts measured on a busy machine": "none",
     }
-    assert rows(later)[0]["measured"] == "2026-01-02, at commit b2"
+    assert rows(later)[0]["measured"] == "2026-01-02, commit b2"
     assert rows(later)[0]["processor"].startswith("the cpu of b2")
     last = run("c3", later, work=0.0, infos=0.0)
     assert [each["parts"] for each in rows(last)] == ["work, infos", "atari"]
@@ -376,7 +376,7 @@ def test_rounds_that_differ_too_much_are_made_again_by_all(
     runners = {"steady": Steady(1.0), "other": Steady(*seconds)}
     measured = contest.race(args, "made up", lambda stack: runners, notes.append)
     assert [len(each.rates) for each in measured.values()] == [rounds] * 2
-    assert any("twice the rounds" in note for note in notes) == (rounds == 8)
+    assert any("rounds doubled" in note for note in notes) == (rounds == 8)
 
 
 def test_what_transforms_cost_is_measured_beside_other_libraries(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_what_transforms_cost_is_measured_beside_other_libraries(tmp_path: Path)
     answer = run_script("transforms", tmp_path, *options, "--rounds", "1", "--seconds", "0.01")
     rows = answer.record["results"]
     layers = [row["layer"] for row in rows]
-    assert layers == ["ours", "Gymnasium's wrappers", "SB3's VecNormalize"]
+    assert layers == ["xuance_envs", "Gymnasium's wrappers", "SB3's VecNormalize"]
     assert all(len(row["microseconds"]) == 1 for row in rows)
     assert answer.record["share_left"][0] > 0
 

@@ -21,7 +21,7 @@ def test_the_model_is_made_checked_and_read_out(tmp_path: Path) -> None:
         *["2 × CartPole-v1"] * 4,
     ]
     on_nodes = [next(iter(row["rates"])) for row in found["comparisons"][-2:]]
-    assert all("on each of 2 nodes" in name for name in on_nodes)
+    assert all("one actor on each of 2 single-core nodes" in name for name in on_nodes)
     assert all(row["ratio"] > 0 for row in found["comparisons"])
     delivered = [row["what"] for row in found["rollouts"]]
     assert len(delivered) in (2, 4)  # with RLlib, where that is installed

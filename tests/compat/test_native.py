@@ -257,9 +257,9 @@ REFUSED = {
     ),
     "a-seed-for-a-pool": ("EnvPool", lambda e: e.reset(seed=1), "when it is made"),
     "options-for-a-pool": ("EnvPool", lambda e: e.reset(options={"low": 0}), "no options"),
-    "call": ("CartPoleVectorEnv", lambda e: e.call("render"), "all of them at once"),
-    "get_attr": ("AtariVectorEnv", lambda e: e.get_attr("ale"), "all of them at once"),
-    "set_attr": ("EnvPool", lambda e: e.set_attr("x", 1), "all of them at once"),
+    "call": ("CartPoleVectorEnv", lambda e: e.call("render"), "all of them in one call"),
+    "get_attr": ("AtariVectorEnv", lambda e: e.get_attr("ale"), "all of them in one call"),
+    "set_attr": ("EnvPool", lambda e: e.set_attr("x", 1), "all of them in one call"),
     "render": ("AtariVectorEnv", lambda e: e.render(), "render"),
 }
 
@@ -308,7 +308,7 @@ def test_an_environments_own_vectorized_form(closing):
     vec_env.reset()
     assert vec_env.step([0, 1, 0])[1].tolist() == [0, 0, 0]
     assert vec_env.max_episode_steps == 500
-    with pytest.raises(ValueError, match="no vectorized form"):
+    with pytest.raises(ValueError, match="no vectorized implementation"):
         make_native("Acrobot-v1", 2)
 
 

@@ -42,13 +42,13 @@ def one_thread():
 def asked(monkeypatch):
     """The commands that processes are asked for, steps aside."""
     commands = []
-    ask = ProcessDriver.ask
+    submit = ProcessDriver.submit
 
-    def noting(driver, tag, packed):
+    def recording(driver, tag, packed):
         commands.append(packed[0])
-        ask(driver, tag, packed)
+        submit(driver, tag, packed)
 
-    monkeypatch.setattr(ProcessDriver, "ask", noting)
+    monkeypatch.setattr(ProcessDriver, "submit", recording)
     return commands
 
 

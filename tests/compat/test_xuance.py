@@ -395,6 +395,6 @@ def test_of_a_version_whose_environments_are_too_old_is_said(monkeypatch, caplog
 def test_another_version_is_refused(monkeypatch):
     for version in ("v1.1.1", "2.0", "none"):
         monkeypatch.setattr("xuance.__version__", version)
-        with pytest.raises(RuntimeError, match=f"from 1.2 on and before 1.5, got {version}"):
+        with pytest.raises(RuntimeError, match=f"1.2 or later, below 1.5, got {version}"):
             compat.install()
     assert OWN == REGISTRY_VEC_ENV

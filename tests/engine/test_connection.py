@@ -492,7 +492,7 @@ def test_ray_is_asked_what_became_of_an_actor(
     cluster.says = None
     monkeypatch.setattr(transports, "DEATH_REPORT_TIMEOUT", 0.0)
     with pytest.raises(
-        ActorLostError, match=r"nothing within 0 s\. The connection to it had broken"
+        ActorLostError, match=r"no report within 0 s\. The actor's connection broke"
     ):
         way.receive(call, 0.05)
     assert way.send(Call([0], b"more"))  # it is when it is received that it is told

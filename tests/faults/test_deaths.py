@@ -98,7 +98,7 @@ def test_a_worker_that_hangs_is_an_error_that_says_where_it_was(place, fault):
 @pytest.mark.parametrize("fault", HANGS)
 def test_a_worker_that_hangs_while_it_starts_is_an_error_too(fault):
     env_fns = [FaultyEnv] * 3 + [partial(FaultyEnv, "construct", fault)]
-    with pytest.raises(WorkerTimeoutError, match=r"'construct' within 1 s; it was at") as caught:
+    with pytest.raises(WorkerTimeoutError, match=r"'construct' within 1 s; it was run") as caught:
         SubprocVecEnv(env_fns, in_series=2, context="forkserver", start_timeout=1.0)
     assert caught.value.env_index == 3
 
@@ -129,7 +129,7 @@ def test_a_crash_in_native_code_is_told_with_the_last_words_and_the_stack():
         go_through_all(make("step", "crashes"))
     text = str(caught.value)
     assert "the worker process of environments 4, 5" in text
-    assert "died during 'step': it was ended by SIGSEGV; it was at environment 4" in text
+    assert "died during 'step': it was killed by SIGSEGV; it was running environment 4" in text
     assert "about to crash" in text
     assert "Fatal Python error: Segmentation fault" in text
     assert "in crash" in text

@@ -114,7 +114,7 @@ def test_what_fails_in_this_process_happens_again(
     (path,) = tmp_path.iterdir()
     assert main(["replay", str(path)]) == 0
     printed = capsys.readouterr().out
-    again = "failed in 'step': ValueError: too much: 33" if how == "raises" else "gave a NaN"
+    again = "failed in 'step': ValueError: too much: 33" if how == "raises" else "returned a NaN"
     assert again in printed
     assert f"environment {culprit}" in printed.splitlines()[0]
 
@@ -179,7 +179,7 @@ def test_a_nan_happens_again(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["replay", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "NaN in the observation or reward of environment 2" in printed
-    assert "gave a NaN: rewards [nan" in printed
+    assert "returned a NaN: rewards [nan" in printed
 
 
 class Drawing(Late):
@@ -226,10 +226,10 @@ def test_a_replay_draws_itself_or_has_nothing_to_show(
     assert main(["replay", str(path), "--render"]) == 0
     printed = capsys.readouterr().out
     assert "drawn at 24" in printed
-    assert "nothing to see" not in printed
+    assert "no frames to save" not in printed
     path = left_by([lambda: Drawing("raises", None)], tmp_path / "two")
     assert main(["replay", str(path), "--render"]) == 0
-    assert "there is nothing to see" in capsys.readouterr().out
+    assert "no frames to save" in capsys.readouterr().out
 
 
 def test_gymnasiums_environments_are_drawn(tmp_path: Path) -> None:

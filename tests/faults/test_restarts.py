@@ -293,7 +293,7 @@ def test_lost_in_another_command_that_is_an_error_and_it_goes_on(command, loss, 
         with pytest.raises((WorkerDiedError, WorkerTimeoutError)) as caught:
             COMMANDS[command](envs)
         assert caught.value.restarted
-        assert "another one takes its place" in str(caught.value)
+        assert "a new worker replaces it" in str(caught.value)
         assert not envs.closed
         COMMANDS[command](envs)
         obs, _, _, truncated, infos = envs.step([0] * 6)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from agents_envs import Broken, Herd, Squad
+from agents_envs import FOREVER, Broken, Herd, Squad, Staying
 from gymnasium import spaces
 
 from xuance_envs import EnvError, MultiAgentVecEnv
@@ -16,9 +16,9 @@ from xuance_envs import EnvError, MultiAgentVecEnv
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        ("reward_array", r"agent 'sheep_1': its reward: .*shape \(2,\)"),
+        ("reward_array", r"agent 'sheep_1': invalid reward: .*shape \(2,\)"),
         ("reward_missing", "agent 'sheep_1': expected it in the rewards that step returned"),
-        ("flag_array", r"agent 'sheep_1': its terminated: .*shape \(2,\)"),
+        ("flag_array", r"agent 'sheep_1': invalid terminated: .*shape \(2,\)"),
         ("observation_shape", r"agent 'sheep_1': its observation: expected shape \(4,\), got"),
         ("observation_missing", "agent 'sheep_1': expected it in the observations that step"),
         ("stranger", "agent 'goat' is not in possible_agents"),
@@ -28,11 +28,16 @@ from xuance_envs import EnvError, MultiAgentVecEnv
             "agents_that_stay",
             r"expected agents to be empty .* got \['sheep_0', 'sheep_1', 'sheep_2'",
         ),
+        ("reset_key", "info key 'reset_obs' is reserved .*: rename it in the environment"),
+        ("state_raises", r"its state: state\(\) raised ZeroDivisionError: .*; .* use state=False"),
         ("info_string", "agent 'sheep_1': expected a dict as info, got 'well'"),
         ("mask_length", "agent 'sheep_1': its action_mask: expected 3 bools, one per action"),
         ("four_values", "step: expected a tuple"),
         ("raises", "RuntimeError: the fence broke"),
-        ("state_shape", r"its state: expected shape \(2,\), got shape \(3,\)"),
+        (
+            "state_shape",
+            r"its state: expected shape \(2,\), got shape \(3,\) .* from state\(\); .*=False",
+        ),
     ],
 )
 def test_what_a_step_returns_is_checked(make, broken, told):
@@ -45,6 +50,66 @@ def test_what_a_step_returns_is_checked(make, broken, told):
     assert raised.value.env_index == 2
     assert raised.value.command == "step"
     assert envs.closed
+
+
+@pytest.mark.parametrize(
+    ("ends", "leaves"),
+    [
+        ({"sheep_0": 1, "sheep_1": 3, "sheep_2": 2}, {}),
+        ({"sheep_0": 1, "sheep_1": 3}, {"sheep_2": 2}),
+        ({"sheep_0": 1, "sheep_1": 2}, {"sheep_2": 3}),
+    ],
+)
+def test_agents_that_end_one_by_one_have_to_leave(make, ends, leaves):
+    envs = make([partial(Staying, ends, leaves, length=99)] * 2)
+    envs.reset(seed=0)
+    for _ in range(2):
+        assert not envs.step(np.zeros((2, 3), int)).episode_over.any()
+    with pytest.raises(EnvError, match="expected agents to be empty after all agents were term"):
+        envs.step(np.zeros((2, 3), int))
+
+
+def test_agents_that_have_ended_are_part_of_the_state(make_here):
+    env_fns = [partial(Staying, {"sheep_0": 1, "sheep_1": 2, "sheep_2": 3}, length=99)]
+    envs, others = make_here(env_fns), make_here(env_fns)
+    envs.reset(), others.reset()
+    for _ in range(2):
+        envs.step([[0, 0, 0]])
+    others.load_state(envs.save_state())
+    with pytest.raises(EnvError, match="expected agents to be empty"):
+        others.step([[0, 0, 0]])
+    envs.reset()
+    for _ in range(2):
+        assert not envs.step([[0, 0, 0]]).episode_over.any()
+
+
+class Unseen(Herd):
+    """A herd whose newcomers have no observation."""
+
+    def step(self, actions):
+        observations, *rest = super().step(actions)
+        return {agent: observations[agent] for agent in actions}, *rest
+
+
+@pytest.mark.parametrize("masks", [None, "observation"])
+def test_a_newcomer_has_an_observation(make, masks):
+    plays = {"sheep_0": (1, FOREVER), "late": (2, FOREVER)}
+    envs = make([partial(Herd, plays, masks=masks), partial(Unseen, plays, masks=masks)])
+    envs.reset()
+    told = r"agent 'late': expected an observation from step, .* got observations of \['sheep_0'\]"
+    with pytest.raises(EnvError, match=told) as raised:
+        envs.step([{"sheep_0": 0}] * 2)
+    assert raised.value.env_index == 1
+
+
+@pytest.mark.parametrize("key", ["reset_obs", "reset_info"])
+def test_xuances_infos_have_no_keys_of_the_next_episode(make, key):
+    class Telling(Squad):
+        def reset(self):
+            return self.seen(), {key: 1}
+
+    with pytest.raises(EnvError, match=f"info key '{key}' is reserved"):
+        make([Telling]).reset()
 
 
 class Vague(Herd):
@@ -118,6 +183,18 @@ def test_groups_have_equal_spaces(make_here):
         make_here([partial(Herd, kinds=2)], groups={"a": ["sheep_0", "sheep_1"], "b": ["sheep_2"]})
 
 
+def test_an_environment_without_a_state_says_what_to_do(make_here):
+    class Silent(Herd):
+        def state(self):
+            raise NotImplementedError
+
+    with pytest.raises(
+        EnvError, match=r"its state: state\(\) raised NotImplementedError.*state=False"
+    ):
+        make_here([Silent]).reset()
+    assert make_here([Silent], state=False).reset().state is None
+
+
 def test_a_state_that_is_wanted_has_to_be_there(make_here):
     with pytest.raises(EnvError, match="state=True: expected an environment with a state_space"):
         make_here([partial(Vague, state_space=None)], state=True)
@@ -142,7 +219,7 @@ def test_a_reset_without_agents_is_refused(make):
 
 
 def test_agents_have_to_be_the_same_in_all_environments(make):
-    with pytest.raises(RuntimeError, match="environment 1 has another observation_space"):
+    with pytest.raises(RuntimeError, match="environment 1 has a different observation_space"):
         make([Herd, partial(Herd, kinds=2)])
 
 

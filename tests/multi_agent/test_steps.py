@@ -9,7 +9,20 @@ from functools import partial
 
 import numpy as np
 import pytest
-from agents_envs import ALL_END, FOREVER, MIXED, Herd, Squad
+from agents_envs import (
+    ALL_END,
+    FOREVER,
+    MIXED,
+    AllAtOnce,
+    ArrayAgents,
+    Crowd,
+    Herd,
+    Silent,
+    Squad,
+    Stateless,
+    Uneven,
+)
+from bare_agents import assert_like_bare_loops
 
 from xuance_envs import DummyVecEnv, MultiAgentStep, MultiAgentVecEnv, VecEnvError
 from xuance_envs.errors import ClosedVecEnvError, EnvError, NotSteppingError, WorkerDiedError
@@ -85,6 +98,158 @@ def test_agents_that_were_truncated_are_not_terminated(make_here):
     assert not step.terminated.any()
     assert not step.alive.any()
     assert step.first.alive.all()
+
+
+def test_agents_that_end_without_flags_are_terminated(make):
+    envs, silent = make([partial(Herd, plays=MIXED)] * 2), make([partial(Silent, plays=MIXED)] * 2)
+    envs.reset(seed=0), silent.reset(seed=0)
+    for _ in range(16):
+        step, same = envs.step(np.zeros((2, 4), int)), silent.step(np.zeros((2, 4), int))
+        np.testing.assert_array_equal(step.ends(), (step.terminated, step.truncated))
+        assert not (same.terminated | same.truncated).any()
+        terminated, truncated = same.ends()
+        np.testing.assert_array_equal(terminated, step.terminated | step.truncated)
+        assert not truncated.any()
+        np.testing.assert_array_equal(same.episode_over, step.episode_over)
+        assert terminated[same.acted & same.episode_over[:, None]].all()
+
+
+@pytest.mark.parametrize("kind", [partial(Crowd, plays=MIXED), Squad])
+def test_every_agent_that_acted_ends_with_the_episode(make_here, kind):
+    envs = make_here([kind] * 3)
+    envs.reset()
+    overs = 0
+    for _ in range(99):
+        step = envs.step([dict.fromkeys(envs.agents, 1)] * 3)
+        assert np.logical_or(*step.ends())[step.acted & ~step.alive].all()
+        assert not step.alive[step.episode_over].any()
+        overs += step.episode_over.sum()
+    assert overs > 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "own", "terminated", "truncated"),
+    [
+        ({"terminated": True}, {}, [1, 1, 1], [0, 0, 0]),
+        ({"truncated": np.True_}, {}, [0, 0, 0], [1, 1, 1]),
+        ({"terminated": True, "truncated": True}, {}, [1, 1, 1], [1, 1, 1]),
+        ({"terminated": True}, {"truncated": "sheep_1"}, [1, 0, 1], [0, 1, 0]),
+        ({"truncated": True}, {"terminated": "sheep_2"}, [0, 0, 1], [1, 1, 0]),
+    ],
+)
+def test_a_flag_of_all_ends_all(make, flags, own, terminated, truncated):
+    envs = make([partial(AllAtOnce, flags, own, length=length) for length in (3, 4)])
+    envs.reset(seed=0)
+    for t in range(1, 13):
+        step = envs.step(np.zeros((2, 3), int))
+        over = [t % 3 == 0, t % 4 == 0]
+        assert step.episode_over.tolist() == over
+        for i in range(2):
+            assert step.terminated[i].tolist() == [over[i] and bool(flag) for flag in terminated]
+            assert step.truncated[i].tolist() == [over[i] and bool(flag) for flag in truncated]
+            assert step.alive[i].tolist() == [not over[i]] * 3
+
+
+def test_a_flag_of_all_ends_xuances_environments(make):
+    class Together(Squad):
+        def step(self, actions):
+            seen, rewards, _, truncated, info = super().step(actions)
+            return (
+                seen,
+                rewards,
+                {**dict.fromkeys(actions, False), "__all__": True},
+                truncated,
+                info,
+            )
+
+    envs = make([Together])
+    envs.reset()
+    step = envs.step([[0, 0, 0]])
+    assert step.terminated.all()
+    assert step.episode_over.all()
+
+
+@pytest.mark.parametrize("plays", [MIXED, {3: (1, 2), 1: (1, FOREVER), 2: (2, FOREVER)}])
+def test_agents_may_be_an_array(make, plays):
+    env_fns = [partial(Herd, plays=plays, masks="info")] * 2
+    envs = make([partial(array_agents, fn) for fn in env_fns])
+    assert_like_bare_loops(envs, env_fns, steps=20)
+    assert [type(agent) for agent in envs.agents] == [type(agent) for agent in plays]
+
+
+def test_xuances_agents_may_be_an_array(make):
+    envs, plain = make([partial(array_agents, Squad)], env_seed=1), make([Squad], env_seed=1)
+    np.testing.assert_array_equal(envs.reset().obs, plain.reset().obs)
+    actions = [dict.fromkeys(envs.agents, 1)]
+    np.testing.assert_array_equal(envs.step(actions).obs, plain.step(actions).obs)
+
+
+def array_agents(fn, **given):
+    return ArrayAgents(fn(**given))
+
+
+@pytest.mark.parametrize("fails", ["raises", None, np.zeros(0)])
+def test_the_last_state_stays_where_there_is_none_at_the_end(make, fails):
+    make_one = partial(Stateless, fails, plays=ALL_END)
+    envs, plain = make([make_one] * 2), make([partial(Herd, plays=ALL_END)] * 2)
+    before, same = envs.reset(seed=0), plain.reset(seed=0)
+    for t in range(1, 9):
+        if t == 4:  # in which the last agent ends, after the set of agents has changed
+            state = envs.save_state()
+            envs.step(np.zeros((2, 2), int)), envs.reset(seed=8)
+            envs.load_state(state)
+        step, same = envs.step(np.zeros((2, 2), int)), plain.step(np.zeros((2, 2), int))
+        over = step.episode_over[:, np.newaxis]
+        np.testing.assert_array_equal(step.state, np.where(over, before.state, same.state))
+        before = step.next()
+        np.testing.assert_array_equal(before.state, same.next().state)
+    assert over.all()
+
+
+@pytest.mark.parametrize("masks", [None, "info"])
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2]])
+def test_masks_do_not_depend_on_the_order_of_first_resets(make, masks, order):
+    envs = make([Herd, Herd, partial(Herd, masks=masks)])
+    for env in order:
+        step = envs.reset(seed=0, env_ids=[env])
+        if env != order[-1]:  # it is not known yet that no environment has masks
+            assert step.action_mask.shape == (1, 3, 3)
+    assert (step.action_mask is None) == (masks is None)
+    step = envs.step(np.zeros((3, 3), int))
+    assert (step.action_mask is None) == (masks is None)
+    if masks is not None:
+        assert step.action_mask[:2].all()
+        assert not step.action_mask[2].all()
+
+
+def test_masks_are_settled_by_the_first_results_of_all(make):
+    envs = make([Herd, partial(Uneven, masks="info"), Herd, Herd])
+    envs.async_reset(seed=0)
+    seen = np.zeros(4, int)
+    while not seen.all():
+        step = envs.recv(min_envs=1)
+        assert step.action_mask is not None
+        seen[step.env_ids] += 1
+        envs.send(np.zeros((len(step.env_ids), 3), int), step.env_ids)
+
+
+class LateMasks(Herd):
+    """A herd that has masks in its steps only."""
+
+    def told(self, agents):
+        self.masks = "info" if self.t else None
+        return super().told(agents)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_only_resets_settle_masks(order):
+    options = {"backend": "subproc", "context": "forkserver", "in_series": 1}
+    with MultiAgentVecEnv([LateMasks, Herd], **options) as envs:
+        for env in order:
+            envs.reset(env_ids=[env])
+            envs.send(np.zeros((1, 3), int), [env])
+            step = envs.recv()
+            assert (step.action_mask is None) == (env == order[-1])
 
 
 @pytest.mark.parametrize("kinds", [1, 2])
@@ -350,9 +515,10 @@ def kill(envs):
 
 
 @pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_an_environment_can_be_copied_in_the_middle_of_an_episode(make_copy):
-    env = agents_env(partial(Herd, plays=MIXED, masks="info"))
-    env.reset(seed=0)
+@pytest.mark.parametrize("fn", [partial(Herd, plays=MIXED, masks="info"), Squad])
+def test_an_environment_can_be_copied_in_the_middle_of_an_episode(make_copy, fn):
+    env = agents_env(fn)
+    env.reset()
     action = np.zeros(env.action_space.shape, np.uint8)
     for _ in range(3):
         env.step(action)

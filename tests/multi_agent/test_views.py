@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import partial
 
 import numpy as np
 import pytest
-from agents_envs import FOREVER, Herd
+from agents_envs import FOREVER, MIXED, Herd, Silent, Squad
 
 from xuance_envs import MultiAgentVecEnv, as_parallel_env, per_agent_rows
 from xuance_envs.compat import from_gymnasium
@@ -22,8 +24,8 @@ from xuance_envs.transforms import (
 COMES_AND_GOES = {"sheep_0": (1, 2), "sheep_1": (3, FOREVER), "sheep_2": (1, FOREVER)}
 
 
-def herds(num_envs=2, **options):
-    return MultiAgentVecEnv([partial(Herd, **options)] * num_envs, backend="dummy")
+def herds(num_envs=2, kind=Herd, **options):
+    return MultiAgentVecEnv([partial(kind, **options)] * num_envs, backend="dummy")
 
 
 def test_rows_of_gymnasium_are_the_agents_of_all_environments():
@@ -67,6 +69,89 @@ def test_rows_of_agents_that_do_not_play_are_padded():
         [[y, n, y], [n, y, y], [y, n, n], [n, y, y], [n, y, y]],  # the episode ends
         [[y, n, y], [y, n, y], [n, n, n], [n, n, n], [y, n, y]],
     ]
+    rows.close()
+
+
+@pytest.mark.parametrize("library", ["gymnasium", "sb3"])
+def test_rows_end_without_flags_of_the_environment(library):
+    if library == "sb3":
+        pytest.importorskip("stable_baselines3")
+    options = {"plays": MIXED, "length": 5}
+    rows = per_agent_rows(herds(kind=Silent, **options), library)
+    plain = herds(**options)
+    rows.seed(1) if library == "sb3" else None
+    rows.reset(**({} if library == "sb3" else {"seed": 1}))
+    step, returns, ended = plain.reset(seed=1), np.zeros(8), 0
+    for _ in range(12):
+        step = plain.step(np.zeros((2, 4), int))
+        _, _, *flags, infos = rows.step(np.zeros(8, int))
+        acted, obs = step.acted.reshape(8), step.obs.reshape(8, 4)
+        expected = acted & (step.terminated | step.truncated).reshape(8)
+        padding = ~acted & step.next().alive.reshape(8)
+        np.testing.assert_array_equal(flags[0], expected | padding)  # terminated, or done
+        if library == "gymnasium":
+            assert not flags[1].any()
+        returns += step.rewards.reshape(8)
+        for row in np.flatnonzero(expected):
+            if library == "gymnasium":
+                last = infos["final_obs"][row]
+            else:
+                last = infos[row]["terminal_observation"]
+                assert infos[row]["TimeLimit.truncated"] is False
+                assert infos[row]["episode"]["r"] == pytest.approx(returns[row])
+            np.testing.assert_array_equal(last, obs[row])
+            returns[row], ended = 0, ended + 1
+    assert ended > 8
+    rows.close(), plain.close()
+
+
+def test_padding_of_xuances_agents_has_no_flags_and_no_reward():
+    rows = per_agent_rows(MultiAgentVecEnv([Squad], backend="dummy"))
+    rows.reset()
+    told = [rows.step(np.ones(3, int)) for _ in range(6)]
+    acted = [infos["acted"].tolist() for *_, infos in told]
+    assert acted == [[True] * 3] * 3 + [[True, True, False]] * 3
+    assert [rewards[2] > 0 for _, rewards, *_ in told] == [True] * 3 + [False] * 3
+    # It ends in step 3, and its padding with the episode.
+    assert [te[2] for _, _, te, *_ in told] == [False, False, True, False, False, True]
+    assert [tr.tolist() for _, _, _, tr, _ in told] == [[False] * 3] * 5 + [[True, True, False]]
+    rows.close()
+
+
+@pytest.mark.parametrize("library", ["gymnasium", "sb3"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_of_a_lost_worker_are_truncated(library, workers):
+    if library == "sb3":
+        pytest.importorskip("stable_baselines3")
+    plays = {"gone": (1, 2), "stays": (1, FOREVER), "comes": (5, FOREVER)}
+    options = {"context": "forkserver", "in_series": 1, "on_worker_failure": "restart"}
+    make_one = partial(Herd, plays=plays, length=20)
+    envs = MultiAgentVecEnv([make_one] * workers, backend="subproc", **options)
+    rows = per_agent_rows(envs, library)
+    rows.reset()
+    for _ in range(3):
+        obs, *_ = rows.step(np.zeros(3 * workers, int))
+    os.kill(envs.vec_env.pids[0], signal.SIGKILL)
+    _, rewards, *flags, infos = rows.step(np.zeros(3 * workers, int))
+    assert not rewards[:3].any()
+    # The padding of "gone" ends with the episode. In the other environment, "comes" enters.
+    ended = [True, True, False, False, False, True][: 3 * workers]
+    if library == "gymnasium":
+        terminated, truncated = flags
+        assert truncated.tolist() == [False, True, False, False, False, False][: 3 * workers]
+        assert (terminated | truncated).tolist() == ended
+        assert not (terminated & truncated).any()
+        np.testing.assert_array_equal(infos["final_obs"][1], obs[1])
+    else:
+        (dones,) = flags
+        assert dones.tolist() == ended
+        assert [info.get("TimeLimit.truncated") for info in infos[:3]] == [False, True, None]
+        np.testing.assert_array_equal(infos[1]["terminal_observation"], obs[1])
+        assert infos[1]["episode"]["l"] == 3
+        assert "episode" not in infos[0]
+    *_, infos = rows.step(np.zeros(3 * workers, int))
+    acted = infos["acted"] if library == "gymnasium" else [info["acted"] for info in infos]
+    assert list(acted) == [True, True, False, False, True, True][: 3 * workers]
     rows.close()
 
 
@@ -161,9 +246,8 @@ def test_rows_of_stable_baselines3():
     pytest.importorskip("stable_baselines3")
     rows = per_agent_rows(herds(2, masks="info", length=3), "sb3")
     gym_rows = per_agent_rows(herds(2, masks="info", length=3))
-    rows.seed(4)
-    seeds = [4, 7]  # a row's seed is its environment's
-    np.testing.assert_array_equal(rows.reset(), gym_rows.reset(seed=seeds)[0])
+    assert rows.seed(4) == [4, 4, 4, 5, 5, 5]  # a row's seed is its environment's
+    np.testing.assert_array_equal(rows.reset(), gym_rows.reset(seed=4)[0])
     total = np.zeros(6)
     for _ in range(3):
         masks = np.stack(rows.env_method("action_masks"))

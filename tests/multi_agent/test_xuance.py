@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from agents_envs import FOREVER, MIXED, Herd, Squad
+from agents_envs import FOREVER, MIXED, Herd, Silent, Squad
 from scripts import run_script
 
 import xuance_envs
@@ -184,6 +184,27 @@ def test_the_limit_of_pettingzoos_environments_is_truncation(make):
     actions = [dict.fromkeys(envs.agents, 1)]
     assert envs.step(actions)[3] == [False]
     assert envs.step(actions)[3] == [True]
+
+
+def test_pettingzoos_episodes_that_end_without_flags_are_terminated(make):
+    envs = make([partial(Silent, length=2)])
+    envs.reset()
+    ends = [envs.step([dict.fromkeys(envs.agents, 1)])[2:4] for _ in range(2)]
+    flags = [(list(terminated[0].values()), truncated) for terminated, truncated in ends]
+    assert flags == [([False] * 3, [False]), ([True] * 3, [False])]
+
+
+def test_agents_of_a_lost_worker_are_not_terminated():
+    import os
+    import signal
+
+    options = {**SUBPROC, "on_worker_failure": "restart"}
+    with SubprocVecMultiAgentEnv([Herd] * 4, **options) as envs:
+        envs.reset()
+        os.kill(envs.envs_of_agents.vec_env.pids[0], signal.SIGKILL)
+        _, _, terminated, truncated, _ = envs.step([dict.fromkeys(envs.agents, 1)] * 4)
+        assert truncated == [True, True, False, False]
+        assert not any(any(each.values()) for each in terminated)
 
 
 def test_groups_of_agents_are_dicts_of_all(make):

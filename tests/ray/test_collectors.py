@@ -175,9 +175,9 @@ def test_weights_go_to_all_and_rows_say_how_far_behind_they_are(
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        ({}, "expected parameter 'weight', which is missing"),
+        ({}, "parameter 'weight' is missing"),
         ({"weight": torch.zeros(3)}, r"parameter 'weight': expected shape \(2,\), got \(3,\)"),
-        ({"weight": torch.zeros(2), "more": torch.zeros(1)}, "got parameter 'more'"),
+        ({"weight": torch.zeros(2), "more": torch.zeros(1)}, "has no parameter 'more'"),
     ],
 )
 def test_weights_that_do_not_fit_are_named(weights: Any, said: str) -> None:
@@ -242,9 +242,9 @@ def test_a_lost_collector_is_made_anew_with_the_current_weights(
         assert torch.equal(collector.states[0, :2], before[:2])
         assert not torch.equal(collector.states[0, 2:], before[2:])
         assert collector.global_steps == 60
-        assert "collector 1 is made anew" in caplog.text
+        assert "restarting collector 1: " in caplog.text
         os.kill(next(p for p in pids if pids.count(p) == 2), signal.SIGKILL)
-        with pytest.raises(WorkerDiedError, match=r"(?s)environments 0, 1 .*no restart is left"):
+        with pytest.raises(WorkerDiedError, match=r"(?s)environments 0, 1 .*no restarts are left"):
             collector.rollout()
 
 
@@ -471,7 +471,9 @@ def test_states_that_do_not_fit_change_nothing() -> None:
         with RayRolloutCollector(functions, Leaning(), 2, 23, processes=1, seed=2) as them:
             them.rollout()
             expected.rollout()
-            with pytest.raises(ValueError, match="expected that of 5 environments, got one of 3"):
+            with pytest.raises(
+                ValueError, match="expected a state of 5 environments, got one of 3"
+            ):
                 them.load_state_dict({**state, "num_envs": 3})
             said = r"(?s)environment 4 .*another wrappers.*in collector 1 on node"
             with pytest.raises(StateMismatchError, match=said) as caught:
@@ -479,7 +481,7 @@ def test_states_that_do_not_fit_change_nothing() -> None:
             assert caught.value.what == "wrappers"
             them.collect_async()
             for use in (them.state_dict, lambda: them.load_state_dict(state)):
-                with pytest.raises(AlreadySteppingError, match="take it with rollout"):
+                with pytest.raises(AlreadySteppingError, match="call rollout"):
                     use()
             them.rollout()
             expected.rollout()
@@ -491,7 +493,7 @@ def test_states_that_do_not_fit_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rooms", "count", "expected"),
+    ("capacities", "count", "expected"),
     [
         ({"a": (4, 4), "b": (4, 4)}, 2, 4),
         ({"a": (4, 4), "b": (2, 2)}, 2, 2),
@@ -519,8 +521,11 @@ def test_what_there_is_too_little_of_bounds_how_many_are_on_a_node() -> None:
 @pytest.mark.parametrize(
     ("alike", "said"),
     [
-        (2, "environment 2 has another observation space than environment 0"),
-        (4, r"environment 2 has another observation_space .*\(in collector 1 on .*from 2 on\)"),
+        (2, "environment 2 has a different observation space than environment 0"),
+        (
+            4,
+            r"environment 2 has a different observation_space .*\(in collector 1 .* is 2\)",
+        ),
     ],
 )
 def test_environments_with_other_spaces_are_told(alike: int, said: str) -> None:
@@ -532,11 +537,11 @@ def test_environments_with_other_spaces_are_told(alike: int, said: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"num_collectors": 6}, "num_collectors: expected from 1 to 5"),
+        ({"num_collectors": 6}, "num_collectors: expected 1 to 5"),
         ({"steps_per_env": 0}, "steps_per_env: expected at least 1, got 0"),
-        ({"processes": 0}, "processes: expected 'auto' or at least 1, got 0"),
+        ({"processes": 0}, "processes: expected 'auto' or an int of at least 1, got 0"),
         ({"num_envs": 3}, "num_envs: expected None"),
-        ({"env_fns": SeededEnv}, "num_envs: expected how many"),
+        ({"env_fns": SeededEnv}, "num_envs: expected at least 1"),
         ({"start_timeout": 0}, "start_timeout"),
         ({"step_timeout": -1.0}, "step_timeout"),
     ],
@@ -549,7 +554,7 @@ def test_a_wrong_argument_is_told(arguments: Any, said: str) -> None:
 
 @pytest.mark.long
 def test_too_little_room_is_told() -> None:
-    with pytest.raises(WorkerTimeoutError, match=r"2 × 20 CPU \(in the cluster 32"):
+    with pytest.raises(WorkerTimeoutError, match=r"2 × 20 CPU \(the cluster has 32"):
         RayRolloutCollector(
             env_fns(SPACES["vector"]) * 8, Thinker(TWO), 2, 3, processes=20, start_timeout=15
         )

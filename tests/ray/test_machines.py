@@ -94,7 +94,7 @@ def actors_of(envs: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("count", "rooms", "expected"),
+    ("count", "capacities", "expected"),
     [
         (16, {"a": (4, 4), "b": (4, 4), "c": (4, 4), "d": (4, 4)}, "a4 b4 c4 d4"),
         (6, {"a": (4, 4), "b": (4, 4), "c": (4, 4), "d": (4, 4)}, "a2 b2 c1 d1"),

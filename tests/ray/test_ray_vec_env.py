@@ -86,8 +86,8 @@ class TestTheCluster:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"num_cpus_per_worker": 3}, r"2 × 3 CPU \(in the cluster 4, free 1\)"),
-            ({"resources": {"moon": 1}}, r"2 × 1 moon \(in the cluster 0, free 0\)"),
+            ({"num_cpus_per_worker": 3}, r"2 × 3 CPU \(the cluster has 4, 1 free\)"),
+            ({"resources": {"moon": 1}}, r"2 × 1 moon \(the cluster has 0, 0 free\)"),
         ],
     )
     def test_too_little_room_is_told_with_what_is_needed_and_what_there_is(
@@ -265,7 +265,7 @@ class TestLosses:
             assert "worker_restarted" not in infos[1]
             assert not envs.step([GO_ON] * 2)[3].any()
             os.kill(envs.call("pid")[0], signal.SIGKILL)
-            with pytest.raises(WorkerDiedError, match="another one takes its place"):
+            with pytest.raises(WorkerDiedError, match="a new worker replaces it"):
                 envs.get_attr("level", env_ids=[0])
             truncated = envs.step([GO_ON] * 2)[3]
             assert truncated.tolist() == [True, False]
@@ -308,7 +308,7 @@ class TestWaysToAnActor:
         monkeypatch.setattr(driver, "POLL_INTERVAL", 1e6)  # or else it might be by looking
         envs = few([PlacedEnv] * 2, 1)
         envs.reset()
-        with pytest.raises(WorkerDiedError, match=r"(?s)environment 0 .*Ray says:\n.*actor died"):
+        with pytest.raises(WorkerDiedError, match=r"(?s)environment 0 .*Ray reports:.*actor died"):
             envs.step([DIE, GO_ON])
 
     def test_rays_calls_do_where_there_can_be_no_connection(
@@ -353,7 +353,7 @@ class TestTheEnd:
         assert error.pid == pids[2]
         assert error.command == "step"
         assert nodes[2] in error.details
-        assert "actor on node " in error.details
+        assert "actor was on node " in error.details
         assert envs.closed
         with pytest.raises(ClosedVecEnvError):
             envs.step([GO_ON] * 4)

@@ -117,7 +117,7 @@ def test_a_connection_that_breaks_loses_nothing(
         for t in range(1, 4):
             assert_same(steps(envs, t), steps(whole, t))
         assert connect_authenticated(envs) == [False, True]
-        assert "there is no connection to the actor on node" in caplog.text
+        assert "no connection to the actor on node" in caplog.text
         assert len(caplog.records) == 1
 
 
@@ -153,7 +153,7 @@ def test_one_that_cannot_be_reached_is_asked_by_rays_calls(
         DummyVecEnv([partial(MaskedEnv, k) for k in range(N)]) as h,
     ):
         assert connect_authenticated(envs) == [True, False]
-        assert "OSError: a wall; 1 of 2 actors are asked by Ray's calls" in caplog.text
+        assert "OSError: a wall; using Ray calls for 1 of 2 actors" in caplog.text
         envs.reset(seed=1), h.reset(seed=1)
         for t in range(4):
             assert_same(step(envs, t), step(h, t))

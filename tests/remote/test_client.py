@@ -291,7 +291,7 @@ def test_refusals_of_the_server_are_exceptions_of_their_own(serve: ServerMaker) 
         make(1, 1, "good", env_id="Chess")
     with pytest.raises(errors.RemoteRequestError, match="env_id is required"):
         make(1, 1, "good")
-    with pytest.raises(errors.RemoteLimitError, match="2 environments in a session"):
+    with pytest.raises(errors.RemoteLimitError, match="2 environments per session"):
         make(3, 1, "good", env_id="Counting")
     env = make(1, 5, "good", env_id="Counting")
     with pytest.raises(errors.RemoteLimitError, match="1 sessions per token"):
@@ -317,7 +317,7 @@ def test_an_environment_that_raises_is_told_as_it_is_everywhere(make: Made) -> N
     env.reset()
     with pytest.raises(errors.WorkerDiedError, match="exited with code 7"):
         env.step([0, 2])
-    with pytest.raises(errors.RemoteConflictError, match="failed before"):
+    with pytest.raises(errors.RemoteConflictError, match="have failed"):
         env.reset()
 
 
@@ -343,7 +343,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
     [
         (200, "text/html", b"<html>", r"got 'text/html' \(HTTP 200\)$"),
         (200, "", b"x", r"in msgpack, got no content type \(HTTP 200\)$"),
-        (200, "application/json", b"{", "not an xuance_envs server.* not JSON"),
+        (200, "application/json", b"{", "not an xuance_envs server.* not valid JSON"),
         (200, "application/json", b"[]", "not an xuance_envs server"),
         (200, "application/json", b'{"name": "xuance_envs", "protocol": 99, "version": "9"}', "99"),
         (404, "text/html", b"nothing", "not an xuance_envs server"),

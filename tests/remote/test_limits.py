@@ -47,7 +47,7 @@ def test_the_environments_of_a_token_are_limited(serve: ServerMaker) -> None:
         for ask, count in zip(asking, counts, strict=True)
     ]
     assert [answer.status_code for answer in answers] == [200, 429, 200]
-    assert "5 environments of one token" in answers[1].text
+    assert "5 environments per token" in answers[1].text
     asking[0].close()
     assert asking[1].ask("create", env_id="Counting", num_envs=5).status_code == 200
 
@@ -57,7 +57,7 @@ def test_the_processes_of_a_token_and_of_all_are_limited(serve: ServerMaker) -> 
     asking = [Asking(server, token) for token in ("a", "a", "a", "b", "b")]
     answers = [ask.ask("create", env_id="Counting") for ask in asking]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 200, 429]
-    assert "2 processes of one token" in answers[2].text
+    assert "2 processes per token" in answers[2].text
     assert "3 processes at the same time" in answers[4].text
     asking[0].close()
     assert asking[4].ask("create", env_id="Counting").status_code == 200
@@ -303,7 +303,7 @@ def test_what_the_log_had_no_room_for_is_counted_and_told() -> None:
     while not handler.dropped:
         logger.warning("%s", line)
     received = b""
-    while b"lines before this one were dropped" not in received:
+    while b"earlier lines were dropped" not in received:
         received += os.read(reading, 2**16)
         logger.warning("more")
     assert received.startswith(line.encode() + b"\n" + line.encode())

@@ -272,7 +272,7 @@ def test_tokens_come_from_a_file_and_from_the_environment(
     owners = {tokens.owner(f"Bearer {name}".encode()) for name in ("one", "two", "three", "four")}
     assert len(owners) == 4
     file.write_text("\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="expected one token a line"):
+    with pytest.raises(ValueError, match="expected one token per line"):
         Tokens.load(file)
     with pytest.raises(ValueError, match="visible ASCII"):
         Tokens(["a b"])
@@ -324,7 +324,7 @@ def test_the_number_of_environments_is_limited(serve: ServerMaker) -> None:
     assert one.ask("create", env_id="Counting", num_envs=4).status_code == 429
     assert one.ask("create", env_id="Counting", num_envs=3).status_code == 200
     refused = one.ask("create", env_id="Counting", num_envs=1)
-    assert "3 environments in a session: there are 3, and 1 more" in refused.text
+    assert "3 environments per session: 3 exist and 1 more" in refused.text
     assert two.ask("create", env_id="Counting", num_envs=3).status_code == 429
     assert two.ask("create", env_id="Counting", num_envs=2).status_code == 200
     one.close()

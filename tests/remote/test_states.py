@@ -165,12 +165,14 @@ def test_what_nobody_holds_is_dropped(serve: ServerMaker) -> None:
     with cart_poles(server, 2) as envs:
         envs.reset()
         first, second = envs.save_state(), envs.save_state()
-        with pytest.raises(errors.RemoteLimitError, match=r"keeps 4 states .* there are 4, and 1"):
+        with pytest.raises(
+            errors.RemoteLimitError, match=r"allows 4 environment states .* 4 exist and 1"
+        ):
             envs.save_state([0])
         part = first[1]
         del first
         third = envs.save_state([1])
-        with pytest.raises(errors.RemoteLimitError, match="there are 4"):
+        with pytest.raises(errors.RemoteLimitError, match="4 exist"):
             envs.save_state([0])
         envs.load_state(part, env_ids=[0])
         envs.load_state(third, env_ids=[1])
@@ -232,7 +234,7 @@ def test_bytes_are_limited(serve: ServerMaker) -> None:
     with cart_poles(server, 20) as envs:
         envs.reset()
         held = [envs.save_state([0])]
-        with pytest.raises(errors.RemoteLimitError, match="keeps 30000 bytes of states"):
+        with pytest.raises(errors.RemoteLimitError, match="allows 30000 bytes of states"):
             envs.save_state()
         held += [envs.save_state(range(5)) for _ in range(2)]
         envs.step([0] * 20)
@@ -329,7 +331,7 @@ def test_states_that_are_kept_are_counted() -> None:
     assert (len(kept), kept.nbytes) == (2, 40)
     kept.check(1, 60)
     for more in ((2, 0), (1, 61)):
-        with pytest.raises(RefusedError, match="this server keeps"):
+        with pytest.raises(RefusedError, match="this server allows"):
             kept.check(*more)
     assert kept.find([3, 1]) == of(30, 10)
     kept.clear()

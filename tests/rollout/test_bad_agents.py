@@ -106,7 +106,7 @@ def test_nan_values_are_located():
 
     with (
         spoilt(TWO, later) as collector,
-        pytest.raises(ValueError, match=r"from step 2 of the rollout on, .*environments \[1\]"),
+        pytest.raises(ValueError, match=r"first at step 2 of the rollout in environments \[1\]"),
     ):
         collector.rollout()
 

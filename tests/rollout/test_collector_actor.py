@@ -43,8 +43,8 @@ def own_noise() -> Iterator[None]:
     ("part", "packed", "said"),
     [
         ("agent", b"celsewhere\nThing\n.", "No module named 'elsewhere'. The agent could"),
-        ("env_fns", b"celsewhere\nThing\n.", "No module named 'elsewhere'. What makes the env"),
-        ("env_fns", b"cgymnasium\nno_thing\n.", "get attribute 'no_thing' .*What makes the env"),
+        ("env_fns", b"celsewhere\nThing\n.", "No module named 'elsewhere'. The environment fun"),
+        ("env_fns", b"cgymnasium\nno_thing\n.", "get attribute 'no_thing' .*The environment fun"),
     ],
 )
 def test_code_that_is_not_there_is_told_with_what_to_do(
@@ -53,7 +53,7 @@ def test_code_that_is_not_there_is_told_with_what_to_do(
     actor = CollectorActor(replace(PLAN, **{part: packed}))
     well, error = actor.build()
     assert not well
-    place = re.escape("in collector 1 on this machine: the code has to be there, installed")
+    place = re.escape("in collector 1 on this machine: the code must be available there, installed")
     with pytest.raises(ImportError, match=f"{said}.*{place}"):
         raise unpack_error(error)
     actor.close()

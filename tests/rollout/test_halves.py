@@ -184,8 +184,8 @@ def test_one_half_steps_while_the_agent_thinks_about_the_other():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (partial(DummyVecEnv, env_fns(SPACES["vector"])), "two workers or more"),
-        (partial(workers, env_fns(SPACES["vector"]), 5), "two workers or more"),
+        (partial(DummyVecEnv, env_fns(SPACES["vector"])), "two or more workers"),
+        (partial(workers, env_fns(SPACES["vector"]), 5), "two or more workers"),
     ],
     ids=["dummy", "one worker"],
 )
@@ -209,7 +209,7 @@ def test_a_vec_env_without_workers_steps_as_a_whole():
 def test_pictures_and_halves_do_not_go_together(tmp_path):
     with workers(env_fns(SPACES["vector"])) as envs:
         recorder = GifRecorder(10, folder=str(tmp_path))
-        with pytest.raises(ValueError, match="halves=2: expected no recorder"):
+        with pytest.raises(ValueError, match="halves=2: expected recorder=None"):
             RolloutCollector(envs, Thinker(), 3, halves=2, recorder=recorder)
 
 

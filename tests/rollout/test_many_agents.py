@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from agents_envs import FOREVER, MIXED, Crowd, Herd
+from agents_envs import FOREVER, MIXED, Crowd, Herd, Silent
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from torch import nn
@@ -42,8 +42,8 @@ class Judge(nn.Module):
         return actions, values * 2, values, values
 
 
-def herds(num_envs=3, **options):
-    return MultiAgentVecEnv([partial(Herd, **options)] * num_envs, backend="dummy")
+def herds(num_envs=3, kind=Herd, **options):
+    return MultiAgentVecEnv([partial(kind, **options)] * num_envs, backend="dummy")
 
 
 @pytest.mark.parametrize("length", [7, 4])
@@ -157,6 +157,22 @@ def test_advantages_stop_where_agents_go_whether_they_say_so_or_not():
     assert silent > 3
 
 
+def test_a_collector_and_rows_tell_the_same_ends():
+    options = {"kind": Silent, "plays": MIXED, "length": 5}
+    rows = per_agent_rows(herds(**options))
+    rows.reset(seed=1)
+    with RolloutCollector(herds(**options), Judge(), 12, seed=1) as collector:
+        collector.rollout()
+        for t in range(12):
+            *_, terminated, truncated, infos = rows.step(np.tile(np.arange(4) % 3, 3))
+            acted = collector.acted[t].flatten().numpy()
+            np.testing.assert_array_equal(infos["acted"], acted)
+            np.testing.assert_array_equal(terminated & acted, collector.done_flags[t].flatten())
+            assert not truncated.any()
+        assert collector.done_flags.sum() > 9
+    rows.close()
+
+
 def values_of(judge, start):
     obs, states = torch.from_numpy(start.obs.copy()), torch.from_numpy(start.state.copy())
     return judge.get_actions_and_values(obs, states.float(), None)[2].numpy()
@@ -259,10 +275,10 @@ def test_each_collector_says_whose_environments_it_takes():
     with one, pytest.raises(TypeError, match="expected a MultiAgentVecEnv, got DummyVecEnv"):
         MultiAgentRolloutCollector(one, Judge(), 3)
     for kind, envs, told in (
-        (Derived, herds(), "MultiAgentVecEnv: give it to RolloutCollector itself"),
-        (RolloutCollector, DummyVecMultiAgentEnv([Herd]), "give its envs_of_agents"),
+        (Derived, herds(), "MultiAgentVecEnv: pass it to RolloutCollector itself"),
+        (RolloutCollector, DummyVecMultiAgentEnv([Herd]), "pass its envs_of_agents"),
         (RolloutCollector, SyncVectorEnv([lambda: Gym_Env("CartPole-v1")]), "from_gymnasium"),
-        (RolloutCollector, [Herd()], "expected a VecEnv, .* got list$"),
+        (RolloutCollector, [Herd()], "expected a VecEnv .*, got list$"),
     ):
         with pytest.raises(TypeError, match=told):
             kind(envs, Judge(), 3)

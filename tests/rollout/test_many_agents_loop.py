@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_an_error_and_changes_nothing() -> None:
         RolloutCollector(herds(plays={"one": (1, FOREVER)}), Thinking(), 5) as others,
     ):
         state = collector.state_dict()
-        with pytest.raises(ValueError, match="expected that of 2 environments, got one of 3"):
+        with pytest.raises(ValueError, match="expected a state of 2 environments, got one of 3"):
             fewer.load_state_dict(state)
         with pytest.raises(Exception, match="expected states of shapes"):
             others.load_state_dict(state)
@@ -265,12 +265,12 @@ class NotNumbers(Thinking):
 def test_values_of_those_that_act_are_numbers() -> None:
     with (
         RolloutCollector(herds(), NotNumbers(3, True), 5) as collector,
-        pytest.raises(ValueError, match=r"NaN from step 2 .* environments \[0, 1, 2\]"),
+        pytest.raises(ValueError, match=r"NaN, first at step 2 .* environments \[0, 1, 2\]"),
     ):
         collector.rollout()
     with RolloutCollector(herds(), NotNumbers(6, True), 5) as collector:
         collector.rollout()
-        with pytest.raises(ValueError, match="values of end_states: got NaN"):
+        with pytest.raises(ValueError, match="values of end_states: expected numbers, got NaN"):
             collector.advantages(GAMMA, LAMBDA)
     with RolloutCollector(herds(length=30), NotNumbers(1, False), 5) as collector:
         collector.rollout()
@@ -279,7 +279,7 @@ def test_values_of_those_that_act_are_numbers() -> None:
 
 
 def test_a_collector_that_makes_environments_itself_says_what_to_do() -> None:
-    with pytest.raises(TypeError, match="give it to RolloutCollector itself"):
+    with pytest.raises(TypeError, match="pass it to RolloutCollector itself"):
         SyncVecEnv(Herd, 2, 3, agent=Thinking(), backend=partial(MultiAgentVecEnv, backend="dummy"))
 
 

@@ -117,15 +117,15 @@ def test_collectors_that_make_their_environments_have_it_too() -> None:
 def test_what_does_not_fit_is_an_error_and_changes_nothing() -> None:
     with RolloutCollector(DummyVecEnv([make] * 2), Drawing(), 9, device="cpu", seed=1) as collector:
         state = collector.state_dict()
-        with pytest.raises(ValueError, match="none of its"):
+        with pytest.raises(ValueError, match="expected the result of state_dict, got a dict"):
             collector.load_state_dict({})
         with pytest.raises(ValueError, match="expected version 1, got 7"):
             collector.load_state_dict({**state, "version": 7})
-        with pytest.raises(ValueError, match="expected that of 2 environments, got one of 3"):
+        with pytest.raises(ValueError, match="expected a state of 2 environments, got one of 3"):
             collector.load_state_dict({**state, "num_envs": 3})
-        with pytest.raises(StateError, match="cannot read the loop's state"):
+        with pytest.raises(StateError, match="cannot read the collector's state"):
             collector.load_state_dict({**state, "loop": b"cos\nsystem\n(S'true'\ntR."})
-        with pytest.raises(StateError, match="cut off"):
+        with pytest.raises(StateError, match="truncated"):
             collector.load_state_dict({**state, "envs": state["envs"][:-1]})
         with RolloutCollector(
             DummyVecEnv([lambda: Gym_Env("CartPole-v1")] * 2), Drawing(), 9, device="cpu"

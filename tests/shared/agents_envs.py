@@ -182,6 +182,13 @@ class Broken(Herd):
     def agents_that_stay(self, o: Any, r: Any, te: Any, tr: Any, i: Any) -> Any:
         return o, r, dict.fromkeys(te, False), dict.fromkeys(tr, True), i
 
+    def reset_key(self, o: Any, r: Any, te: Any, tr: Any, i: Any) -> Any:
+        return o, r, te, tr, {**i, "reset_obs": 1}
+
+    def state_raises(self, *result: Any) -> Any:
+        self.state = lambda: 1 // 0  # type: ignore[assignment,method-assign,return-value]
+        return result
+
     def info_string(self, o: Any, r: Any, te: Any, tr: Any, i: Any) -> Any:
         return o, r, te, tr, {**i, "sheep_1": "well"}
 
@@ -297,8 +304,102 @@ class Crowd(Herd):
         on = [agent for agent in on if chance() > 0.05]
         came = [a for a in self.possible_agents if on and a not in acted and chance() < 0.2]
         self.agents = [agent for agent in self.possible_agents if agent in on or agent in came]
-        shown = acted + [agent for agent in came if chance() < 0.5]
-        return self.seen(shown), rewards, terminated, truncated, self.told(acted)
+        return self.seen(acted + came), rewards, terminated, truncated, self.told(acted)
+
+
+class Silent(Herd):
+    """A herd whose agents end without flags: they leave ``agents``, alone or all together."""
+
+    def step(self, actions: Mapping[Any, Any]) -> Any:
+        observations, rewards, *_, infos = super().step(actions)
+        none = dict.fromkeys(actions, False)
+        return observations, rewards, none, none, infos
+
+
+class AllAtOnce(Herd):
+    """A herd that ends episodes by ``"__all__"``, as in RLlib; its agents stay in ``agents``.
+
+    Args:
+        flags: values of ``"__all__"`` in the last step, by name.
+        own: flags that an agent has itself in that step, by name.
+        **options: as of :class:`Herd`.
+    """
+
+    def __init__(
+        self, flags: Mapping[str, bool], own: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.flags, self.own = flags, own or {}
+
+    def step(self, actions: Mapping[Any, Any]) -> Any:
+        acted = self.agents
+        observations, rewards, *_, infos = super().step(actions)
+        over = not self.agents
+        self.agents = acted
+        flags = [
+            {
+                **{agent: over and self.own.get(name) == agent for agent in acted},
+                "__all__": over and self.flags.get(name, False),
+            }
+            for name in ("terminated", "truncated")
+        ]
+        return observations, rewards, *flags, infos
+
+
+class Staying(Herd):
+    """A herd whose agents get a flag when they end, and stay in ``agents`` unless they leave.
+
+    Args:
+        ends: by agent, the step that flags it.
+        leaves: by agent, the step after which it is gone.
+        **options: as of :class:`Herd`.
+    """
+
+    def __init__(
+        self, ends: Mapping[Any, int], leaves: Mapping[Any, int] | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.ends, self.leaves = ends, leaves or {}
+
+    def step(self, actions: Mapping[Any, Any]) -> Any:
+        acted = self.agents
+        observations, rewards, _, truncated, infos = super().step(actions)
+        self.agents = [agent for agent in acted if self.leaves.get(agent) != self.t]
+        terminated = {agent: self.ends.get(agent) == self.t for agent in acted}
+        return observations, rewards, terminated, truncated, infos
+
+
+class ArrayAgents:
+    """A herd or squad whose ``agents`` and ``possible_agents`` are NumPy arrays."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "env":  # during unpickling
+            raise AttributeError(name)
+        value = getattr(self.env, name)
+        return np.array(value) if name in ("agents", "possible_agents") else value
+
+
+class Stateless(Herd):
+    """A herd that has no state when its agents have left, as PettingZoo's multiwalker_v9.
+
+    Args:
+        fails: how it has none: ``"raises"``, or the value that is returned.
+        **options: as of :class:`Herd`.
+    """
+
+    def __init__(self, fails: Any = "raises", **options: Any) -> None:
+        super().__init__(**options)
+        self.fails = fails
+
+    def state(self) -> Any:
+        if self.agents:
+            return super().state()
+        if isinstance(self.fails, str):
+            return np.concatenate([np.zeros(2) for _ in self.agents])
+        return self.fails
 
 
 class Uneven(Herd):

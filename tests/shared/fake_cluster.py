@@ -41,7 +41,7 @@ class PretendedCluster:
     """Does what is asked of a :class:`~xuance_envs.engine.ray.cluster.RayCluster`.
 
     Args:
-        rooms: by node, for how many workers there is room.
+        capacities: by node, for how many workers there is room.
         direct_connection_obstacle: why actors are not to be connected to; None where they are.
     """
 

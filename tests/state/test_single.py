@@ -119,7 +119,7 @@ def test_a_lander_goes_on_exactly_by_replay() -> None:
 @pytest.mark.parametrize("env_id", ["BipedalWalker-v3", "CarRacing-v3"])
 def test_worlds_that_are_used_again_are_refused(env_id: str) -> None:
     needs("Box2D", "pygame")
-    with pytest.raises(StateError, match="its world is used again over resets"):
+    with pytest.raises(StateError, match="its Box2D world is reused across resets"):
         check_saving(lambda: gymnasium.make(env_id), steps=2)
 
 
@@ -170,7 +170,7 @@ def test_the_action_that_sticks_is_needed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_which_action_sticks_is_told_rightly(monkeypatch: pytest.MonkeyPatch) -> None:
     needs("ale_py", "cv2")
-    monkeypatch.setattr(ale, "taken", lambda state, requested, stickiness: requested[-1][:2])
+    monkeypatch.setattr(ale, "last_executed_action", lambda state, requested, _: requested[-1][:2])
     assert failures(one_frame_at_a_time, 60) > 0
 
 
@@ -206,7 +206,7 @@ class Global(gymnasium.Wrapper):
 
 def test_what_depends_on_global_generators_is_found_out() -> None:
     with pytest.raises(
-        StateError, match=r"1 steps after saving, the reward differs.*numpy\.random"
+        StateError, match=r"in step 1 after saving, the reward differs.*numpy\.random"
     ):
         check_saving(lambda: Global(gymnasium.make("CartPole-v1")))
 

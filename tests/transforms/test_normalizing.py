@@ -364,12 +364,16 @@ def test_chosen_keys_of_a_dict_are_normalized_and_the_rest_is_as_it_was():
 @pytest.mark.parametrize(
     ("make_env", "options", "expected"),
     [
-        (partial(Walk, 5, (8, 8, 3), np.uint8), {}, r"that are no images, got Box\(0, 255.*divide"),
-        (partial(InParts, 5), {}, r"of 'eye' that are no images.*choose others with keys"),
-        (partial(InParts, 5), {"keys": ["which"]}, r"of 'which' in a Box of numbers, got Discrete"),
+        (partial(Walk, 5, (8, 8, 3), np.uint8), {}, r"other than images, got Box\(0, 255.*divide"),
+        (partial(InParts, 5), {}, r"under 'eye' other than images.*select other keys with keys"),
+        (
+            partial(InParts, 5),
+            {"keys": ["which"]},
+            r"under 'which' in a Box of numbers, got Discrete",
+        ),
         (partial(InParts, 5), {"keys": ["knee"]}, r"keys: expected some of \['eye', .*\['knee'\]"),
         (partial(InParts, 5), {"keys": []}, r"keys: expected some of"),
-        (partial(Walk, 5), {"keys": ["hip"]}, "keys: expected them for a Dict space only"),
+        (partial(Walk, 5), {"keys": ["hip"]}, "keys requires observations in a Dict space"),
         (partial(Walk, 5), {"epsilon": 0.0}, "epsilon: expected a number above 0, got 0.0"),
         (partial(Walk, 5), {"epsilon": math.nan}, "epsilon: expected a number above 0, got nan"),
         (partial(Walk, 5), {"clip": -1.0}, "clip: expected a number above 0, got -1.0"),
@@ -428,9 +432,9 @@ def test_one_environment_without_any_variance_gives_zeros():
 def test_what_is_normalized_once_is_not_normalized_again():
     with DummyVecEnv(WALKS) as plain:
         once = NormalizeObservations(NormalizeRewards(plain))
-        with pytest.raises(ValueError, match=r"observations of .* are normalized already"):
+        with pytest.raises(ValueError, match=r"observations of .* are already normalized"):
             NormalizeObservations(StackObservations(once, 2))
-        with pytest.raises(ValueError, match=r"rewards of .* are normalized already"):
+        with pytest.raises(ValueError, match=r"rewards of .* are already normalized"):
             NormalizeRewards(ScaleRewards(once, 2.0))
 
 

@@ -82,7 +82,7 @@ def test_bounds_and_factors_of_rewards_are_checked():
         with pytest.raises(ValueError, match="ClipRewards: expected low < high, got 1 and 1"):
             ClipRewards(envs, 1, 1)
         for scale in (math.nan, math.inf):
-            with pytest.raises(ValueError, match=f"scale: expected a number, got {scale}"):
+            with pytest.raises(ValueError, match=f"scale: expected a finite number, got {scale}"):
                 ScaleRewards(envs, scale)
 
 

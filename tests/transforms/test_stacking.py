@@ -164,7 +164,7 @@ def test_bounds_are_those_of_each_observation():
     ("make_env", "n", "expected"),
     [
         (partial(Walk, 4), 0, "n: expected at least 1 observation, got 0"),
-        (partial(Walk, 4, ()), 2, "expected observations with an axis, got Box"),
+        (partial(Walk, 4, ()), 2, "expected observations with at least one axis, got Box"),
     ],
 )
 def test_what_cannot_be_stacked_is_refused(make_env, n, expected):

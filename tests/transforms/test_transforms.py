@@ -264,7 +264,9 @@ def test_for_who_does_not_look_no_dict_is_made(monkeypatch):
     from xuance_envs.transforms import episodes
 
     made = []
-    monkeypatch.setattr(episodes, "_told", lambda *told: made.append(told) or {"r": told[0]})
+    monkeypatch.setattr(
+        episodes, "_episode_info", lambda *args: made.append(args) or {"r": args[0]}
+    )
     with EpisodeStatistics(DummyVecEnv(WALKS)) as envs:
         play(envs, 8)
         assert made == []
@@ -327,7 +329,7 @@ def test_frozen_environments_for_tests_are_kept_in_step_with_those_that_learn():
         envs.freeze()
         assert obs.tolist() == envs.reset(seed=8)[0][:3].tolist()
         with pytest.raises(
-            ValueError, match="what NormalizeObservations and NormalizeRewards lear"
+            ValueError, match="expected statistics of NormalizeObservations and NormalizeRe"
         ):
             envs.sync_from(tests)
         with pytest.raises(TypeError, match="sync_from: expected a transform, got DummyVecEnv"):
@@ -343,14 +345,17 @@ def with_parts(state, **parts):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda s: {}, r"expected what NormalizeObservations and Norm.* learned, got what no tran"),
+        (
+            lambda s: {},
+            r"expected statistics of NormalizeObservations and Norm.*, got those of no tran",
+        ),
         (
             lambda s: {k: v for k, v in s.items() if "Rewards" in k},
-            r"expected what NormalizeObs.* and NormalizeRewards learned, got what NormalizeRew",
+            r"expected statistics of NormalizeObs.* and NormalizeRewards, got those of NormalizeR",
         ),
         (
             lambda s: {**s, "Other.count": 1},
-            r"got what NormalizeObservations and NormalizeRewards and Other learned",
+            r"got those of NormalizeObservations and NormalizeRewards and Other",
         ),
         (
             lambda s: with_parts(s, NormalizeObservations_mean=[0.0] * 4),
@@ -358,13 +363,13 @@ def with_parts(state, **parts):
         ),
         (
             lambda s: with_parts(s, NormalizeRewards_squares=-1.0),
-            "squared deviations from 0 on, got",
+            "non-negative sums of squared deviations, got",
         ),
         (lambda s: with_parts(s, NormalizeObservations_mean=[np.nan] * 3), "finite means"),
-        (lambda s: with_parts(s, NormalizeRewards_count=-1), "expected a count"),
+        (lambda s: with_parts(s, NormalizeRewards_count=-1), "expected a non-negative count"),
         (
             lambda s: {k: v for k, v in s.items() if not k.endswith("Rewards.count")},
-            r"NormalizeRewards: expected \['count', .*got \['environment', 'mean', 'squares'\]",
+            r"NormalizeRewards: expected the keys \['count', .*got \['environment', 'mean'",
         ),
     ],
 )

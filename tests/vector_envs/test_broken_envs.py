@@ -141,16 +141,16 @@ STEPS = {
     "only an observation": (OBS, "got an array"),
     "None": (None, "got None"),
     "a number": (7, "got 7"),
-    "reward None": ((OBS, None, False, False, {}), "its reward: .*float64.*got"),
-    "reward a string": ((OBS, "1", False, False, {}), "its reward: .*float64.*got"),
-    "reward a list of two": ((OBS, [1, 2], False, False, {}), r"its reward: .*got shape \(2,\)"),
-    "reward complex": ((OBS, 1j, False, False, {}), "its reward: .*float64.*got .*complex"),
-    "terminated a string": ((OBS, 0.0, "False", False, {}), "its terminated: .*bool.*got"),
-    "terminated None": ((OBS, 0.0, None, False, {}), "its terminated: .*bool.*got"),
-    "terminated 2": ((OBS, 0.0, 2, False, {}), "its terminated: .*bool.*got"),
-    "truncated a string": ((OBS, 0.0, False, "", {}), "its truncated: .*bool.*got"),
-    "truncated a half": ((OBS, 0.0, False, 0.5, {}), "its truncated: .*bool.*got.*0.5"),
-    "truncated of two": ((OBS, 0.0, False, [True, False], {}), r"its truncated: .*shape \(2,\)"),
+    "reward None": ((OBS, None, False, False, {}), "invalid reward: .*float64.*got"),
+    "reward a string": ((OBS, "1", False, False, {}), "invalid reward: .*float64.*got"),
+    "reward a list of two": ((OBS, [1, 2], False, False, {}), r"invalid reward: .*shape \(2,\)"),
+    "reward complex": ((OBS, 1j, False, False, {}), "invalid reward: .*float64.*got .*complex"),
+    "terminated a string": ((OBS, 0.0, "False", False, {}), "invalid terminated: .*bool.*got"),
+    "terminated None": ((OBS, 0.0, None, False, {}), "invalid terminated: .*bool.*got"),
+    "terminated 2": ((OBS, 0.0, 2, False, {}), "invalid terminated: .*bool.*got"),
+    "truncated a string": ((OBS, 0.0, False, "", {}), "invalid truncated: .*bool.*got"),
+    "truncated a half": ((OBS, 0.0, False, 0.5, {}), "invalid truncated: .*bool.*got.*0.5"),
+    "truncated of two": ((OBS, 0.0, False, [True, False], {}), r"invalid truncated.*shape \(2,\)"),
     "info None": ((OBS, 0.0, False, False, None), "info.* dict.*got.*NoneType"),
     "info a list": ((OBS, 0.0, False, False, ["a"]), "info.* dict.*got.*list"),
     "info an empty list": ((OBS, 0.0, False, False, []), "info.* dict.*got.*list"),
@@ -228,14 +228,14 @@ DIFFERENT = {
 def test_spaces_that_differ_are_refused_naming_the_environment(make_on_all, name, at):
     env_fns = [ScriptedEnv] * 5
     env_fns[at] = DIFFERENT[name]
-    told = rf"environment {at} has another {name} than environment 0: expected .*got"
+    told = rf"environment {at} has a different {name} than environment 0: expected .*got"
     with pytest.raises(RuntimeError, match=told):
         make_on_all(env_fns)
     assert multiprocessing.active_children() == []
 
 
 def test_an_environment_of_its_own_space_all_alone_in_front_is_told_from_the_rest(make):
-    told = r"environment 1 has another observation_space than environment 0"
+    told = r"environment 1 has a different observation_space than environment 0"
     with pytest.raises(RuntimeError, match=told):
         make([DIFFERENT["observation_space"], *[ScriptedEnv] * 4])
 

@@ -198,7 +198,9 @@ def test_masks_of_dicts_and_tuples_have_their_structure(make_either):
 def test_a_mask_of_another_length_names_its_environment(make_either, answer):
     envs = make_either([MaskedEnv, MaskedEnv, partial(AnswersWith, answer)])
     envs.reset()
-    with pytest.raises(EnvError, match=r"environment 2 .*mask of actions: expected 6 entries, got"):
+    with pytest.raises(
+        EnvError, match=r"environment 2 .*invalid action mask: expected 6 entries, got"
+    ):
         envs.action_masks()
     envs.step([0] * 3)
     assert envs.call("mask", 2, env_ids=[0])

@@ -417,7 +417,7 @@ def test_what_a_stranger_wrote_for_a_generator_is_refused_before_anything_is_tou
         data = envs.save_state().to_bytes()
         space._np_random = before
         was = buffers(envs), played_from(envs)
-        with pytest.raises(StateError, match=r"environment 1 .*expected a space's generator"):
+        with pytest.raises(StateError, match=r"environment 1 .*expected a NumPy generator"):
             envs.load_state(EnvStates.from_bytes(data))
         assert_same((buffers(envs), played_from(envs)), was)
 

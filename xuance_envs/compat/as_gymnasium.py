@@ -1,4 +1,4 @@
-"""Any ``VecEnv`` as a vector environment of Gymnasium's, for Gymnasium's vector wrappers."""
+"""Any ``VecEnv`` as a Gymnasium vector environment, for Gymnasium's vector wrappers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ __all__ = ["GymnasiumVectorEnv", "to_gymnasium"]
 
 
 def to_gymnasium(vec_env: VecEnv) -> GymnasiumVectorEnv:
-    """Makes a ``gymnasium.vector.VectorEnv`` of a vector environment of this package.
+    """Convert a vectorized environment to a ``gymnasium.vector.VectorEnv``.
 
     Args:
-        vec_env: any; it is closed with the one returned.
+        vec_env: the vectorized environment; closing the result closes it too.
 
     Returns:
-        One that resets in the same step (``AutoresetMode.SAME_STEP``): observations are the first
-        ones of next episodes where one ended, and the last ones are in ``infos["final_obs"]``.
+        A vector environment in ``AutoresetMode.SAME_STEP``: where an episode ended, the
+        observation is the first one of the next episode, and the last one is in
+        ``infos["final_obs"]``.
 
     Example:
         >>> import gymnasium
@@ -49,14 +50,14 @@ def to_gymnasium(vec_env: VecEnv) -> GymnasiumVectorEnv:
 
 
 class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
-    """See :func:`to_gymnasium`.
+    """Gymnasium vector environment around a ``VecEnv``; see :func:`to_gymnasium`.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
 
     Attributes:
-        vec_env (VecEnv): the vector environment.
-        autoreset_mode (AutoresetMode): ``SAME_STEP``, as ``metadata["autoreset_mode"]`` has it.
+        vec_env (VecEnv): the vectorized environment.
+        autoreset_mode (AutoresetMode): ``SAME_STEP``, also in ``metadata["autoreset_mode"]``.
     """
 
     def __init__(self, vec_env: VecEnv) -> None:
@@ -78,17 +79,21 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Resets all environments, or those of ``options["reset_mask"]``.
+        """Reset all environments, or those selected by ``options["reset_mask"]``.
+
+        Args:
+            seed: an int gives environment i ``seed + i``; a list has one seed per environment.
+            options: passed to the environments, without ``"reset_mask"`` (a bool array).
 
         Returns:
             All environments' observations, and the infos of those that were reset.
         """
         envs, seeds, options = parse_reset(self.num_envs, seed, options)
-        part = len(envs) < self.num_envs
-        how = seed if seed is None or not part else seeds
-        ids = envs.tolist() if part else None
+        partial = len(envs) < self.num_envs
+        reset_seed = seed if seed is None or not partial else seeds
+        ids = envs.tolist() if partial else None
         _, infos = raise_original(
-            lambda: self.vec_env.reset(seed=how, options=options, env_ids=ids)
+            lambda: self.vec_env.reset(seed=reset_seed, options=options, env_ids=ids)
         )
         batched: dict[str, Any] = {}
         for env, info in zip(envs.tolist(), infos, strict=True):
@@ -96,7 +101,10 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return self._observations(), batched
 
     def step(self, actions: Any) -> StepResult:
-        """Steps all environments once.
+        """Step all environments.
+
+        Args:
+            actions: a batch of actions from ``action_space``.
 
         Returns:
             Observations, rewards ``(num_envs,)`` float64, terminations and truncations
@@ -120,7 +128,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]
     ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
-        """The environments whose episode ended, the next ones' first observations, and infos."""
+        """Return the ended environments, their next episodes' first observations, and the infos."""
         if isinstance(infos, StepInfos):
             batch, ends = infos.parts
             if ends is None:
@@ -131,18 +139,18 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return envs, [infos[env]["reset_obs"] for env in envs.tolist()], None
 
     def _take_final(self, obs: Any, envs: NDArray[np.intp], first: Sequence[Any]) -> list[Any]:
-        """Makes ``buf_obs`` what the environments act on; the last observations of episodes."""
+        """Return episodes' last observations; put the next episodes' first into ``buf_obs``."""
         parts, held = self._layout.flatten(obs), self._layout.flatten(self.vec_env.buf_obs)
         final = []
         for env, observation in zip(envs.tolist(), first, strict=True):
             last = self._layout.unflatten([part[env] for part in parts])
             final.append(copy_of(last))
-            for mine, its in zip(held, self._layout.flatten(observation), strict=True):
-                mine[env] = its
+            for target, part in zip(held, self._layout.flatten(observation), strict=True):
+                target[env] = part
         return final
 
     def _observations(self) -> Any:
-        """The observations that the environments act on, for the caller to keep."""
+        """Return a copy of the observations from which the next actions are chosen."""
         parts = [
             tuple(map(copy_of, part)) if isinstance(part, list) else part.copy()
             for part in self._layout.flatten(self.vec_env.buf_obs)
@@ -166,22 +174,22 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return batched
 
     def render(self) -> tuple[Any, ...]:
-        """A frame of each environment."""
+        """Return a frame of each environment."""
         return tuple(self.vec_env.render())
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Calls a method of each environment."""
+        """Call a method of each environment."""
         results: tuple[Any, ...] = raise_original(lambda: self.vec_env.call(name, *args, **kwargs))
         return results
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of each environment."""
+        """Return an attribute of each environment."""
         return self.vec_env.get_attr(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Sets an attribute: a list or tuple gives each environment its own value."""
+        """Set an attribute; a list or tuple has one value per environment."""
         self.vec_env.set_attr(name, values)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Closes the vector environment."""
+        """Close the vectorized environment."""
         self.vec_env.close()

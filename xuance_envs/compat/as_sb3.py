@@ -1,4 +1,4 @@
-"""Any ``VecEnv`` as one of Stable-Baselines3's, for its algorithms and wrappers."""
+"""Any ``VecEnv`` as a Stable-Baselines3 ``VecEnv``, for its algorithms and wrappers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ __all__ = ["SB3VecEnv", "to_sb3"]
 
 
 def to_sb3(vec_env: VecEnv) -> SB3VecEnv:
-    """Makes a ``stable_baselines3.common.vec_env.VecEnv`` of a vector environment of this package.
+    """Convert a vectorized environment to a ``stable_baselines3.common.vec_env.VecEnv``.
 
     Args:
-        vec_env: any, within transforms or not; it is closed with the one returned.
+        vec_env: the vectorized environment, with or without transforms; closing the result closes
+            it too.
 
     Returns:
-        One that resets in the same step, as all of Stable-Baselines3's do: the last observation of
-        an episode is ``infos[i]["terminal_observation"]``.
+        A Stable-Baselines3 vectorized environment. It resets in the same step: the last
+        observation of an episode is ``infos[i]["terminal_observation"]``.
 
     Example:
         >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
@@ -39,13 +40,13 @@ def to_sb3(vec_env: VecEnv) -> SB3VecEnv:
 
 
 class SB3VecEnv(BaseSB3VecEnv):
-    """See :func:`to_sb3`.
+    """Stable-Baselines3 ``VecEnv`` around a ``VecEnv`` of this package; see :func:`to_sb3`.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
 
     Attributes:
-        vec_env (VecEnv): the vector environment.
+        vec_env (VecEnv): the vectorized environment.
     """
 
     def __init__(self, vec_env: VecEnv) -> None:
@@ -54,7 +55,7 @@ class SB3VecEnv(BaseSB3VecEnv):
         super().__init__(vec_env.num_envs, vec_env.observation_space, vec_env.action_space)
 
     def reset(self) -> Any:
-        """Resets all environments, with the seeds and options that were set; the observations."""
+        """Reset all environments with the seeds and options set earlier; return observations."""
         options = [each or None for each in self._options]
         if any(each != options[0] for each in options):
             self._reset_each(options)
@@ -70,22 +71,22 @@ class SB3VecEnv(BaseSB3VecEnv):
             self.reset_infos[env] = info
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step of all environments."""
+        """Start a step of all environments."""
         self.vec_env.step_async(actions)
 
     def step_wait(self) -> Any:
-        """Waits for the step.
+        """Finish the step.
 
         Returns:
             Observations, rewards ``(num_envs,)`` float32, dones ``(num_envs,)`` bool, and a list of
-            info dicts. Where an episode ended, the observation is the first one of the next, and
-            the last one is ``infos[i]["terminal_observation"]``.
+            info dicts. Where an episode ended, the observation is the first one of the next
+            episode, and the last one is ``infos[i]["terminal_observation"]``.
         """
         obs, rewards, terminated, truncated, given = self.vec_env.step_wait()
         dones = terminated | truncated
         infos = [dict(info) for info in given]
-        for info, limit in zip(infos, (truncated & ~terminated).tolist(), strict=True):
-            info[TRUNCATED_KEY] = limit
+        for info, only_truncated in zip(infos, (truncated & ~terminated).tolist(), strict=True):
+            info[TRUNCATED_KEY] = only_truncated
         (ended,) = dones.nonzero()
         if len(ended):
             last, held = self._layout.flatten(obs), self._layout.flatten(self.vec_env.buf_obs)
@@ -93,45 +94,44 @@ class SB3VecEnv(BaseSB3VecEnv):
                 info = infos[env]
                 parts = [copy_of(part[env]) for part in last]
                 info["terminal_observation"] = self._layout.unflatten(parts)
-                for mine, its in zip(
-                    held, self._layout.flatten(info.pop("reset_obs")), strict=True
-                ):
-                    mine[env] = its
+                first = self._layout.flatten(info.pop("reset_obs"))
+                for target, part in zip(held, first, strict=True):
+                    target[env] = part
                 self.reset_infos[env] = info.pop("reset_info")
         return self._observations(), rewards.copy(), dones, infos
 
     def _observations(self) -> Any:
-        """What the environments act on, for the caller to keep."""
+        """Return a copy of the observations from which the next actions are chosen."""
         return copy_of(self.vec_env.buf_obs)
 
     def close(self) -> None:
-        """Closes the vector environment."""
+        """Close the vectorized environment."""
         self.vec_env.close()
 
     def get_images(self) -> Sequence[Any]:
-        """A frame of each environment."""
+        """Return a frame of each environment."""
         return self.vec_env.render()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """An attribute of some environments."""
-        if attr_name == "render_mode":  # which not every environment has
+        """Return an attribute of all or some environments."""
+        if attr_name == "render_mode":  # not every environment has it
             return [self.vec_env.render_mode for _ in self._ids(indices)]
         return list(self.vec_env.get_attr(attr_name, self._ids(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Sets an attribute of some environments, the same for all."""
+        """Set an attribute of all or some environments to the same value."""
         ids = self._ids(indices)
         self.vec_env.set_attr(attr_name, [value] * len(ids), ids)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Calls a method of some environments."""
+        """Call a method of all or some environments."""
         ids = self._ids(indices)
         return list(self.vec_env.call(method_name, *method_args, env_ids=ids, **method_kwargs))
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
-        """Whether some environments are wrapped: by this, it cannot be told, so False each."""
+        """Return False for each environment: their wrappers are not visible here."""
         return [False for _ in self._ids(indices)]
 
     def _ids(self, indices: Indices) -> list[int]:

@@ -1,4 +1,4 @@
-"""A step's infos as Gymnasium's vector environments give them: one dict of arrays and masks."""
+"""A step's infos in the form of Gymnasium's vector environments: a dict of arrays and masks."""
 
 from __future__ import annotations
 
@@ -13,27 +13,24 @@ from xuance_envs.compat.stepping import FinishedStep
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Columns
 
-__all__ = ["InfoBatcher"]
-
 AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 
 
 class InfoBatcher:
-    """Puts the infos of all environments into one dict.
+    """Combines the infos of all environments into one dict.
 
-    Columns go into it as they are, without a look at single environments. Whatever else there is
-    (strings, dicts, keys of several types) is added by Gymnasium's own rules.
+    Numeric columns are used as they are, without building dicts per environment. Other values
+    (strings, dicts, keys of several types) are added by Gymnasium's own rules.
     """
 
     def __init__(self, vector_env: VectorEnv) -> None:
         self._every = np.arange(vector_env.num_envs)
-        # The method that Gymnasium has subclasses override, private though its name is.
+        # Gymnasium documents this method for overriding, despite its private name.
         self._overrides_add_info = type(vector_env)._add_info is not VectorEnv._add_info
 
     def batch_reset(
         self, infos: InfoBatch, envs: NDArray[np.intp], add_info: AddInfo
     ) -> dict[str, Any]:
-        """The infos of a reset."""
         columns = self._plain_columns(infos, self._every)
         if columns is None:
             return self._one_by_one(infos, envs, add_info)
@@ -44,7 +41,6 @@ class InfoBatcher:
     def batch_step(
         self, step: FinishedStep, final_obs: list[Any], add_info: AddInfo
     ) -> dict[str, Any]:
-        """The infos of a step."""
         envs, reset_infos = step.envs, step.reset_infos
         columns = self._plain_columns(step.infos, self._every)
         if envs is None or reset_infos is None:
@@ -97,7 +93,7 @@ class InfoBatcher:
         return infos
 
     def _plain_columns(self, batch: InfoBatch, envs: NDArray[np.intp]) -> Columns | None:
-        """The columns, if Gymnasium makes nothing else of any of them than an array and a mask."""
+        """Return the columns if Gymnasium would turn each into an array and a mask, else None."""
         columns = None if self._overrides_add_info else batch.columns(envs)
         for key, (kind, _, _) in (columns or {}).items():
             reserved = key.startswith("_") or key in ("final_obs", "final_info")
@@ -107,7 +103,6 @@ class InfoBatcher:
 
 
 def _same_kinds(columns: Columns, reset_columns: Columns) -> bool:
-    """Whether the values of steps and of resets are of the same kinds."""
     return all(
         [
             key not in columns or columns[key][0] == kind
@@ -117,10 +112,10 @@ def _same_kinds(columns: Columns, reset_columns: Columns) -> bool:
 
 
 def _with_masks(columns: Columns, wanted: NDArray[np.bool_] | None) -> dict[str, Any]:
-    """Arrays and masks for Gymnasium, of the environments that are wanted; None for all."""
+    """Return arrays and masks for the wanted environments; None for all."""
     infos: dict[str, Any] = {}
-    for key, (kind, values, there) in columns.items():
-        mask = np.ones(len(values), np.bool_) if there is None else there
+    for key, (kind, values, present) in columns.items():
+        mask = np.ones(len(values), np.bool_) if present is None else present
         if wanted is not None:
             mask = mask & wanted
             if not mask.any():

@@ -1,4 +1,4 @@
-"""What other libraries do with single environments, to be called where the environments live."""
+"""Functions that the adapters run on single environments, in the environments' process."""
 
 from __future__ import annotations
 
@@ -8,26 +8,11 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-__all__ = [
-    "RegisteringEnvFn",
-    "ReturnEnv",
-    "SB3EnvFn",
-    "call_method",
-    "call_wrapper_attr",
-    "custom_registrations",
-    "get_wrapper_attr",
-    "has_wrapper_attr",
-    "is_wrapped",
-    "set_own_attr",
-    "set_wrapper_attr",
-    "spaces_of",
-]
-
 RESERVED_METHODS = ("reset", "step", "close", "_setattr", "_check_spaces")
 
 
 def call_wrapper_attr(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls what :meth:`gymnasium.Env.get_wrapper_attr` finds, or returns it if it is no method."""
+    """Call a method found by :meth:`gymnasium.Env.get_wrapper_attr`, or return the attribute."""
     if name in RESERVED_METHODS:
         raise ValueError(
             f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
@@ -37,17 +22,14 @@ def call_wrapper_attr(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
 
 
 def call_method(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls a method of the outermost wrapper that has it."""
     return env.get_wrapper_attr(name)(*args, **kwargs)
 
 
 def get_wrapper_attr(env: Any, name: str) -> Any:
-    """The attribute of the outermost wrapper that has it."""
     return env.get_wrapper_attr(name)
 
 
 def has_wrapper_attr(env: Any, name: str) -> bool:
-    """Whether the environment or one it wraps has the attribute."""
     try:
         env.get_wrapper_attr(name)
     except AttributeError:
@@ -56,22 +38,21 @@ def has_wrapper_attr(env: Any, name: str) -> bool:
 
 
 def set_wrapper_attr(env: Any, name: str, value: Any) -> None:
-    """Sets an attribute where it is, or else on the outermost wrapper, as Gymnasium does."""
+    """Set an attribute where it exists, else on the outermost wrapper, as Gymnasium does."""
     env.set_wrapper_attr(name, value)
 
 
 def set_own_attr(env: Any, name: str, value: Any) -> None:
-    """Sets an attribute on the outermost wrapper, as Stable-Baselines3 does."""
+    """Set an attribute on the outermost wrapper, as Stable-Baselines3 does."""
     setattr(env, name, value)
 
 
 def spaces_of(env: Any) -> tuple[Any, Any]:
-    """The observation space and the action space."""
     return env.observation_space, env.action_space
 
 
 def is_wrapped(env: Any, wrapper: tuple[str, str]) -> bool:
-    """Whether some layer's class is the wrapper, or derives from it."""
+    """Return whether one of the wrappers is an instance of this class, given by module and name."""
     while isinstance(env, gymnasium.Wrapper):
         if any((kind.__module__, kind.__qualname__) == wrapper for kind in type(env).__mro__):
             return True
@@ -80,24 +61,20 @@ def is_wrapped(env: Any, wrapper: tuple[str, str]) -> bool:
 
 
 class ReturnEnv:
-    """A function that makes an environment, for one that is there."""
-
     def __init__(self, env: Any) -> None:
         self.env = env
 
     def __call__(self) -> Any:
-        """Returns it."""
         return self.env
 
 
 class SB3EnvFn:
-    """A function whose environment Stable-Baselines3 takes, if need be through shimmy."""
+    """An environment function that converts like Stable-Baselines3, through shimmy if necessary."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
 
     def __call__(self) -> Any:
-        """Makes the environment."""
         env = self.function()
         if isinstance(env, gymnasium.Env):
             return env
@@ -107,24 +84,23 @@ class SB3EnvFn:
 
 
 class RegisteringEnvFn:
-    """A function that makes an environment, and what its process needs to know before."""
+    """An environment function that first registers environment ids in its process."""
 
     def __init__(self, function: Callable[[], Any], specs: Mapping[str, EnvSpec]) -> None:
         self.function = function
         self.specs = specs
 
     def __call__(self) -> Any:
-        """Makes the environment."""
         for env_id, spec in self.specs.items():
             gymnasium.registry.setdefault(env_id, spec)
         return self.function()
 
 
 def custom_registrations(registry: Iterable[EnvSpec]) -> dict[str, EnvSpec]:
-    """The registered environments that are not Gymnasium's own, by id.
+    """Return the registered environments that are not Gymnasium's own, by id.
 
-    A program registers them by importing a module or in its main one, neither of which its
-    workers do. What a main module defines is taken along by value.
+    Programs register them in modules that workers may not import. Entry points defined in
+    ``__main__`` are included by value.
     """
     own = {}
     for spec in registry:

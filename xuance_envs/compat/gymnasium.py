@@ -1,7 +1,7 @@
-"""Gymnasium's vector environments over these groups: change the import, and nothing else.
+"""Drop-in replacements for Gymnasium's vector environments: only the import changes.
 
-Both classes derive from Gymnasium's own of the same name, return what those return, and raise what
-they raise. What differs is listed in the documentation, under "Coming from Gymnasium".
+Both classes derive from Gymnasium's classes of the same name, and return and raise the same. The
+documentation lists the differences under "Coming from Gymnasium".
 """
 
 from __future__ import annotations

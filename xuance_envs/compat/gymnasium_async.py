@@ -1,4 +1,4 @@
-"""Gymnasium's ``AsyncVectorEnv`` over groups of environments in worker processes."""
+"""Gymnasium's ``AsyncVectorEnv`` over this package's workers."""
 
 from __future__ import annotations
 
@@ -40,37 +40,36 @@ from xuance_envs.compat.vector_results import StepResult, reset_result, step_res
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.errors import EnvError, caller_stacklevel
 
-__all__ = ["AsyncVectorEnv"]
-
 
 class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
-    """Many environments in worker processes, as :class:`gymnasium.vector.AsyncVectorEnv`.
+    """Environments in worker processes; replaces :class:`gymnasium.vector.AsyncVectorEnv`.
 
-    Gymnasium starts a process for each environment; here a worker steps a share of them, and there
-    is one worker per CPU unless told otherwise.
+    Gymnasium starts one process per environment. Here each worker steps several environments, and
+    there is one worker per CPU by default.
 
     Args:
         env_fns: callables that make one environment each.
-        shared_memory: whether spaces that Gymnasium cannot lay out in shared memory are refused.
-        copy: whether the observations returned belong to the caller, or are arrays that the next
-            step overwrites.
-        context: how workers start: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None is Python's
-            default, except that a process that cannot be forked safely is not.
-        daemon: Gymnasium's environments start processes of their own only where this is False;
-            here they always may.
-        worker: a function in place of Gymnasium's worker. Everything is then Gymnasium's: a process
-            per environment, and its speed.
+        shared_memory: reject spaces that Gymnasium cannot put into shared memory.
+        copy: return copies of the observations. If False, the next step overwrites the returned
+            arrays.
+        context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None is
+            Python's default, except where forking is unsafe.
+        daemon: has no effect. Environments can always start processes of their own, which
+            Gymnasium allows only with ``daemon=False``.
+        worker: replacement for Gymnasium's worker function. It selects Gymnasium's own
+            implementation, with one process per environment and at its speed.
         observation_mode: as for :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`.
         autoreset_mode: as for :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`.
-        max_concurrency: at most so many environments are stepped at the same time: the number of
+        max_concurrency: maximum number of environments stepped at the same time, that is, of
             workers.
-        **ours: as :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` takes them:
-            ``in_series``, ``caller_steps``, ``worker_threads`` and so on.
+        **options: further arguments of
+            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`: ``in_series``,
+            ``caller_steps``, ``worker_threads`` and so on.
 
     Raises:
-        RuntimeError: the environments' spaces do not go together.
-        ValueError: there is no such mode, or ``shared_memory`` with a custom space.
-        TypeError: ``shared_memory`` with a space of variable shape.
+        RuntimeError: the environments' spaces are not compatible.
+        ValueError: a mode is invalid, or ``shared_memory=True`` with a custom space.
+        TypeError: ``shared_memory=True`` with a space of variable shape.
 
     Example:
         >>> import gymnasium
@@ -94,14 +93,17 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         observation_mode: ObservationMode = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         max_concurrency: int | None = None,
-        **ours: Any,
+        **options: Any,
     ) -> None:
         self._stepper: ProcessStepper | None = None
         functions = list(env_fns)
         if worker is not None:
-            if ours:
-                raise TypeError(f"a custom worker is Gymnasium's own, which takes no {list(ours)}")
-            limit: dict[str, Any] = {}
+            if options:
+                raise TypeError(
+                    "worker: Gymnasium's implementation is used with a custom worker and does not "
+                    f"accept {', '.join(options)}"
+                )
+            limit: dict[str, Any] = {}  # before 1.4, Gymnasium does not accept the argument
             if max_concurrency is not None:
                 limit["max_concurrency"] = max_concurrency
             super().__init__(
@@ -111,7 +113,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
                 context,
                 daemon,
                 worker,
-                observation_mode,  # type: ignore[arg-type]  # what else it may be is Gymnasium's to say
+                observation_mode,  # type: ignore[arg-type]  # checked by Gymnasium
                 autoreset_mode,
                 **limit,
             )
@@ -124,19 +126,22 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         self.context = context
         self.daemon = daemon
         self.worker = None
-        self.observation_mode = observation_mode  # type: ignore[assignment]  # Gymnasium's is narrower
+        self.observation_mode = observation_mode  # type: ignore[assignment]  # narrower in Gymnasium
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.max_concurrency = max_concurrency
         self.num_envs = len(functions)
         if max_concurrency is not None:
-            if "in_series" in ours:
-                raise TypeError("max_concurrency and in_series both say how many workers there are")
-            ours["in_series"] = -(-self.num_envs // min(int(max_concurrency), self.num_envs))
+            if "in_series" in options:
+                raise TypeError(
+                    "max_concurrency cannot be combined with in_series: both set the number of "
+                    "workers"
+                )
+            options["in_series"] = -(-self.num_envs // min(int(max_concurrency), self.num_envs))
         specs = custom_registrations(gymnasium.registry.values())
         prepared = [RegisteringEnvFn(function, specs) for function in functions]
-        ours["context"] = start_method(context)
+        options["context"] = start_method(context)
         mode = AUTORESET[self.autoreset_mode]
-        stepper = raise_original(lambda: ProcessStepper(prepared, mode, **ours))
+        stepper = raise_original(lambda: ProcessStepper(prepared, mode, **options))
         try:
             self._describe(stepper)
         except BaseException:
@@ -148,7 +153,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         self._state = AsyncState.DEFAULT
 
     def _describe(self, stepper: ProcessStepper) -> None:
-        """Sets the spaces and what else is said of the environments, and checks that they agree."""
+        """Set the spaces and metadata, and check that the environments' spaces are compatible."""
         self.metadata = {**stepper.description.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = stepper.description.render_mode
         self.single_action_space = stepper.description.action_space
@@ -167,14 +172,18 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """Starts a reset: see :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.reset`.
+        """Start a reset.
+
+        Args:
+            seed: as for :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.reset`.
+            options: as for :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.reset`.
 
         Raises:
             AlreadyPendingCallError: another call is pending.
-            ClosedEnvironmentError: it is closed.
+            ClosedEnvironmentError: the vector environment is closed.
         """
         if self._stepper is None:
-            super().reset_async(seed, options)  # type: ignore[arg-type]  # Gymnasium's is narrower
+            super().reset_async(seed, options)  # type: ignore[arg-type]  # narrower in Gymnasium
             return
         self._assert_is_running()
         envs, seeds, options = parse_reset(self.num_envs, seed, options, self._check_none_pending)
@@ -183,15 +192,18 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         self._state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """Waits for the reset.
+        """Finish the reset.
 
         Args:
-            timeout: seconds to wait at most.
+            timeout: maximum waiting time in seconds.
+
+        Returns:
+            As :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.reset`.
 
         Raises:
-            NoAsyncCallError: none was started.
-            TimeoutError: it took longer (``multiprocessing.TimeoutError``).
-            ClosedEnvironmentError: it is closed.
+            NoAsyncCallError: no reset is pending.
+            TimeoutError: the timeout elapsed (``multiprocessing.TimeoutError``).
+            ClosedEnvironmentError: the vector environment is closed.
         """
         if self._stepper is None:
             return super().reset_wait(timeout)
@@ -203,11 +215,14 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
     # -- step -------------------------------------------------------------------------
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step: see :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.step`.
+        """Start a step.
+
+        Args:
+            actions: a batch of actions from ``action_space``.
 
         Raises:
             AlreadyPendingCallError: another call is pending.
-            ClosedEnvironmentError: it is closed.
+            ClosedEnvironmentError: the vector environment is closed.
         """
         stepper = self._stepper
         if stepper is None:
@@ -216,21 +231,24 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         self._assert_is_running()
         if self._state is not AsyncState.DEFAULT:
             self._check_none_pending("step_async")
-        if stepper.waiting:  # a step whose wait timed out
+        if stepper.waiting:  # its step_wait timed out
             self._report(stepper.finish_step)
         stepper.start_step(as_batch(self.single_action_space, actions))
         self._state = AsyncState.WAITING_STEP
 
     def step_wait(self, timeout: float | None = None) -> StepResult:
-        """Waits for the step.
+        """Finish the step.
 
         Args:
-            timeout: seconds to wait at most.
+            timeout: maximum waiting time in seconds.
+
+        Returns:
+            As :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.step`.
 
         Raises:
-            NoAsyncCallError: none was started.
-            TimeoutError: it took longer (``multiprocessing.TimeoutError``).
-            ClosedEnvironmentError: it is closed.
+            NoAsyncCallError: no step is pending.
+            TimeoutError: the timeout elapsed (``multiprocessing.TimeoutError``).
+            ClosedEnvironmentError: the vector environment is closed.
         """
         stepper = self._stepper
         if stepper is None:
@@ -241,11 +259,16 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
     # -- calls ------------------------------------------------------------------------
 
     def call_async(self, name: str, /, *args: object, **kwargs: object) -> None:
-        """Starts to call a method of each environment, or to read an attribute.
+        """Start calling a method, or reading an attribute, of each environment.
+
+        Args:
+            name: name of the method or attribute.
+            *args: positional arguments of the method.
+            **kwargs: keyword arguments of the method.
 
         Raises:
             AlreadyPendingCallError: another call is pending.
-            ClosedEnvironmentError: it is closed.
+            ClosedEnvironmentError: the vector environment is closed.
         """
         stepper = self._stepper
         if stepper is None:
@@ -257,15 +280,15 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         self._state = AsyncState.WAITING_CALL
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Waits for the calls; what each returned.
+        """Finish the calls and return their results.
 
         Args:
-            timeout: seconds to wait at most.
+            timeout: maximum waiting time in seconds.
 
         Raises:
-            NoAsyncCallError: none was started.
-            TimeoutError: they took longer (``multiprocessing.TimeoutError``).
-            ClosedEnvironmentError: it is closed.
+            NoAsyncCallError: no call is pending.
+            TimeoutError: the timeout elapsed (``multiprocessing.TimeoutError``).
+            ClosedEnvironmentError: the vector environment is closed.
         """
         if self._stepper is None:
             return super().call_wait(timeout)
@@ -275,12 +298,16 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         return results
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Sets an attribute: a list or tuple gives each environment its own value.
+        """Set an attribute of each environment.
+
+        Args:
+            name: name of the attribute.
+            values: one value for all, or a list or tuple with one value per environment.
 
         Raises:
-            ValueError: a list or tuple of another length.
-            AlreadyPendingCallError: a call is pending.
-            ClosedEnvironmentError: it is closed.
+            ValueError: a list or tuple has the wrong length.
+            AlreadyPendingCallError: another call is pending.
+            ClosedEnvironmentError: the vector environment is closed.
         """
         stepper = self._stepper
         if stepper is None:
@@ -300,13 +327,16 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
 
     def _start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         assert self._stepper is not None
-        if self._stepper.waiting:  # a step whose wait timed out
+        if self._stepper.waiting:  # its step_wait timed out
             self._report(self._stepper.finish_step)
         self._stepper.start_apply(function, arguments)
 
     def _idle_stepper(self, what: str) -> ProcessStepper:
         if self._stepper is None:
-            raise NotImplementedError(f"{what}: with a custom worker everything is Gymnasium's own")
+            raise NotImplementedError(
+                f"{what} is not available with a custom worker, which uses Gymnasium's "
+                "implementation"
+            )
         self._assert_is_running()
         self._check_none_pending(what)
         return self._stepper
@@ -315,10 +345,10 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         assert self._stepper is not None
         return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
 
-    # -- waiting, and the end ---------------------------------------------------------
+    # -- waiting and closing ----------------------------------------------------------
 
     def _finish(self, state: AsyncState, finish: Callable[[], Any], timeout: float | None) -> Any:
-        """Waits for what was started, if it is what should have been."""
+        """Wait for the pending call, which must be of the given kind."""
         self._assert_is_running()
         if self._state is not state:
             raise NoAsyncCallError(
@@ -336,7 +366,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         return result
 
     def _report(self, finish: Callable[[], Any]) -> Any:
-        """Waits, and raises what an environment raised, with the warnings Gymnasium gives."""
+        """Wait; raise an environment's exception after the log messages that Gymnasium writes."""
         try:
             return finish()
         except EnvError as error:
@@ -370,11 +400,11 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
             )
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Closes the environments, and ends the workers.
+        """Close the environments and end the workers.
 
         Args:
-            timeout: seconds to wait for a call that is pending.
-            terminate: whether to end the workers whatever they are doing.
+            timeout: maximum seconds to wait for a pending call.
+            terminate: terminate the workers without waiting.
         """
         stepper = self._stepper
         if stepper is None:
@@ -397,7 +427,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
 
     @property
     def processes(self) -> list[Any]:
-        """The worker processes, of which there are fewer than environments; none once closed."""
+        """The worker processes, usually fewer than environments; empty once closed."""
         if self._stepper is None:
             return self._own_processes
         return self._stepper.processes

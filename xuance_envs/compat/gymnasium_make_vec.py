@@ -1,4 +1,4 @@
-"""Gymnasium's ``make_vec`` with the drop-in classes of this package in place of Gymnasium's."""
+"""``gymnasium.make_vec`` with this package's drop-in classes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from gymnasium.envs.registration import EnvSpec, _find_spec
 from xuance_envs.compat.gymnasium_async import AsyncVectorEnv
 from xuance_envs.compat.gymnasium_sync import SyncVectorEnv
 
-__all__ = ["Wrappers", "make_gymnasium_vec", "wrapped"]
-
 Wrappers = Sequence[Callable[[Any], Any]]
-"""Each is called with an environment, and returns what it made of it."""
+"""Functions that take an environment and return the wrapped one."""
 
 
 def make_gymnasium_vec(
@@ -28,7 +26,6 @@ def make_gymnasium_vec(
     wrappers: Wrappers,
     env_kwargs: Mapping[str, Any],
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    """What ``gymnasium.make_vec`` returns, in the classes of this package."""
     try:
         mode = VectorizeMode(mode)
     except ValueError:
@@ -38,7 +35,7 @@ def make_gymnasium_vec(
         return gymnasium.make_vec(
             env_id, num_envs, mode, dict(vector_kwargs), list(wrappers), **env_kwargs
         )
-    # As Gymnasium's own make_vec finds it: gymnasium.spec imports no module, and wants a version.
+    # As in Gymnasium's make_vec: gymnasium.spec imports no module and requires a version.
     spec = copy.deepcopy(env_id if isinstance(env_id, EnvSpec) else _find_spec(env_id))
     given = {**spec.kwargs, **env_kwargs}
     spec.kwargs = {}
@@ -54,7 +51,6 @@ def make_gymnasium_vec(
 
 
 def wrapped(make_env: Callable[..., Any], wrappers: Wrappers, **kwargs: Any) -> Any:
-    """Makes an environment, and wraps it."""
     env = make_env(**kwargs)
     for wrapper in wrappers:
         env = wrapper(env)

@@ -1,4 +1,4 @@
-"""Gymnasium's ``SyncVectorEnv`` over a group of environments in this process."""
+"""Gymnasium's ``SyncVectorEnv`` over environments in this process."""
 
 from __future__ import annotations
 
@@ -31,25 +31,23 @@ from xuance_envs.compat.vector_arguments import (
 from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
 from xuance_envs.engine.data.info_batch import InfoBatch
 
-__all__ = ["SyncVectorEnv"]
-
 
 class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
-    """Many environments in this process, as :class:`gymnasium.vector.SyncVectorEnv`.
+    """Environments in this process; replaces :class:`gymnasium.vector.SyncVectorEnv`.
 
     Args:
         env_fns: callables that make one environment each.
-        copy: whether the observations returned belong to the caller, or are arrays that the next
-            step overwrites.
-        observation_mode: ``"same"`` if all observation spaces are the same; ``"different"`` if only
-            their shapes and dtypes are; or the space of all environments' observations, alone or in
-            a tuple with the space of one's.
-        autoreset_mode: when an environment whose episode ended is reset: an ``AutoresetMode`` or
-            its value.
+        copy: return copies of the observations. If False, the next step overwrites the returned
+            arrays.
+        observation_mode: ``"same"`` requires equal observation spaces, ``"different"`` only equal
+            shapes and dtypes. Alternatively the batched observation space, alone or in a tuple
+            ``(batched space, single space)``.
+        autoreset_mode: when an environment is reset after an episode's end: an ``AutoresetMode``
+            or its value.
 
     Raises:
-        RuntimeError: the environments' spaces do not go together.
-        ValueError: there is no such mode.
+        RuntimeError: the environments' spaces are not compatible.
+        ValueError: a mode is invalid.
 
     Example:
         >>> import gymnasium
@@ -62,7 +60,7 @@ class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
         >>> envs.close()
     """
 
-    closed = True  # until there are environments; Gymnasium closes what is forgotten
+    closed = True  # until the environments exist: Gymnasium's __del__ calls close
 
     def __init__(
         self,
@@ -80,21 +78,21 @@ class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
         if isinstance(mode, Space):
             mode = (mode, envs[0].observation_space)
         try:
-            # Gymnasium checks this too, and raises other errors from release to release.
+            # Checked here too, because Gymnasium's errors differ between releases.
             each = [(env.observation_space, env.action_space) for env in envs]
             single, _ = batched_spaces(observation_mode, [space for space, _ in each])
             check_spaces(observation_mode, single, envs[0].action_space, each)
             shared, before = envs[0].metadata, dict(envs[0].metadata)
             super().__init__([ReturnEnv(env) for env in envs], copy, mode, autoreset_mode)
-            if shared != before:  # Gymnasium before 1.4 notes its mode for all of the class
+            if shared != before:  # Gymnasium before 1.4 writes its mode into the class's metadata
                 self.metadata = dict(shared)
                 shared.clear()
                 shared.update(before)
         except BaseException:
             self._stepper.close()
             raise
-        self.env_fns = env_fns  # type: ignore[assignment]  # as Gymnasium, whatever came
-        self.observation_mode = observation_mode  # type: ignore[assignment]  # Gymnasium's is narrower
+        self.env_fns = env_fns  # type: ignore[assignment]  # stored as given, like Gymnasium
+        self.observation_mode = observation_mode  # type: ignore[assignment]  # narrower in Gymnasium
         self._batcher = InfoBatcher(self)
 
     def reset(
@@ -103,11 +101,11 @@ class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Resets all environments, or those of ``options["reset_mask"]``.
+        """Reset all environments, or those selected by ``options["reset_mask"]``.
 
         Args:
-            seed: an int gives environment i ``seed + i``; a list gives each its own.
-            options: passed to the environments, without ``"reset_mask"``, a bool array.
+            seed: an int gives environment i ``seed + i``; a list has one seed per environment.
+            options: passed to the environments, without ``"reset_mask"`` (a bool array).
 
         Returns:
             All environments' observations, and the infos of those that were reset.
@@ -119,10 +117,10 @@ class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
         return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
 
     def step(self, actions: Any) -> StepResult:
-        """Steps all environments once.
+        """Step all environments.
 
         Args:
-            actions: a batch of actions, as ``action_space`` has it.
+            actions: a batch of actions from ``action_space``.
 
         Returns:
             Observations, rewards ``(num_envs,)`` float64, terminations and truncations
@@ -145,7 +143,7 @@ class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
         return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Closes the environments."""
+        """Close the environments."""
         self._stepper.close()
 
     def _check_open(self) -> None:

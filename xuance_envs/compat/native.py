@@ -1,9 +1,9 @@
-"""Environments that are vectorized already, as a ``VecEnv``.
+"""Environments that are already vectorized, as a ``VecEnv``.
 
-Such an environment steps all its copies in one call, in NumPy or C++; for cheap ones no process
-can be as fast. :func:`from_gymnasium` gives it the contract of
-:class:`~xuance_envs.vector_envs.vector_env.VecEnv`: last observations, ``reset_obs``,
-``episode_step`` and ``episode_score``, checks of states and actions.
+Such an environment steps all of its copies in one call, in NumPy or C++, which is faster than
+worker processes if a step is cheap. :func:`from_gymnasium` adds what a
+:class:`~xuance_envs.vector_envs.vector_env.VecEnv` promises: last observations, ``reset_obs``,
+``episode_step`` and ``episode_score``, and checks of the call order and of actions.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ def from_gymnasium(
     copy: bool = True,
     check_actions: bool = False,
 ) -> NativeVecEnv:
-    """Makes a ``VecEnv`` of an environment that is vectorized already.
+    """Convert an already vectorized environment to a ``VecEnv``.
 
-    It takes Gymnasium's ``CartPoleVectorEnv``, ale-py's ``AtariVectorEnv``, an EnvPool in its
-    Gymnasium form, and any ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is
+    It supports Gymnasium's ``CartPoleVectorEnv``, ale-py's ``AtariVectorEnv``, an EnvPool in
+    its Gymnasium form, and any ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is
     ``SAME_STEP`` (with ``final_obs``) or ``DISABLED`` (with ``reset_mask``).
 
-    Such environments draw their random numbers in ways of their own. What one of them cannot do
-    (seeds for each environment, resets of some, ``call`` and its like) raises a
-    :class:`NotImplementedError` that says why, and changes nothing.
+    These environments generate random numbers in their own way. Operations that one of them does
+    not support (such as one seed per environment, partial resets or ``call``) raise
+    :class:`NotImplementedError` with the reason, and change nothing.
 
     Args:
-        vector_env: the environment; it is closed with the ``VecEnv``.
-        seed: the first ``reset`` without a seed is then one with this.
-        copy: whether the arrays returned belong to the caller; otherwise they are read-only views
-            that the next step overwrites.
-        check_actions: whether every action is checked to be in its space.
+        vector_env: the vectorized environment; closing the ``VecEnv`` closes it too.
+        seed: seed of the first ``reset``, if that call has none.
+        copy: return copies of the arrays. If False, they are read-only views that the next step
+            overwrites.
+        check_actions: check that every action is in the action space.
 
     Raises:
-        TypeError: it is no vector environment, or a wrapper of one.
-        ValueError: it has no way of giving ``reset_obs``.
+        TypeError: ``vector_env`` is not a vectorized environment, or is a wrapper of one.
+        ValueError: ``vector_env`` cannot provide ``reset_obs``.
 
     Example:
         >>> import gymnasium
@@ -95,24 +95,25 @@ def make_native(
     check_actions: bool = False,
     **kwargs: Any,
 ) -> NativeVecEnv:
-    """Makes a ``VecEnv`` of an environment's own vectorized form.
+    """Make a ``VecEnv`` from an environment's own vectorized implementation.
 
     Args:
-        env_id: as ``gymnasium.make_vec`` takes it.
-        num_envs: how many environments.
+        env_id: an id or spec, as for ``gymnasium.make_vec``.
+        num_envs: number of environments.
         seed: as for :func:`from_gymnasium`.
         copy: as for :func:`from_gymnasium`.
         check_actions: as for :func:`from_gymnasium`.
-        **kwargs: for the environment.
+        **kwargs: arguments for the environment.
 
     Raises:
-        ValueError: the environment has no vectorized form, or one that cannot give ``reset_obs``.
+        ValueError: the environment has no vectorized implementation, or one that cannot provide
+            ``reset_obs``.
     """
     spec = env_id if isinstance(env_id, EnvSpec) else gymnasium.spec(env_id)
     if spec.vector_entry_point is None:
         raise ValueError(
-            f"{spec.id} has no vectorized form of its own (no vector_entry_point is registered): "
-            "step copies of it with DummyVecEnv or SubprocVecEnv"
+            f"{spec.id} has no vectorized implementation (no vector_entry_point is registered); "
+            "use backend 'dummy' or 'subproc' instead"
         )
     vector_env = gymnasium.make_vec(
         env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs
@@ -125,13 +126,13 @@ def make_native(
 
 
 class NativeVecEnv(GroupedVecEnv):
-    """An engine as a vector environment; see :func:`from_gymnasium`.
+    """A vectorized environment around an engine; see :func:`from_gymnasium`.
 
     Args:
         engine: steps the environments.
-        seed: of the first reset that is given none.
-        copy: whether the arrays returned belong to the caller.
-        check_actions: whether every action is checked to be in its space.
+        seed: seed of the first reset, if that call has none.
+        copy: return copies of the arrays.
+        check_actions: check that every action is in the action space.
     """
 
     def __init__(
@@ -147,7 +148,10 @@ class NativeVecEnv(GroupedVecEnv):
         arrays = StepArrays.allocate(*spaces, engine.num_envs)
         for name, rows in (("observation", arrays.observations), ("action", arrays.actions)):
             if rows.objects:
-                raise ValueError(f"the {name} space {rows.layout.space} does not fit arrays")
+                raise ValueError(
+                    f"{name} space: expected one whose values can be stored in NumPy arrays, got "
+                    f"{rows.layout.space}"
+                )
         self._engine = engine
         self._pending_seed = seed
         driver = NativeDriver(engine, arrays)
@@ -156,7 +160,7 @@ class NativeVecEnv(GroupedVecEnv):
 
     @property
     def vector_env(self) -> Any:
-        """The environment that steps all of them."""
+        """The underlying vectorized environment."""
         return self._engine.env
 
     def reset(
@@ -166,10 +170,10 @@ class NativeVecEnv(GroupedVecEnv):
         options: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> tuple[Any, StepInfos]:
-        """See ``VecEnv``.
+        """Reset all or some environments; see ``VecEnv.reset``.
 
         Raises:
-            NotImplementedError: the environment cannot reset like this; says why.
+            NotImplementedError: the underlying environment does not support these arguments.
         """
         if seed is None and env_ids is None:
             seed = self._pending_seed
@@ -179,14 +183,7 @@ class NativeVecEnv(GroupedVecEnv):
 
 
 class EngineGroup(Groups):
-    """All environments of an engine.
-
-    Args:
-        engine: the engine.
-        driver: of the engine.
-        description: of the environments.
-        arrays: what it steps into.
-    """
+    """The single group that holds all environments of an engine."""
 
     def __init__(
         self,
@@ -203,16 +200,11 @@ class EngineGroup(Groups):
         try:
             self._engine.close()
         except Exception:
-            logger.warning("an environment did not close", exc_info=True)
+            logger.warning("closing %s failed", self._engine.name, exc_info=True)
 
 
 class NativeInfoCollector(InfoCollector):
-    """Makes infos of what an engine left behind, without a look at single environments.
-
-    Args:
-        driver: of the engine.
-        arrays: what it steps into.
-    """
+    """Collects an engine's infos without building dicts per environment."""
 
     def __init__(self, driver: NativeDriver, arrays: StepArrays) -> None:
         super().__init__([driver], arrays)
@@ -230,15 +222,9 @@ class NativeInfoCollector(InfoCollector):
 
 
 class NativeDriver(LocalDriver):
-    """All environments of an engine.
+    """Driver of an engine's environments.
 
-    Args:
-        engine: the engine.
-        arrays: what it steps into.
-
-    Attributes:
-        rests: by environment, what does not fit the columns of an info, and the same for the infos
-            of the resets.
+    ``rests`` holds the step's and the resets' infos that do not fit into columns.
     """
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:
@@ -251,7 +237,7 @@ class NativeDriver(LocalDriver):
         self._infos = BulkInfoWriter(arrays.infos)
         self._infos.write("episode_step", NUMBER_KINDS[int], 0)
         self._infos.write("episode_score", NUMBER_KINDS[float], 0.0)
-        # Counted where the infos are taken from.
+        # Views of the info columns: steps and scores are counted in place.
         self._steps = arrays.infos.cells.view(np.int64)[0]
         self._scores, self._score_kinds = arrays.infos.cells[1], arrays.infos.kinds[1]
         self._score_kind = int(self._score_kinds[0])
@@ -261,16 +247,11 @@ class NativeDriver(LocalDriver):
         self._ended = self._every[:0]
         self._outcomes = OutcomeBuilder(self._infos, self._reset_infos)
         self._clock = StepClock(engine.num_envs)
-        # What the engine's last step gave, and the number that was asked under.
+        # The engine's last step and its request number, for a retry after an interrupt.
         self._stepped: EngineStep
         self._number = -1
 
     def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
-        """See :class:`~xuance_envs.engine.driver.Driver`.
-
-        Raises:
-            NotImplementedError: the engine cannot do it.
-        """
         if command == "reset":
             resets: Sequence[Reset] = arguments[0]
             seeds = [seed for _, seed, _ in resets]
@@ -280,13 +261,13 @@ class NativeDriver(LocalDriver):
             raise StateError(
                 0,
                 "save_state",
-                f"{self._engine.name} steps all environments at once and gives no state of them to "
-                "Python: expected environments of their own, as DummyVecEnv and SubprocVecEnv have",
+                f"{self._engine.name} does not expose the states of its environments; use "
+                "DummyVecEnv or SubprocVecEnv to save and load states",
             )
         elif command != "render":
             raise NotImplementedError(
-                f"{command} reaches into single environments, and {self._engine.name} has none: it "
-                "steps all of them at once"
+                f"{command} needs single environments, but {self._engine.name} steps all of them "
+                "in one call"
             )
         return super().pack(command, *arguments)
 
@@ -299,11 +280,12 @@ class NativeDriver(LocalDriver):
         except NotImplementedError:
             raise
         except Exception as error:
-            reason = f"{describe_error(error)} (in {self._engine.name}, of them all)"
+            reason = (
+                f"{describe_error(error)} (in {self._engine.name}, which steps all environments)"
+            )
             raise EnvError(0, command, reason, traceback_of(error)) from error
 
     def times(self) -> StepTimes:
-        """See :class:`~xuance_envs.engine.driver.Driver`; no environment is timed by itself."""
         times = StepTimes.read(self._clock.memory)
         return replace(times, slowest=None, slowest_time=np.nan)
 
@@ -312,7 +294,7 @@ class NativeDriver(LocalDriver):
     def _step(self, _: None, number: int) -> Outcome:
         began = perf_counter()
         arrays = self._arrays
-        if self._number != number:  # else an interrupt came after it had been
+        if self._number != number:  # otherwise a retry: an interrupt came after the engine's step
             self._outcomes.begin()
             flat = arrays.actions.flat
             actions = arrays.actions.as_batch() if flat is None else flat
@@ -336,7 +318,7 @@ class NativeDriver(LocalDriver):
         return self._outcomes.outcome(has_ends)
 
     def _count(self, step: EngineStep) -> EngineStep:
-        """Adds a step to the episodes' lengths and scores."""
+        """Add a step to the episodes' lengths and scores."""
         if len(self._ended):
             self._steps[self._ended] = 0
             self._scores[self._ended] = 0
@@ -370,12 +352,13 @@ class NativeDriver(LocalDriver):
     def _render(self, places: Sequence[int], mode: str | None) -> list[Any]:
         if mode is not None and mode != self._engine.env.render_mode:
             raise NotImplementedError(
-                f"{self._engine.name} was made with render_mode={self._engine.env.render_mode!r}"
+                f"render: expected mode {self._engine.env.render_mode!r}, the render_mode of "
+                f"{self._engine.name}, got {mode!r}"
             )
         return self._engine.render(places)
 
     def _write(self, writer: BulkInfoWriter, infos: Infos, envs: NDArray[np.intp]) -> LazyRowExtras:
-        """Writes an engine's infos into columns; returns what does not fit them."""
+        """Write an engine's infos into columns; return those that do not fit."""
         at: Any = ALL_ENVS if len(envs) == self.hi else envs
         rests = {}
         for key, part in infos.items():
@@ -388,7 +371,6 @@ class NativeDriver(LocalDriver):
 
 
 def store(rows: SpaceRows, batch: Any, envs: NDArray[np.intp]) -> None:
-    """Stores a batch of values of some environments, or all."""
     flat = rows.flat
     every = len(envs) == len(rows)
     if flat is not None and type(batch) is np.ndarray and batch.dtype == flat.dtype:
@@ -401,7 +383,7 @@ def store(rows: SpaceRows, batch: Any, envs: NDArray[np.intp]) -> None:
 
 
 def _row_kind(part: NDArray[Any]) -> Kind | None:
-    """What the rows of an array are in the dicts of infos; None for what may not be in a column."""
+    """Return the column kind of an array's rows; None if they cannot be in a column."""
     if part.ndim == 1:
         return NUMBER_KINDS.get(part.dtype.type)
     return kind_of(part[0].copy()) if part.ndim else None

@@ -1,4 +1,4 @@
-"""Batches of observations and of infos that engines return, taken apart and put together."""
+"""Helpers for the batches of observations and infos that engines return."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Envs", "Infos", "array_rows_of", "rows_of", "with_final_infos", "with_last"]
-
 Infos = Mapping[str, Any]
-"""Arrays by key, as Gymnasium's vector environments give them."""
 
 Envs = NDArray[np.intp]
-"""Some environments, ascending."""
+"""Ascending indices."""
 
 
 def rows_of(batch: Any, rows: Any) -> Any:
-    """Some rows of a batch, of whatever structure."""
+    """Return some rows of an array, or of each array in dicts and tuples."""
     if isinstance(batch, dict):
         return {key: rows_of(part, rows) for key, part in batch.items()}
     if isinstance(batch, tuple):
@@ -27,12 +24,11 @@ def rows_of(batch: Any, rows: Any) -> Any:
 
 
 def array_rows_of(infos: Infos, rows: Envs) -> Infos:
-    """Some environments' infos, as far as they are arrays."""
     return {key: part[rows] for key, part in infos.items() if isinstance(part, np.ndarray)}
 
 
 def with_last(batch: Any, envs: Envs, last: Any) -> Any:
-    """A batch with the last observations in the rows of some environments."""
+    """Return the batch with the last observations in the rows of some environments."""
     if isinstance(batch, dict):
         return {key: with_last(part, envs, _part(last, key, envs)) for key, part in batch.items()}
     if isinstance(batch, tuple):
@@ -47,14 +43,14 @@ def with_last(batch: Any, envs: Envs, last: Any) -> Any:
 
 
 def _part(last: Any, key: Any, envs: Envs) -> Any:
-    """The same part of each last observation: of a batch, or of an array of observations."""
+    """Return one entry of each last observation: of a batch, or of an array of observations."""
     if isinstance(last, dict | tuple):
         return last[key]
     return {env: last[env][key] for env in envs.tolist()}
 
 
 def with_final_infos(infos: Infos, final_info: Infos, ended: Envs) -> Infos:
-    """The infos of the step, those of ended episodes from where they are kept."""
+    """Return the step's infos, with those of ended episodes taken from ``final_info``."""
     combined: dict[str, Any] = {}
     for key, part in infos.items():
         if not key.startswith("_") and isinstance(part, np.ndarray):

@@ -1,8 +1,7 @@
-"""Environments that are vectorized already, each behind the same few calls.
+"""Engines: environments that are already vectorized, behind a common interface.
 
-An engine steps all of its environments in one call, in NumPy or C++. What differs is how an
-environment whose episode ended is given its next one within the step, and how environments are
-reset and seeded; each class here knows one way of doing so.
+Each class implements one way of starting the next episode within the step in which an episode
+ended, of resetting environments and of seeding them.
 """
 
 from __future__ import annotations
@@ -27,15 +26,11 @@ from xuance_envs.compat.native_batches import (
 )
 from xuance_envs.engine.group.single_env import EnvDescription
 
-__all__ = ["EngineStep", "NativeEngine", "make_engine"]
-
 _CARTPOLE = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
 _ATARI = "ale_py.vector_env.AtariVectorEnv"
 
 
 class EngineStep:
-    """What came of one step of an engine."""
-
     __slots__ = (
         "ended",
         "infos",
@@ -55,15 +50,12 @@ class EngineStep:
 
 
 class NativeEngine(ABC):
-    """A vectorized environment as an engine."""
-
     def __init__(self, env: Any) -> None:
         self.env = env
         self.name = type(env).__name__
         self.num_envs: int = env.num_envs
 
     def describe(self) -> EnvDescription:
-        """Describes one of its environments."""
         limit = getattr(self.env, "max_episode_steps", None)
         if limit is None:
             limit = getattr(getattr(self.env, "spec", None), "max_episode_steps", None)
@@ -76,42 +68,41 @@ class NativeEngine(ABC):
         )
 
     def single_space(self, name: str) -> Space[Any]:
-        """The space of one environment."""
         space: Space[Any] = getattr(self.env, f"single_{name}")
         return space
 
     @abstractmethod
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
-        """Raises a NotImplementedError if it cannot reset like this, and says why."""
+        """Raise a NotImplementedError if the engine does not support such a reset."""
 
     @abstractmethod
     def reset(self, seeds: Sequence[int | None], options: Any) -> tuple[Any, Infos]:
-        """Resets all environments."""
+        pass
 
     @abstractmethod
     def reset_some(self, envs: Envs, seeds: Sequence[int | None]) -> tuple[Any, Infos]:
-        """Resets some environments; returns their observations and infos."""
+        """Reset some environments; return their observations and infos."""
 
     def step(self, actions: Any) -> EngineStep:
-        """Steps all environments, and begins the next episode where one ended."""
+        """Step all environments and start the next episode of those that ended."""
         step = EngineStep(self.env.step(actions))
         if len(step.ended):
             self.start_next_episodes(step)
         return step
 
     def start_next_episodes(self, step: EngineStep) -> None:
-        """Begins the next episodes, if the step has not."""
+        """Start the next episodes, unless the environment has done so in the step."""
         step.reset_observations, step.reset_infos = self.reset_some(step.ended, _UNSEEDED)
 
     def render(self, places: Sequence[int]) -> list[Any]:
-        """Frames of some environments."""
         frames = self.env.render()
         if frames is None:
-            raise NotImplementedError(f"{self.name} was made without a render_mode")
+            raise NotImplementedError(
+                f"render: {self.name} was made without a render_mode; make it with one"
+            )
         return [frames[place] for place in places]
 
     def close(self) -> None:
-        """Closes the environment."""
         self.env.close()
 
 
@@ -119,10 +110,10 @@ _UNSEEDED: Sequence[int | None] = ()
 
 
 class CartPoleEngine(NativeEngine):
-    """Gymnasium's ``CartPoleVectorEnv``: one array of states, one generator for all.
+    """Gymnasium's ``CartPoleVectorEnv``: one state array and one generator for all.
 
-    It resets what ended in the next step, and has no way of being asked to earlier; but its state
-    is public, so the next episodes can be begun in its own way within the step.
+    It resets ended episodes only in the next step. Its state is public, so the engine starts the
+    next episodes within the step, as the environment would.
     """
 
     @override
@@ -131,12 +122,12 @@ class CartPoleEngine(NativeEngine):
         if part and (seeded or options):
             raise NotImplementedError(
                 "CartPoleVectorEnv has one generator and one set of bounds for all environments: "
-                "some of them can only be reset without seed and options"
+                "reset all of them, or pass neither seed nor options"
             )
         if seeded and not _is_range(seeds):
             raise NotImplementedError(
-                "CartPoleVectorEnv has one generator for all environments: give it an int seed, "
-                "not one for each"
+                "CartPoleVectorEnv has one generator for all environments: use an int seed instead "
+                "of one seed per environment"
             )
 
     @override
@@ -165,13 +156,17 @@ class MaskEngine(NativeEngine):
     @override
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
         if part and not self._takes_mask:
-            raise NotImplementedError(f"{self.name} has no way of resetting some environments")
+            raise NotImplementedError(
+                f"{self.name} cannot reset some of its environments; reset all of them"
+            )
         if part and options:
             raise NotImplementedError(
-                f"{self.name} takes options for all environments only: reset all, or give none"
+                f"{self.name} takes options only when all environments are reset"
             )
         if self._is_atari and len({seed is None for seed in seeds}) > 1:
-            raise NotImplementedError("AtariVectorEnv takes a seed for each environment, or none")
+            raise NotImplementedError(
+                "AtariVectorEnv needs a seed for each environment, or no seeds; some are None"
+            )
 
     @override
     def reset(self, seeds: Sequence[int | None], options: Any) -> tuple[Any, Infos]:
@@ -186,7 +181,7 @@ class MaskEngine(NativeEngine):
         observations, infos = self.env.reset(
             seed=self._seeds(envs, seeds), options={"reset_mask": mask}
         )
-        # ale-py's releases differ in whether they give all observations, or those that are new.
+        # Some ale-py releases return all observations, others only the new ones.
         given = np.asarray(infos["env_id"]) if "env_id" in infos else np.arange(self.num_envs)
         rows = np.searchsorted(given, envs)
         return rows_of(observations, rows), {
@@ -194,7 +189,7 @@ class MaskEngine(NativeEngine):
         }
 
     def _seeds(self, envs: Envs, seeds: Sequence[int | None]) -> Any:
-        """The seeds in the form it takes them."""
+        """Return the seeds in the form that the environment takes."""
         if all([seed is None for seed in seeds]):
             return None
         if self._is_atari:
@@ -208,7 +203,7 @@ class MaskEngine(NativeEngine):
 
 
 class SameStepEngine(MaskEngine):
-    """An environment that resets within the step, and gives last observations in its info."""
+    """An environment that resets within the step and returns last observations in its infos."""
 
     @override
     def start_next_episodes(self, step: EngineStep) -> None:
@@ -217,7 +212,7 @@ class SameStepEngine(MaskEngine):
             last = infos.pop("final_obs")
         except KeyError:
             raise NotImplementedError(
-                f"{self.name} says that it resets within the step, but gives no 'final_obs'"
+                f"{self.name} has autoreset_mode SAME_STEP, but its infos have no 'final_obs'"
             ) from None
         final_info = infos.pop("final_info", {})
         for key in ("_final_obs", "_final_info"):
@@ -241,7 +236,7 @@ class EnvPoolEngine(NativeEngine):
     def describe(self) -> EnvDescription:
         limit = self.env.config.get("max_episode_steps")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # bounds in float64, of which nobody can make others
+            warnings.simplefilter("ignore")  # float64 bounds, which users cannot change
             spaces = self.env.observation_space, self.env.action_space
         return EnvDescription(
             *spaces,
@@ -254,8 +249,8 @@ class EnvPoolEngine(NativeEngine):
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
         if any([seed is not None for seed in seeds]):
             raise NotImplementedError(
-                "EnvPool takes its seed when it is made, envpool.make(..., seed=...), and none "
-                "in reset"
+                "EnvPool takes no seed in reset; pass it when it is made: envpool.make(..., "
+                "seed=...)"
             )
         if options:
             raise NotImplementedError("EnvPool takes no options in reset")
@@ -278,7 +273,6 @@ class EnvPoolEngine(NativeEngine):
 
 
 def make_engine(env: Any) -> NativeEngine:
-    """The engine for an environment."""
     kinds = _class_names(env)
     if any([kind.startswith("envpool.") for kind in kinds]):
         return _envpool(env)
@@ -286,14 +280,16 @@ def make_engine(env: Any) -> NativeEngine:
         raise TypeError(f"expected a gymnasium.vector.VectorEnv or an EnvPool, got {env!r}")
     if env.unwrapped is not env:
         raise TypeError(
-            f"expected a bare vector environment, got the wrapper {env}: steps have to be taken "
-            "from the environment itself; wrap what from_gymnasium returns, with to_gymnasium"
+            f"expected an unwrapped vector environment, got the wrapper {env}: pass env.unwrapped, "
+            "then wrap to_gymnasium(from_gymnasium(env.unwrapped))"
         )
     if _CARTPOLE in kinds:
         return CartPoleEngine(env)
     if getattr(env, "batch_size", env.num_envs) != env.num_envs:
-        raise ValueError(f"{env} steps only some environments at a time: give it no batch_size")
-    # ale-py writes its mode into metadata that all classes share: its own attribute is right.
+        raise ValueError(
+            f"{env} steps only some environments at a time: make it without batch_size"
+        )
+    # ale-py writes its mode into metadata shared by all instances; the attribute is correct.
     mode = getattr(env, "autoreset_mode", env.metadata.get("autoreset_mode"))
     mode = AutoresetMode(mode) if mode is not None else None
     if mode is AutoresetMode.SAME_STEP:
@@ -304,9 +300,8 @@ def make_engine(env: Any) -> NativeEngine:
     if mode is AutoresetMode.DISABLED:
         return MaskEngine(env)
     raise ValueError(
-        f"{env} resets an environment in the step after the one that ended its episode, so it "
-        "cannot give reset_obs: make it with autoreset_mode=AutoresetMode.SAME_STEP or DISABLED, "
-        "if it has that"
+        f"{env} resets an environment in the step after its episode ended, so it cannot provide "
+        "reset_obs: make it with autoreset_mode=AutoresetMode.SAME_STEP or DISABLED, if it has them"
     )
 
 
@@ -322,12 +317,15 @@ def _envpool(env: Any) -> NativeEngine:
             "EnvPool steps only some environments at a time: make it without batch_size"
         )
     if config.get("max_num_players", 1) != 1:
-        raise ValueError("environments for several players are not supported")
+        raise ValueError(
+            "EnvPool: expected an environment with one player, got max_num_players="
+            f"{config['max_num_players']}"
+        )
     return EnvPoolEngine(env)
 
 
 def _class_names(env: Any) -> list[str]:
-    """The names of its classes; to look at them so imports nothing."""
+    """Return the names of the environment's classes, which can be compared without imports."""
     return [f"{kind.__module__}.{kind.__qualname__}" for kind in type(env).__mro__]
 
 

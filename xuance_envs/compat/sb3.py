@@ -1,7 +1,7 @@
-"""Stable-Baselines3's vector environments over these groups: change the import, and nothing else.
+"""Drop-in replacements for Stable-Baselines3's vectorized environments: only the import changes.
 
-Both classes derive from Stable-Baselines3's own of the same name. What differs is listed in the
-documentation, under "Coming from Stable-Baselines3".
+Both classes derive from Stable-Baselines3's classes of the same name. The documentation lists the
+differences under "Coming from Stable-Baselines3".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BaseSB3VecEnv = sb3.VecEnv
 
 
 class _SB3StatesMixin(StatesMixin):
-    """Saves and loads what Stable-Baselines3 keeps of each environment, too."""
+    """Saves and loads also the per-environment state of Stable-Baselines3's classes."""
 
     _name = "sb3"
     _stepper: Stepper
@@ -76,7 +76,7 @@ class _SB3StatesMixin(StatesMixin):
 
 
 class DummyVecEnv(_SB3StatesMixin, sb3.DummyVecEnv):
-    """Many environments in this process, as Stable-Baselines3's ``DummyVecEnv``.
+    """Environments in this process; replaces Stable-Baselines3's ``DummyVecEnv``.
 
     Args:
         env_fns: callables that make one environment each.
@@ -104,22 +104,22 @@ class DummyVecEnv(_SB3StatesMixin, sb3.DummyVecEnv):
         except BaseException:
             self._stepper.close()
             raise
-        # What the environments write into, as theirs.
+        # Expose the stepper's observation arrays, as Stable-Baselines3 exposes its buffers.
         self.buf_obs = OrderedDict(
             zip(self.keys, self._stepper.arrays.observations.parts, strict=True)
         )
 
     def step_wait(self) -> Any:
-        """Steps all environments with the actions of ``step_async``.
+        """Step all environments with the actions of ``step_async``.
 
         Returns:
             Observations, rewards ``(num_envs,)`` float32, dones ``(num_envs,)`` bool, and a list of
-            info dicts. Where an episode ended, the observation is the first one of the next, and
-            the last one is ``infos[i]["terminal_observation"]``.
+            info dicts. Where an episode ended, the observation is the first one of the next
+            episode, and the last one is ``infos[i]["terminal_observation"]``.
         """
         actions: Any = self.actions
         if isinstance(actions, _BATCHES) and len(actions) > self.num_envs:
-            actions = actions[: self.num_envs]  # theirs takes as many as it has environments
+            actions = actions[: self.num_envs]  # Stable-Baselines3 ignores surplus actions
         self._stepper.start_step(actions)
         step = raise_original(self._stepper.finish_step)
         dones, infos = ends_and_infos(self._stepper, step, self.reset_infos)
@@ -128,14 +128,14 @@ class DummyVecEnv(_SB3StatesMixin, sb3.DummyVecEnv):
         return self._batch(), self.buf_rews.copy(), dones, infos
 
     def reset(self) -> Any:
-        """Resets all environments, with the seeds and options that were set; the observations."""
+        """Reset all environments with the seeds and options set earlier; return observations."""
         self.reset_infos = reset_all(self._stepper, self._seeds, self._options)
         self._reset_seeds()
         self._reset_options()
         return self._batch()
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Close the environments."""
         self._stepper.close()
 
     def _batch(self) -> Any:
@@ -144,20 +144,21 @@ class DummyVecEnv(_SB3StatesMixin, sb3.DummyVecEnv):
 
 
 class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
-    """Many environments in worker processes, as Stable-Baselines3's ``SubprocVecEnv``.
+    """Environments in worker processes; replaces Stable-Baselines3's ``SubprocVecEnv``.
 
-    Stable-Baselines3 starts a process for each environment; here a worker steps a share of them,
-    and there is one worker per CPU unless told otherwise.
+    Stable-Baselines3 starts one process per environment. Here each worker steps several
+    environments, and there is one worker per CPU by default.
 
     Args:
         env_fns: callables that make one environment each.
-        start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``; None is the first where the
-            system has it, else the second.
-        **ours: as :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` takes them:
-            ``in_series``, ``caller_steps``, ``worker_threads`` and so on.
+        start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``. None is ``"forkserver"`` where
+            the system supports it, else ``"spawn"``.
+        **options: further arguments of
+            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`: ``in_series``,
+            ``caller_steps``, ``worker_threads`` and so on.
 
     Raises:
-        ValueError: there is no such start method.
+        ValueError: the start method is unknown.
 
     Example:
         >>> import gymnasium
@@ -170,26 +171,26 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
         >>> envs.close()
     """
 
-    # Makes what environments' action_masks() returned of an array of bools.
+    # Converts bool arrays to the form that the environments' action_masks() returned.
     _convert_masks: Callable[[NDArray[np.bool_]], Any]
 
     def __init__(
         self,
         env_fns: Iterable[Callable[[], Any]],
         start_method: str | None = None,
-        **ours: Any,
+        **options: Any,
     ) -> None:
         self.closed = False
         if start_method is None:
             methods = multiprocessing.get_all_start_methods()
             start_method = "forkserver" if "forkserver" in methods else "spawn"
-        multiprocessing.get_context(start_method)  # says what is wrong with it
+        multiprocessing.get_context(start_method)  # raises for an unknown method
         specs = custom_registrations(gymnasium.registry.values())
         functions = [
             RegisteringEnvFn(env_functions.SB3EnvFn(function), specs) for function in env_fns
         ]
         self._stepper: ProcessStepper = raise_original(
-            lambda: ProcessStepper(functions, Autoreset.SAME_STEP, context=start_method, **ours)
+            lambda: ProcessStepper(functions, Autoreset.SAME_STEP, context=start_method, **options)
         )
         try:
             sb3.VecEnv.__init__(
@@ -203,26 +204,26 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
             raise
 
     @property
-    def waiting(self) -> bool:  # type: ignore[override]  # a plain attribute in theirs
-        """Whether a step is pending."""
+    def waiting(self) -> bool:  # type: ignore[override]  # an attribute in Stable-Baselines3
+        """True while a step is pending."""
         return self._stepper.waiting
 
     @property
-    def processes(self) -> list[Any]:  # type: ignore[override]  # a plain attribute in theirs
-        """The worker processes, of which there are fewer than environments; none once closed."""
+    def processes(self) -> list[Any]:  # type: ignore[override]  # likewise
+        """The worker processes, usually fewer than environments; empty once closed."""
         return self._stepper.processes
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step of all environments."""
+        """Start a step of all environments."""
         self._stepper.start_step(actions)
 
     def step_wait(self) -> Any:
-        """Waits for the step.
+        """Finish the step.
 
         Returns:
             Observations, rewards ``(num_envs,)`` float64, dones ``(num_envs,)`` bool, and a tuple
-            of info dicts. Where an episode ended, the observation is the first one of the next,
-            and the last one is ``infos[i]["terminal_observation"]``.
+            of info dicts. Where an episode ended, the observation is the first one of the next
+            episode, and the last one is ``infos[i]["terminal_observation"]``.
         """
         stepper = self._stepper
         step = raise_original(stepper.finish_step)
@@ -231,19 +232,19 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
         return arrays.observations.copy(), arrays.rewards.copy(), dones, tuple(infos)
 
     def reset(self) -> Any:
-        """Resets all environments, with the seeds and options that were set; the observations."""
+        """Reset all environments with the seeds and options set earlier; return observations."""
         self.reset_infos = reset_all(self._stepper, self._seeds, self._options)
         self._reset_seeds()
         self._reset_options()
         return self._stepper.arrays.observations.copy()
 
     def close(self) -> None:
-        """Closes the environments, and ends the workers."""
+        """Close the environments and end the workers."""
         self.closed = True
         self._stepper.close()
 
     def get_images(self) -> Sequence[Any]:
-        """A frame of each environment, None each if they do not render arrays."""
+        """Return a frame of each environment; None unless the render mode is ``"rgb_array"``."""
         if self.render_mode != "rgb_array":
             warnings.warn(
                 f"The render mode is {self.render_mode}, but this method assumes it is "
@@ -254,43 +255,43 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
         return self._stepper.render()
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether all environments have an attribute."""
+        """Return whether all environments have an attribute."""
         return all(self._apply(None, env_functions.has_wrapper_attr, attr_name))
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """An attribute of some environments, wherever in their wrappers it is."""
+        """Return an attribute of some environments, from the outermost wrapper that has it."""
         return self._apply(indices, env_functions.get_wrapper_attr, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Sets an attribute of some environments, on the outermost wrapper."""
+        """Set an attribute of some environments, on the outermost wrapper."""
         self._apply(indices, env_functions.set_own_attr, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Calls a method of some environments, wherever in their wrappers it is.
+        """Call a method of some environments, on the outermost wrapper that has it.
 
-        Masks of actions, which sb3-contrib asks for at each step, come with the steps from the
-        second time on.
+        sb3-contrib requests action masks in each step. From the second request on, they arrive
+        with the steps.
         """
         masks_of_all = (
             method_name == MASK_METHOD and indices is None and not (method_args or method_kwargs)
         )
-        if masks_of_all and (said := self._stepper.masks_from_method()) is not None:
-            return [self._convert_masks(mask) for mask in said]
+        if masks_of_all and (masks := self._stepper.masks_from_method()) is not None:
+            return [self._convert_masks(mask) for mask in masks]
         results = self._apply(
             indices, env_functions.call_method, method_name, method_args, method_kwargs
         )
         rows = self._stepper.arrays.masks
         if masks_of_all and rows is not None and rows.flat is not None:
-            form = mask_converter(results, rows.flat.shape[1])
-            if form is not None:
-                self._convert_masks = form
+            converter = mask_converter(results, rows.flat.shape[1])
+            if converter is not None:
+                self._convert_masks = converter
                 self._stepper.watch_masks()
         return results
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
-        """Whether some environments are wrapped in a wrapper of this class."""
+        """Return, for some environments, whether one of their wrappers is of this class."""
         wrapper = wrapper_class.__module__, wrapper_class.__qualname__
         return self._apply(indices, env_functions.is_wrapped, wrapper)
 
@@ -301,15 +302,15 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
 
 
 def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:
-    """What makes the masks that environments returned of arrays of bools.
+    """Return a function that converts bool arrays to the form in which environments return masks.
 
     Args:
-        masks: of all environments.
-        width: the length of one.
+        masks: the masks of all environments.
+        width: number of actions in a mask.
 
     Returns:
-        A function, or None if they are neither lists of bools nor arrays of zeros and ones, all of
-        one kind.
+        The function, or None unless all masks are lists of bools, or arrays of zeros and ones of
+        one dtype.
     """
     first = masks[0]
     if type(first) is list:
@@ -328,17 +329,18 @@ def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.boo
 def ends_and_infos(
     stepper: Stepper, step: FinishedStep, reset_infos: list[dict[str, Any]]
 ) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
-    """The flags and infos of a step, as Stable-Baselines3 has them.
+    """Return the dones and infos of a step in Stable-Baselines3's form.
+
+    Where episodes ended, the stepper's observations become the first ones of the next episodes.
 
     Args:
-        stepper: has been stepped; where episodes ended, its observations become the first ones of
-            the next.
-        step: what came of it.
-        reset_infos: by environment, the info of its last reset, which is brought up to date.
+        stepper: the stepper after its step.
+        step: the finished step.
+        reset_infos: the info of each environment's last reset; updated here.
     """
     arrays = stepper.arrays
-    limits = (arrays.truncated & ~arrays.terminated).tolist()
-    infos = step.infos.dicts(np.arange(stepper.num_envs), TRUNCATED_KEY, limits)
+    only_truncated = (arrays.truncated & ~arrays.terminated).tolist()
+    infos = step.infos.dicts(np.arange(stepper.num_envs), TRUNCATED_KEY, only_truncated)
     if step.envs is not None and step.reset_infos is not None:
         final = take_final(stepper, step.envs)
         for row, env in enumerate(step.envs.tolist()):
@@ -352,7 +354,7 @@ def reset_all(
     seeds: Sequence[int | None],
     options: Sequence[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Resets all environments, each with its seed and options; their infos."""
+    """Reset all environments, each with its seed and options; return their infos."""
     given = [each or None for each in options]
     raise_original(stepper.start_reset, range(stepper.num_envs), seeds, given)
     infos: InfoBatch = raise_original(stepper.finish_reset)

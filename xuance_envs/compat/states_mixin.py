@@ -1,4 +1,4 @@
-"""States of environments behind other libraries' interfaces."""
+"""Saving and loading states through other libraries' interfaces."""
 
 from __future__ import annotations
 
@@ -16,26 +16,38 @@ from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
 from xuance_envs.vector_envs.last_results import checked_clones
 
-__all__ = ["StatesMixin"]
-
 
 class StatesMixin:
-    """Saves and loads the environments of a :class:`~xuance_envs.compat.stepping.Stepper`.
+    """Saves and loads the states of a :class:`~xuance_envs.compat.stepping.Stepper`'s environments.
 
-    The methods mean what those of :class:`~xuance_envs.vector_envs.vector_env.VecEnv` mean; what
-    they return has the form that the library's ``reset`` gives it.
+    The methods correspond to those of :class:`~xuance_envs.vector_envs.vector_env.VecEnv`; results
+    have the form of the library's ``reset``.
     """
 
     num_envs: int
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+        """Save the states of all or some environments.
+
+        Args:
+            env_ids: the environments to save; None for all.
+
+        Returns:
+            The states, as from :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`.
+        """
         stepper = self._idle_stepper("save_state")
         ids = checked_env_ids(env_ids, self.num_envs)
         state = stepper.save_state(ids)
         return state.adding(self._name, [self._interface_state(env) for env in ids])
 
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> tuple[Any, Any]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
+        """Load saved states into all or some environments.
+
+        See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
+
+        Args:
+            state: the saved states, one per environment.
+            env_ids: the environments to load them into, in this order; None for all.
 
         Returns:
             All environments' observations, and the infos of those that were loaded.
@@ -56,7 +68,14 @@ class StatesMixin:
         *,
         fork_rng: bool = False,
     ) -> tuple[Any, Any]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`.
+        """Copy the states of some environments to others.
+
+        See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`.
+
+        Args:
+            src_ids: source environments: one for all targets, or one per target.
+            dst_ids: target environments.
+            fork_rng: give each target random streams of its own instead of its source's.
 
         Returns:
             As :meth:`load_state`.
@@ -74,19 +93,19 @@ class StatesMixin:
         return self._reset_result(infos, np.array(ids, dtype=np.intp))
 
     _name = "compat"
-    """Under which an interface's own state is kept."""
+    """Key of the interface's own state in the saved states."""
 
     def _idle_stepper(self, what: str) -> Stepper:
-        """The stepper, if it can be asked now."""
+        """Return the stepper if no call is pending, else raise the library's error."""
         raise NotImplementedError
 
     def _reset_result(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, Any]:
-        """What is returned when some environments were loaded."""
+        """Return observations and infos after a load, in the form of the library's ``reset``."""
         raise NotImplementedError
 
     def _interface_state(self, env: int) -> Any:
-        """What the interface itself keeps of an environment."""
+        """Return the interface's own state of an environment."""
         return None
 
     def _set_interface_state(self, env: int, state: Any) -> None:
-        """Puts it back."""
+        """Set the interface's own state of an environment."""

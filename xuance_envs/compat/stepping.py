@@ -1,8 +1,7 @@
-"""Vector environments whose steps are taken in parts, for interfaces that put them together anew.
+"""Vectorized environments without a result format, for adapters to other libraries.
 
-What :class:`~xuance_envs.vector_envs.vector_env.VecEnv` returns is one way of showing a step. These
-classes start groups, wait for them and check states with its code, and leave what came of a step
-where the groups put it: in the arrays, and in columns of infos.
+Steppers share the code of :class:`~xuance_envs.vector_envs.vector_env.VecEnv` for starting groups,
+waiting and checking states, but leave a step's results in the arrays and info columns.
 """
 
 from __future__ import annotations
@@ -28,19 +27,8 @@ from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
-__all__ = [
-    "FinishedStep",
-    "ProcessStepper",
-    "SerialStepper",
-    "Stepper",
-    "original_error",
-    "raise_original",
-]
-
 
 class FinishedStep:
-    """What came of a step besides the arrays."""
-
     __slots__ = ("envs", "infos", "reset_infos")
 
     def __init__(
@@ -52,7 +40,7 @@ class FinishedStep:
 
 
 class Stepper:
-    """Environments whose steps and commands are started, and finished, in separate calls."""
+    """Environments whose steps and commands start and finish in separate calls."""
 
     def __init__(self, groups: Groups) -> None:
         self.num_envs = groups.drivers[-1].hi
@@ -67,23 +55,20 @@ class Stepper:
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed."""
         return self._groups.closed
 
     def check_process(self) -> None:
-        """Raises a WrongProcessError in a process forked from the one it belongs to."""
         self._groups.check_process()
 
     @property
     def waiting(self) -> bool:
-        """Whether a step is pending."""
         return self._ledger.stepping
 
     def start_step(self, actions: Any) -> None:
-        """Starts a step; rows of another shape than an action's go to the environments as they are.
+        """Start a step.
 
-        So do numbers for actions that have no axes. Gymnasium and Stable-Baselines3 hand on
-        whatever rows they get.
+        Numeric actions of an unexpected shape, and any numbers for a Box of shape ``()``, go to the
+        environments unchanged, as in Gymnasium and Stable-Baselines3.
         """
         ledger = self._ledger
         if ledger.stepping or ledger.pending or self.closed:
@@ -105,22 +90,21 @@ class Stepper:
         ledger.start_step(packed)
 
     def _unchecked_rows(self, actions: Any) -> list[Any] | None:
-        """A row for each environment, if nothing but their shape can be wrong."""
+        """Return one row per environment if only their shape is unexpected, else None."""
         flat = self.arrays.actions.flat
         if flat is None:
             return None
         try:
             given = np.asarray(actions)
-        except ValueError:  # of several shapes
+        except ValueError:  # rows of different shapes
             return None
         if given.dtype.kind not in "biuf" or given.shape[:1] != flat.shape[:1]:
             return None
         if given.shape == flat.shape and not self._accepts_scalars:
-            return None  # their values are what does not fit
+            return None  # the values are invalid, not the shape
         return list(actions)
 
     def finish_step(self) -> FinishedStep:
-        """Waits for the step that was started."""
         try:
             outcomes = self._ledger.finish_step()
         except Exception:
@@ -135,9 +119,9 @@ class Stepper:
     def start_reset(
         self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
     ) -> None:
-        """Starts to reset some environments, each with its seed and options.
+        """Start resetting some environments, each with its seed and options.
 
-        A step or command that is pending is waited for first, and its result thrown away.
+        A pending step is finished first, and its result discarded.
         """
         self._groups.check_open()
         if self.waiting:
@@ -145,7 +129,7 @@ class Stepper:
         self._ledger.start(self._groups.pack_resets(ids, seeds, options))
 
     def finish_reset(self) -> InfoBatch:
-        """Waits for the reset that was started; the infos of all environments, old ones too."""
+        """Wait for the pending reset; return the infos of all environments, old ones included."""
         try:
             outcomes = self._ledger.finish()
         except Exception:
@@ -156,7 +140,7 @@ class Stepper:
         return infos
 
     def start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-        """Starts to call ``function(env, *arguments)``, with arguments for each environment."""
+        """Start calling ``function(env, *arguments)`` with separate arguments per environment."""
         self._groups.check_idle("call")
         self._ledger.start(
             {
@@ -166,13 +150,12 @@ class Stepper:
         )
 
     def finish_apply(self) -> tuple[Any, ...]:
-        """Waits for the calls that were started; what each returned."""
         answers = self._ledger.finish()
         self._ledger.clear_pending()
         return tuple(value for _, values in answers for value in values)
 
     def apply(self, ids: Sequence[int], function: Callable[..., Any], *args: Any) -> list[Any]:
-        """Calls ``function(env, *args)`` for some environments, in their order."""
+        """Call ``function(env, *args)`` for some environments; return the results in order."""
         self._groups.check_idle("call")
         every = list(dict.fromkeys(ids))
         results = self._groups.run_command(
@@ -182,26 +165,24 @@ class Stepper:
         return [result_of[env] for env in ids]
 
     def masks_from_method(self) -> list[Any] | None:
-        """By environment, the mask of actions that its method gave; None unless all are watched."""
+        """Return all environments' action masks from their method; None unless all are watched."""
         self._groups.check_idle("call")
         return self._groups.masks.from_method()
 
     def watch_masks(self) -> None:
-        """Has all environments asked for their masks by their method, from now on."""
+        """Make the workers call every environment's mask method in each step."""
         self._groups.masks.watch(range(self.num_envs), self._groups.run_command)
 
     def render(self) -> list[Any]:
-        """A frame of each environment."""
         self._groups.check_idle("render")
         return self._groups.run_command("render", range(self.num_envs), lambda _: (None,))
 
     def save_state(self, ids: Sequence[int]) -> EnvStates:
-        """The states of some environments."""
         self._groups.check_idle("save_state")
         return saving.save(self._groups, ids)
 
     def load_state(self, state: EnvStates, ids: Sequence[int]) -> InfoBatch:
-        """Puts states into some environments; the infos of all, old ones too."""
+        """Load states into some environments; return the infos of all, old ones included."""
         self._groups.check_idle("load_state")
         infos, _ = saving.load(self._groups, state, ids, of_all=True).parts
         return infos
@@ -209,28 +190,27 @@ class Stepper:
     def clone_state(
         self, sources: Sequence[int], targets: Sequence[int], fork_rng: bool
     ) -> InfoBatch:
-        """Puts the states of some environments into others; the infos of all."""
+        """Copy states between environments; return the infos of all, old ones included."""
         self._groups.check_idle("clone_state")
         infos, _ = saving.clone(self._groups, sources, targets, fork_rng, of_all=True).parts
         return infos
 
     def ready(self, timeout: float) -> bool:
-        """Waits until what was started is finished, or so many seconds; tells which it was."""
+        """Wait up to ``timeout`` seconds; return whether the pending call is finished."""
         return self._ledger.ready_by(monotonic() + timeout)
 
     def close(self) -> None:
-        """Closes the environments; again, it does nothing."""
         self._groups.close()
 
     def fail(self) -> None:
-        """Deals with an error in a step or a reset."""
+        """Handle an error in a step or a reset."""
         self.close()
 
 
 class SerialStepper(Stepper):
     """Environments in this process.
 
-    An error in a step or reset leaves it usable, as a loop over environments would be.
+    It stays usable after an error in a step or reset, like a loop over environments.
     """
 
     def __init__(self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset) -> None:
@@ -239,7 +219,6 @@ class SerialStepper(Stepper):
 
     @property
     def envs(self) -> list[Any]:
-        """The environments, in a list of their own; empty once closed."""
         return self._local.envs
 
     @override
@@ -248,8 +227,6 @@ class SerialStepper(Stepper):
 
 
 class ProcessStepper(Stepper):
-    """Environments in worker processes."""
-
     def __init__(
         self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset, **options: Any
     ) -> None:
@@ -260,21 +237,20 @@ class ProcessStepper(Stepper):
 
     @property
     def processes(self) -> list[Any]:
-        """The worker processes, none once closed."""
         return [driver.worker.process for driver in self._workers]
 
     def terminate(self) -> None:
-        """Closes without waiting for what the workers are doing."""
+        """Close without waiting for the workers."""
         self._groups.close(close_timeout=0.0)
 
 
 def _first_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
-    """Environment 0's: each library has checks of its own for the others."""
+    """Return environment 0's description; each adapter checks the others itself."""
     return described[0][1]
 
 
 def raise_original(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function, and raises what an environment raised as if nothing were between."""
+    """Call a function; raise an environment's own exception instead of an EnvError."""
     try:
         return function(*args)
     except EnvError as error:
@@ -283,7 +259,7 @@ def raise_original(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def original_error(error: EnvError) -> BaseException:
-    """What to raise for an error where environments' own exceptions are expected."""
+    """Return the exception that the environment itself raised, if it is known."""
     if isinstance(error.__cause__, BadValueError):
         return ValueError(str(error))
     return error if error.__cause__ is None else error.__cause__

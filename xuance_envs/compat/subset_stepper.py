@@ -1,8 +1,7 @@
-"""Steps and commands of some environments, while others may be stepping.
+"""Steps and commands for some environments while others may be stepping.
 
-For interfaces that name the environments of each step. A group is asked for one thing at a time:
-what is sent to one that is at work waits until it has answered, and then its environments step
-together.
+A group handles one request at a time: environments sent to a busy group wait for its reply, then
+step together.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.engine.ledger import is_fatal
 
-__all__ = ["PartialStep", "SubsetStepper"]
-
 
 class PartialStep(NamedTuple):
-    """What came of a step of some environments, in copies."""
+    """Copied results of some environments."""
 
     envs: NDArray[np.intp]
     observations: Any
@@ -38,7 +35,7 @@ class PartialStep(NamedTuple):
 
 
 class SubsetStepper(Stepper):
-    """Environments of which some are stepped, while others may be stepping."""
+    """Environments of which some can be stepped while others are stepping."""
 
     def __init__(self, groups: Groups) -> None:
         super().__init__(groups)
@@ -49,27 +46,25 @@ class SubsetStepper(Stepper):
         self._copy_observations = observations.copy_flat or observations.copy
         self._take_observations = observations.take_flat or observations.copy
         self._read_actions = actions.reader()
-        # Rows of an array, where environments are given just these.
-        is_rows = actions.flat is not None and (
+        # Rows of the action array can be passed to environments unchanged.
+        has_rows = actions.flat is not None and (
             actions.flat.ndim > 1 or isinstance(actions.layout.space, spaces.Discrete)
         )
-        self._action_rows = actions.flat if is_rows else None
-        # The environments that were sent and have not arrived, and whether one of them waits for
-        # its group; what each group was last asked: to step these, or for a command, and whether an
-        # error in that leaves nothing to go on with; what has come of a command; what has come of
-        # steps, while it lies in the arrays, and taken out of them.
-        self._sent = np.zeros(self.num_envs, np.bool_)
-        self._has_queued = False
+        self._action_rows = actions.flat if has_rows else None
+        self._sent = np.zeros(self.num_envs, np.bool_)  # and not finished
+        self._has_queued = False  # whether a sent environment waits for its group
+        # By group: the environments of its last step, or None for a command.
         self._last_request: dict[int, NDArray[np.intp] | None] = {}
         self._fatal_on_error: dict[int, bool] = {}
-        self._replies: dict[int, Any] = {}
+        self._replies: dict[int, Any] = {}  # to commands
+        # Results of finished steps: still in the arrays, and copied.
         self._finished_in_arrays: dict[int, tuple[NDArray[np.intp], Outcome]] = {}
         self._finished_parts: list[PartialStep] = []
 
     def step_all(self, actions: Any) -> PartialStep:
-        """Steps every environment, of which none may be stepping.
+        """Step every environment, none of which may be stepping.
 
-        What an interrupt left of a step before is waited for, and thrown away.
+        The result of a step that an interrupt left pending is discarded.
         """
         self._discard_stale()
         self.start_step(actions)
@@ -85,7 +80,7 @@ class SubsetStepper(Stepper):
         )
 
     def step(self, envs: NDArray[np.intp], actions: Any) -> PartialStep:
-        """Steps some environments while none is stepping; otherwise as :meth:`step_all`."""
+        """Step some environments while none is stepping; otherwise like :meth:`step_all`."""
         self._discard_stale()
         self._action_writer.put(actions, envs)
         by_group = self._by_group(envs)
@@ -95,16 +90,16 @@ class SubsetStepper(Stepper):
         return part
 
     def send(self, envs: NDArray[np.intp], actions: Any) -> None:
-        """Starts a step of some environments, none of which may be stepping."""
+        """Start a step of some environments, none of which may be stepping."""
         self._discard_stale()
         self._action_writer.put(actions, envs)
-        # In this order an interrupt leaves nothing behind that is never started.
+        # In this order, an interrupt cannot leave a sent environment that never starts.
         self._has_queued = True
         self._sent[envs] = True
         self._start_queued()
 
     def receive(self, wanted: int, timeout: float | None = None) -> list[PartialStep]:
-        """Waits for so many of the environments that were sent."""
+        """Wait for at least ``wanted`` of the environments that were sent."""
         self._groups.check_open()
         if self._has_queued:
             self._start_queued()
@@ -114,7 +109,7 @@ class SubsetStepper(Stepper):
             left = None
             if deadline is not None and missing < wanted:
                 left = max(deadline - monotonic(), 0.0)
-            # What waits for its group is to start as soon as that has answered.
+            # Queued environments start as soon as their group has replied.
             one_at_a_time = self._has_queued or deadline is not None
             if not self._collect(left, 1 if one_at_a_time else min(missing, num_in_flight)):
                 break
@@ -127,7 +122,6 @@ class SubsetStepper(Stepper):
     def reset(
         self, envs: NDArray[np.intp], seeds: Sequence[int | None], options: Any
     ) -> tuple[Any, InfoBatch]:
-        """Resets some environments, each with its seed, and all with the same options."""
         self._discard_stale()
         packed = self._groups.pack_resets(envs.tolist(), seeds, [options] * len(envs))
         infos, _ = self._groups.info_collector.infos(
@@ -139,7 +133,6 @@ class SubsetStepper(Stepper):
     def apply_to(
         self, envs: NDArray[np.intp], function: Callable[..., Any], arguments: Sequence[Any]
     ) -> list[Any]:
-        """Calls ``function(env, *arguments)`` for some environments, each with its arguments."""
         self._discard_stale()
         by_group = self._by_group(envs)
         packed = {
@@ -161,7 +154,7 @@ class SubsetStepper(Stepper):
         return results
 
     def _discard_stale(self) -> None:
-        """Checks that they are open, and lets go of what an interrupt left of a whole step."""
+        """Check that the stepper is open, and discard what an interrupt left of a whole step."""
         self._groups.check_open()
         if self._ledger.stepping:
             self.finish_step()
@@ -170,7 +163,7 @@ class SubsetStepper(Stepper):
 
     @property
     def in_flight(self) -> NDArray[np.intp]:
-        """The environments that were sent, and that nobody has received."""
+        """Return the environments that were sent and not received."""
         sent = self._sent.copy()
         for part in self._finished_parts:
             sent[part.envs] = True
@@ -179,36 +172,35 @@ class SubsetStepper(Stepper):
         return sent.nonzero()[0]
 
     def _num_finished(self) -> int:
-        """How many environments have arrived, and nobody has received."""
         finished_envs = [part.envs for part in self._finished_parts] + [
             envs for envs, _ in self._finished_in_arrays.values()
         ]
         return sum(map(len, finished_envs))
 
     def _free_arrays(self) -> None:
-        """Readies the arrays for other requests, which overwrite what has come of these."""
+        """Save results from the arrays, which the next requests overwrite."""
         if self._finished_in_arrays:
             self._copy_finished()
-        if self._replies:  # of commands; an interrupt has kept them from being taken in
+        if self._replies:  # left by an interrupt
             replies = self._replies.items()
             outcomes = [(k, reply) for k, reply in replies if isinstance(reply, Outcome)]
             self._groups.info_collector.absorb(outcomes)
             self._replies = {}
 
     def _copy_finished(self) -> None:
-        """Takes out of the arrays what has come of steps."""
+        """Copy the results of finished steps out of the arrays."""
         if not self._ledger.pending.keys().isdisjoint(self._finished_in_arrays):
-            self._collect(0.0, start=False)  # again: an interrupt came before all was taken note of
+            self._collect(0.0, start=False)  # repeat what an interrupt cut short
         finished = self._finished_in_arrays
         stepped = [envs for envs, _ in finished.values()]
         envs = stepped[0] if len(stepped) == 1 else np.concatenate(stepped)
         part = self._partial_step([(k, outcome) for k, (_, outcome) in finished.items()], envs)
         finished_parts = [*self._finished_parts, part]
-        # No call in between, so that an interrupt finds either all of it or nothing.
+        # One statement without calls, so that an interrupt cannot separate the two.
         self._finished_parts, self._finished_in_arrays = finished_parts, {}
 
     def _by_group(self, envs: NDArray[np.intp]) -> dict[int, dict[int, int]]:
-        """By group, which of some environments are its own: where they are in it, by position."""
+        """Map each group to its environments: index in ``envs`` to index in the group."""
         drivers, group_of = self._groups.drivers, self._groups.group_of
         found: dict[int, dict[int, int]] = {}
         for n, env in enumerate(envs.tolist()):
@@ -219,7 +211,7 @@ class SubsetStepper(Stepper):
     def _run_commands(
         self, envs: NDArray[np.intp], packed: Mapping[int, Any], fatal_on_error: bool = True
     ) -> Mapping[int, Any]:
-        """Asks some groups for a command, each when it has done what it is at."""
+        """Run a command in some groups, each after its current request."""
         ledger = self._ledger
         if not ledger.any_in_flight:
             ledger.start(packed)
@@ -230,7 +222,7 @@ class SubsetStepper(Stepper):
                 raise
             ledger.clear_pending()
             return self._replies
-        # Nor may a command be under way any more that an interrupt has ended.
+        # Wait also for commands that an interrupt has abandoned.
         while any([k in packed or self._last_request[k] is None for k in ledger.pending]):
             self._collect(None, start=False)
         self._free_arrays()
@@ -238,11 +230,11 @@ class SubsetStepper(Stepper):
         self._fatal_on_error.update(dict.fromkeys(packed, fatal_on_error))
         ledger.send_commands(envs, packed)
         while not self._replies.keys() >= packed.keys():
-            self._collect(None, start=False)  # what waits would overwrite the first answers
+            self._collect(None, start=False)  # queued steps would overwrite the first replies
         return self._replies
 
     def _start_queued(self) -> None:
-        """Starts the groups that have something to step, and are not at work."""
+        """Start the idle groups that have environments to step."""
         self._free_arrays()
         ledger = self._ledger
         has_queued = False
@@ -266,7 +258,7 @@ class SubsetStepper(Stepper):
         self._has_queued = has_queued
 
     def _pack_step(self, k: int, places: Sequence[int]) -> Any:
-        """A step of some of a group's environments, as its driver takes it."""
+        """Pack a step of some of a group's environments for its driver."""
         driver, actions = self._groups.drivers[k], self.arrays.actions
         lists: list[Any]
         if self._action_rows is not None:
@@ -277,7 +269,7 @@ class SubsetStepper(Stepper):
         return driver.pack("step", given, next(self._numbers), places)
 
     def _collect(self, timeout: float | None, wanted: int = 1, start: bool = True) -> bool:
-        """Takes in what comes next, and starts what waits for it; whether something came."""
+        """Receive the next replies and start queued steps; return whether any reply arrived."""
         try:
             ready = self._ledger.wait(wanted, timeout)
         except Exception as error:
@@ -313,15 +305,15 @@ class SubsetStepper(Stepper):
         )
 
     def _fail_with(self, error: Exception, always_fatal: bool) -> None:
-        """Deals with an error in something that was asked, if it leaves nothing to go on with."""
+        """Handle a request's error if the groups cannot be used further."""
         if always_fatal or is_fatal(error):
             self.fail()
 
     def fail(self) -> None:
-        """See :class:`~xuance_envs.compat.stepping.Stepper`; environments here stay usable."""
+        """Close the groups, except for environments in this process, which stay usable."""
         if isinstance(self._groups, LocalGroups):
             self._ledger.stepping = False
-            with suppress(Exception):  # the one that is being dealt with
+            with suppress(Exception):  # the error that is being handled
                 self._ledger.finish()
             self._ledger.drain()
             self._sent[:] = False
@@ -330,7 +322,7 @@ class SubsetStepper(Stepper):
 
 
 def _call_catching(env: Any, function: Callable[..., Any], arguments: Collection[Any]) -> Any:
-    """What a function raised and returned."""
+    """Return the exception that a function raised, and its result."""
     try:
         return None, function(env, *arguments)
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Tianshou's vector environments over these groups: change the import, and nothing else.
+"""Drop-in replacements for Tianshou's vectorized environments: only the import changes.
 
-The classes derive from Tianshou's own of the same name. What differs is listed in the
-documentation, under "Tianshou".
+The classes derive from Tianshou's classes of the same name. The documentation lists the
+differences under "Tianshou".
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ StepResult = tuple[
 ]
 
 
-class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type that is not looked at
-    """What the four classes have in common."""
+class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is not type-checked
+    """Common base of the four classes."""
 
-    # Theirs looks at the name of every attribute for the few that it asks the environments for;
-    # these are properties here.
+    # Tianshou intercepts every attribute access to forward a few names to the environments. Here
+    # those names are properties.
     __getattribute__ = object.__getattribute__
 
-    is_closed = True  # until there is something to close
+    is_closed = True  # until the environments exist
     _missing_attr_default: tuple[Any, ...] = (None,)
-    """What :meth:`get_env_attr` gives for what an environment has not; empty for an error."""
+    """Default of :meth:`get_env_attr` for a missing attribute; empty to raise an error."""
 
     _make_groups: Callable[..., Groups]
-    """Starts what they live in, of what they are made from and the options of the class."""
+    """Starts the groups from a recipe and the options of the class."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         recipe = checked_recipe(env_fns, None, Autoreset.DISABLED)
         count = len(recipe)
         if wait_num is not None and not 1 <= wait_num <= count:
-            raise ValueError(f"wait_num: expected from 1 to {count} or None, got {wait_num}")
+            raise ValueError(f"wait_num: expected 1 to {count}, or None, got {wait_num}")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout: expected a positive number or None, got {timeout}")
         self.env_num = count
@@ -80,8 +80,10 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         self.waiting_id: list[int] = []
         self.ready_id = list(range(count))
         self._every = np.arange(count)
-        made = [tianshou_env_functions.TianshouEnvFn(each, as_objects) for each in recipe.env_fns]
-        recipe = replace(recipe, env_fns=made)
+        env_fns = [
+            tianshou_env_functions.TianshouEnvFn(each, as_objects) for each in recipe.env_fns
+        ]
+        recipe = replace(recipe, env_fns=env_fns)
         groups = raise_original(lambda: self._make_groups(recipe, **options))
         self._stepper = SubsetStepper(groups)
         self._has_object_space = tianshou_env_functions.has_object_space(
@@ -90,19 +92,19 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         self.is_closed = False
 
     def _envs_per_worker(self, in_series: int | str | None) -> int | str:
-        """Environments per worker; one where some are waited for, unless told otherwise."""
+        """Return environments per worker: by default one if ``step`` waits for only some."""
         return (1 if self.is_async else "auto") if in_series is None else in_series
 
     def reset(self, env_id: Ids = None, **kwargs: Any) -> tuple[NDArray[Any], NDArray[np.object_]]:
-        """Resets some environments, or all; none of them may be stepping.
+        """Reset all or some environments; none of them may be stepping.
 
         Args:
-            env_id: an index, some of them, or None for all.
-            **kwargs: for the environments' ``reset``; the seed is the same for all.
+            env_id: an index, several indices, or None for all.
+            **kwargs: arguments for the environments' ``reset``; all get the same seed.
 
         Returns:
-            Observations ``(k, *shape)``, those of Dict spaces as an array of dicts, and infos, an
-            array of dicts.
+            Observations ``(k, *shape)`` (for Dict spaces, an array of dicts) and infos, an array of
+            dicts.
         """
         envs = self._envs(env_id)
         if kwargs.keys() <= {"seed", "options"}:
@@ -122,18 +124,18 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         return _stacked(observations), _dicts(infos)
 
     def step(self, action: Any, id: Ids = None) -> StepResult:
-        """Steps some environments, or all. Where an episode ended, reset them before the next step.
+        """Step all or some environments; reset those whose episode ended before their next step.
 
-        With ``wait_num`` or ``timeout`` the environments are started, and those that are ready
+        With ``wait_num`` or ``timeout``, the step is started, and the environments that finish
         first are returned.
 
         Args:
-            action: one for each of these environments; None only waits for those that are stepping.
-            id: an index, some of them, or None for all.
+            action: one action per environment; None only waits for environments that are stepping.
+            id: an index, several indices, or None for all.
 
         Returns:
-            Observations ``(k, *shape)``, those of Dict spaces as an array of dicts, rewards,
-            terminated and truncated ``(k,)``, and infos, an array of dicts, each with ``env_id``.
+            Observations ``(k, *shape)`` (for Dict spaces, an array of dicts), rewards, terminated
+            and truncated ``(k,)``, and infos, an array of dicts with ``env_id``.
         """
         envs, stepper = self._envs(id, action is not None), self._stepper
         if self.is_async:
@@ -153,33 +155,47 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
                 self.waiting_id += sent
                 self.ready_id = _without(sent, self.ready_id)
             elif not self.waiting_id:
-                raise ValueError("action: expected some, as no environment is stepping, got None")
+                raise ValueError(
+                    "action: expected actions, because no environment is stepping, got None"
+                )
             parts = raise_original(stepper.receive, self.wait_num, self.timeout)
             arrived = [env for part in parts for env in part.envs.tolist()]
             self.waiting_id = _without(arrived, self.waiting_id)
             self.ready_id += arrived
             return self._joined(parts)
-        except BaseException:  # an interrupt may have come anywhere
+        except BaseException:  # possibly an interrupt at any point
             self.waiting_id = stepper.in_flight.tolist()
             self.ready_id = _without(self.waiting_id, self._every.tolist())
             raise
 
     def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:
-        """An attribute of some environments, or of all, wherever in their wrappers it is."""
+        """Return an attribute of some environments, from the outermost wrapper that has it.
+
+        Args:
+            key: name of the attribute.
+            id: an index, several indices, or None for all.
+        """
         arguments = key, *self._missing_attr_default
         return self._apply(self._envs(id), tianshou_env_functions.get_env_attr, *arguments)
 
     def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
-        """Sets an attribute of some environments, or of all, on the innermost of each."""
+        """Set an attribute of some environments, on the innermost environment.
+
+        Args:
+            key: name of the attribute.
+            value: value for all of these environments.
+            id: an index, several indices, or None for all.
+        """
         self._apply(self._envs(id), tianshou_env_functions.set_env_attr, key, value)
 
     def seed(self, seed: int | Sequence[int | None] | None = None) -> list[Any]:
-        """Seeds all environments: an int is counted up by the environment's index.
+        """Seed all environments; those without a ``seed`` method are reset with their seed.
 
-        Environments without a ``seed`` of their own are reset with it.
+        Args:
+            seed: an int gives environment i ``seed + i``; a list has one seed per environment.
 
         Returns:
-            What each ``seed`` returned, or a list of the one seed.
+            The result of each environment's ``seed``, or a list with its one seed.
         """
         self._assert_is_not_closed()
         if seed is None:
@@ -203,7 +219,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         return [answer for _, answer in answers]
 
     def render(self, **kwargs: Any) -> list[Any]:
-        """Renders all environments, none of which may be stepping."""
+        """Render all environments, none of which may be stepping."""
         self._assert_is_not_closed()
         if self.waiting_id:
             raise RuntimeError(
@@ -212,7 +228,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         return self._apply(self._every, tianshou_env_functions.render, kwargs)
 
     def close(self) -> None:
-        """Closes the environments, and ends what they live in."""
+        """Close the environments and end their workers."""
         self._assert_is_not_closed()
         self.is_closed = True
         self._stepper.close()
@@ -221,7 +237,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         return self._stepper.apply_to(envs, function, [args] * len(envs))
 
     def _envs(self, ids: Ids, ready: bool = True) -> NDArray[np.intp]:
-        """The environments asked for, which have to be ready."""
+        """Return the indices of the given environments, after checking that they are ready."""
         self._assert_is_not_closed()
         if ids is None:
             envs = self._every
@@ -233,14 +249,14 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         return envs
 
     def _values(self, part: PartialStep) -> tuple[Any, Any]:
-        """The observations and rewards of a part."""
+        """Return a part's observations and rewards."""
         if not self._has_object_space:
             return part.observations, part.rewards
         observations, rewards = zip(*part.observations, strict=True)
         return observations, rewards
 
     def _joined(self, parts: Sequence[PartialStep]) -> StepResult:
-        """What came of some steps, as of one."""
+        """Join the results of several parts."""
         results = [self._result(part) for part in parts]
         if len(results) == 1:
             return results[0]
@@ -264,15 +280,15 @@ for _key in GYM_RESERVED_KEYS:
 
 
 class DummyVectorEnv(_VectorEnv, tianshou.DummyVectorEnv):  # type: ignore[misc]  # as above
-    """Many environments in this process, as Tianshou's ``DummyVectorEnv``.
+    """Environments in this process; replaces Tianshou's ``DummyVectorEnv``.
 
     Args:
         env_fns: callables that make one environment each.
-        wait_num: how many environments ``step`` waits for; all for None.
-        timeout: seconds after which it returns those that are ready, if any are.
-        as_objects: whether observations and rewards are taken as they are, whatever the spaces say:
-            for several rewards a step, and for observations that differ in shape. They are without
-            it where an environment is none of Gymnasium's, or its observations no single arrays.
+        wait_num: number of environments that ``step`` waits for; None for all.
+        timeout: seconds after which ``step`` returns the environments that are ready, if any.
+        as_objects: use observations and rewards as they are, ignoring the spaces. This allows
+            several rewards per step, and observations of different shapes. It is the default for
+            environments that are not Gymnasium's or whose observations are not single arrays.
 
     Raises:
         ValueError: two callables returned the same environment, or an argument is out of range.
@@ -295,23 +311,24 @@ class DummyVectorEnv(_VectorEnv, tianshou.DummyVectorEnv):  # type: ignore[misc]
 
 
 class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[misc]  # as above
-    """Many environments in worker processes, as Tianshou's ``SubprocVectorEnv``.
+    """Environments in worker processes; replaces Tianshou's ``SubprocVectorEnv``.
 
-    Tianshou starts a process for each environment. Here a worker steps a share of them, and there
-    is one worker per CPU; but with ``wait_num`` or ``timeout``, which are for environments that
-    keep each other waiting, one per environment, unless told otherwise.
+    Tianshou starts one process per environment. Here each worker steps several environments, and
+    there is one worker per CPU by default. With ``wait_num`` or ``timeout``, the default is one
+    worker per environment, so that slow environments do not delay others.
 
     Args:
         env_fns: callables that make one environment each.
-        wait_num: how many environments ``step`` waits for; all for None.
-        timeout: seconds after which it returns those that are ready, if any are.
-        share_memory: changes nothing: observations that are arrays always travel in shared memory.
-        context: ``"fork"``, ``"spawn"``, ``"forkserver"``, or one of Python's contexts; None is
-            Python's default, unless that is to fork and not safe.
+        wait_num: number of environments that ``step`` waits for; None for all.
+        timeout: seconds after which ``step`` returns the environments that are ready, if any.
+        share_memory: has no effect: array observations always use shared memory.
+        context: ``"fork"``, ``"spawn"``, ``"forkserver"``, or a ``multiprocessing`` context. None
+            is Python's default, except where forking is unsafe.
         as_objects: see :class:`DummyVectorEnv`.
-        in_series: environments per worker, or ``"auto"``; None is as said above.
-        **ours: as :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` takes them:
-            ``caller_steps``, ``worker_threads`` and so on.
+        in_series: environments per worker, or ``"auto"``; None for the default described above.
+        **options: further arguments of
+            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`: ``caller_steps``,
+            ``worker_threads`` and so on.
 
     Raises:
         ValueError: an argument is out of range.
@@ -336,9 +353,9 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
         context: Any = None,
         *,
         as_objects: bool = False,
-        **ours: Any,
+        **options: Any,
     ) -> None:
-        options = {"as_objects": as_objects, "context": context, **ours}
+        options = {"as_objects": as_objects, "context": context, **options}
         _VectorEnv.__init__(self, env_fns, wait_num, timeout, **options)
 
     def _make_groups(
@@ -346,7 +363,7 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
         recipe: Recipe,
         context: Any,
         in_series: int | str | None = None,
-        **ours: Any,
+        **options: Any,
     ) -> Groups:
         if not (context is None or isinstance(context, str)):
             context = context.get_start_method()
@@ -358,12 +375,12 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
             context=start_method(context),
             describe=_common_description,
             caller_busy=self.is_async,
-            **ours,
+            **options,
         )
 
 
 class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore[misc]  # as above
-    """The same as :class:`SubprocVectorEnv`, with the same arguments, by Tianshou's other name.
+    """The same as :class:`SubprocVectorEnv`, under Tianshou's other name.
 
     Example:
         .. code-block:: python
@@ -378,18 +395,19 @@ class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore
 
 
 class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # as above
-    """Many environments in Ray actors, as Tianshou's ``RayVectorEnv``.
+    """Environments in Ray actors; replaces Tianshou's ``RayVectorEnv``.
 
     Args:
-        env_fns: callables that make one environment each, in the actor where it will live.
-        wait_num: how many environments ``step`` waits for; all for None.
-        timeout: seconds after which it returns those that are ready, if any are.
+        env_fns: callables that make one environment each; they are called in the actors.
+        wait_num: number of environments that ``step`` waits for; None for all.
+        timeout: seconds after which ``step`` returns the environments that are ready, if any.
         as_objects: see :class:`DummyVectorEnv`.
-        in_series: environments per actor, or ``"auto"``; None is 1 with ``wait_num`` or
-            ``timeout``, and ``"auto"`` otherwise.
-        num_cpus_per_worker: CPUs an actor takes of the cluster; None is 0 where each has one
-            environment, as in Tianshou, and 1 otherwise.
-        **ours: as :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym` takes them.
+        in_series: environments per actor, or ``"auto"``. None is 1 with ``wait_num`` or
+            ``timeout``, else ``"auto"``.
+        num_cpus_per_worker: CPUs that an actor reserves in the cluster. None is 0 if each actor
+            has one environment, as in Tianshou, else 1.
+        **options: further arguments of
+            :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
 
     Raises:
         ImportError: Ray is not installed.
@@ -407,51 +425,47 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
         recipe: Recipe,
         in_series: int | str | None = None,
         num_cpus_per_worker: float | None = None,
-        **ours: Any,
+        **options: Any,
     ) -> Groups:
-        shares = self._envs_per_worker(in_series)
+        envs_per_worker = self._envs_per_worker(in_series)
         cpus = num_cpus_per_worker
         if cpus is None:
-            cpus = 0.0 if shares == 1 else 1.0
-        # Workers of one actor that were asked together also answer together.
-        given = {"in_series": shares, "actors": "core" if shares == 1 else "auto", **ours}
+            cpus = 0.0 if envs_per_worker == 1 else 1.0
+        # One actor per worker: workers that share an actor reply together.
+        actors = "core" if envs_per_worker == 1 else "auto"
         return start_actors(
             recipe,
             num_cpus_per_worker=cpus,
             describe=_common_description,
-            **given,
+            **{"in_series": envs_per_worker, "actors": actors, **options},
         )
 
 
 def _common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
-    """Environment 0's description, where the others' observations are laid out as its are.
-
-    Raises:
-        RuntimeError: one has observations of another shape or dtype.
-    """
+    """Return environment 0's description; raise if others' observations have a different form."""
     (_, first), *others = described
     space = first.observation_space
     for index, other in others:
-        theirs = other.observation_space
-        kinds = (
-            tianshou_env_functions.has_object_space(space),
-            tianshou_env_functions.has_object_space(theirs),
-        )
-        if kinds[0] != kinds[1] or (space.shape, space.dtype) != (theirs.shape, theirs.dtype):
+        other_space = other.observation_space
+        same_kind = tianshou_env_functions.has_object_space(
+            space
+        ) == tianshou_env_functions.has_object_space(other_space)
+        same_form = (space.shape, space.dtype) == (other_space.shape, other_space.dtype)
+        if not (same_kind and same_form):
             raise RuntimeError(
-                f"environment {index} has another kind of observations than environment 0: "
-                f"expected {space}, got {theirs}; with as_objects=True they may differ"
+                f"environment {index} has a different observation space than environment 0: "
+                f"expected {space}, got {other_space}; use as_objects=True if they should differ"
             )
     return first
 
 
-def _without(some: Sequence[int], envs: Sequence[int]) -> list[int]:
-    taken = set(some)
-    return [env for env in envs if env not in taken]
+def _without(removed: Sequence[int], envs: Sequence[int]) -> list[int]:
+    removed_set = set(removed)
+    return [env for env in envs if env not in removed_set]
 
 
 def _stacked(observations: Any) -> NDArray[Any]:
-    """The observations of some environments in one array, of objects where they differ in shape."""
+    """Stack observations in an array; in an array of objects if their shapes differ."""
     if isinstance(observations, np.ndarray):
         return observations
     try:

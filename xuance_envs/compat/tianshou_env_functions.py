@@ -1,4 +1,4 @@
-"""What Tianshou does with single environments, to be called where the environments live."""
+"""Functions that the Tianshou adapter runs on single environments, in their process."""
 
 from __future__ import annotations
 
@@ -8,26 +8,11 @@ from typing import Any
 import gymnasium
 from gymnasium import Space, spaces
 
-__all__ = [
-    "ObjectEnv",
-    "ObjectSpace",
-    "TianshouEnvFn",
-    "get_env_attr",
-    "has_object_space",
-    "render",
-    "reset_with_arguments",
-    "seed",
-    "set_env_attr",
-]
-
 _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class ObjectSpace(Space[Any]):
-    """Any object."""
-
     def contains(self, x: Any) -> bool:
-        """Everything is."""
         return True
 
     def __eq__(self, other: object) -> bool:
@@ -37,10 +22,7 @@ class ObjectSpace(Space[Any]):
 
 
 class ObjectEnv:
-    """An environment whose observations and rewards are whatever it returns.
-
-    Its observations here are pairs of an observation and a reward.
-    """
+    """An environment with arbitrary observations and rewards, as (observation, reward) pairs."""
 
     observation_space = ObjectSpace()
 
@@ -50,29 +32,25 @@ class ObjectEnv:
         self.action_space = space if isinstance(space, Space) else ObjectSpace()
 
     def reset(self, **kwargs: Any) -> tuple[Any, Any]:
-        """Resets the environment."""
         observation, info = self.env.reset(**kwargs)
         return (observation, None), info
 
     def step(self, action: Any) -> tuple[Any, float, Any, Any, Any]:
-        """Steps the environment."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return (observation, reward), 0.0, terminated, truncated, info
 
     def close(self) -> None:
-        """Closes the environment."""
         self.env.close()
 
 
 class TianshouEnvFn:
-    """A function that makes an environment, for one that the groups can step."""
+    """An environment function that wraps in :class:`ObjectEnv` where necessary."""
 
     def __init__(self, function: Callable[[], Any], as_objects: bool) -> None:
         self.function = function
         self.as_objects = as_objects
 
     def __call__(self) -> Any:
-        """Makes the environment."""
         env = self.function()
         plain = (
             isinstance(env, gymnasium.Env)
@@ -83,17 +61,15 @@ class TianshouEnvFn:
 
 
 def has_object_space(space: Space[Any]) -> bool:
-    """Whether an observation space is that of an :class:`ObjectEnv`."""
     return isinstance(space, ObjectSpace)
 
 
-def _has_own_attr(env: Any) -> Any:
+def _without_object_env(env: Any) -> Any:
     return env.env if isinstance(env, ObjectEnv) else env
 
 
 def get_env_attr(env: Any, name: str, *default: Any) -> Any:
-    """An attribute of the outermost wrapper that has it."""
-    outermost = env = _has_own_attr(env)
+    outermost = env = _without_object_env(env)
     while isinstance(env, gymnasium.Wrapper):
         if hasattr(env, name):
             return getattr(env, name)
@@ -104,14 +80,14 @@ def get_env_attr(env: Any, name: str, *default: Any) -> Any:
 
 
 def set_env_attr(env: Any, name: str, value: Any) -> None:
-    """Sets an attribute of the innermost environment, as Tianshou does."""
-    env = _has_own_attr(env)
+    """Set an attribute of the innermost environment, as Tianshou does."""
+    env = _without_object_env(env)
     setattr(getattr(env, "unwrapped", env), name, value)
 
 
 def seed(env: Any, number: int | None) -> tuple[bool, Any]:
-    """Seeds an environment's actions, and itself with its own method for that if it has one."""
-    env = _has_own_attr(env)
+    """Seed the action space, and the environment with its ``seed`` method; return if it has one."""
+    env = _without_object_env(env)
     space = getattr(env, "action_space", None)
     if isinstance(space, Space):
         space.seed(number)
@@ -119,11 +95,9 @@ def seed(env: Any, number: int | None) -> tuple[bool, Any]:
 
 
 def reset_with_arguments(env: Any, arguments: Mapping[str, Any]) -> Any:
-    """Resets an environment with arguments of its own; what it returns."""
-    return _has_own_attr(env).reset(**arguments)
+    return _without_object_env(env).reset(**arguments)
 
 
 def render(env: Any, arguments: Mapping[str, Any]) -> Any:
-    """Renders an environment, None if it cannot."""
-    env = _has_own_attr(env)
+    env = _without_object_env(env)
     return env.render(**arguments) if hasattr(env, "render") else None

@@ -1,4 +1,4 @@
-"""What the caller gives to Gymnasium's vector environments, checked as Gymnasium checks it."""
+"""Checks of the arguments of Gymnasium's vector environments, with Gymnasium's errors."""
 
 from __future__ import annotations
 
@@ -17,19 +17,6 @@ from numpy.typing import NDArray
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.vector_envs.subproc_vec_env import fork_hazard
 
-__all__ = [
-    "AUTORESET",
-    "ObservationMode",
-    "as_batch",
-    "batched_spaces",
-    "check_max_concurrency",
-    "check_observation_mode",
-    "check_shareable",
-    "check_spaces",
-    "parse_reset",
-    "start_method",
-]
-
 ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
 AUTORESET = {
     AutoresetMode.NEXT_STEP: Autoreset.NEXT_STEP,
@@ -45,7 +32,6 @@ def parse_reset(
     options: dict[str, Any] | None,
     check_state: Callable[[str], None] | None = None,
 ) -> Resets:
-    """Which environments to reset, the seed of each, and the options for all."""
     if seed is None:
         seeds: Sequence[int | None] = [None] * num_envs
     elif isinstance(seed, int | np.integer):
@@ -83,20 +69,16 @@ def _checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:
 
 
 def as_batch(space: Space[Any], actions: Any) -> Any:
-    """A batch of actions; for a Tuple space, Gymnasium takes a list of batches for it, too."""
+    """Return a batch of actions; like Gymnasium, accept a list of batches for a Tuple space."""
     if isinstance(actions, list) and isinstance(space, spaces.Tuple):
         return tuple(actions)
     has_axes = type(actions) is np.ndarray and actions.ndim
     if not has_axes and not np.iterable(actions):
-        raise TypeError(
-            f"actions: expected a batch of them, one per environment, got {actions!r}, which has "
-            "no axis to take them from"
-        )
+        raise TypeError(f"actions: expected a batch with one per environment, got {actions!r}")
     return actions
 
 
 def check_max_concurrency(value: Any) -> None:
-    """Raises a ValueError unless it is a positive int or None."""
     if value is None:
         return
     if not isinstance(value, int | np.integer):
@@ -106,7 +88,6 @@ def check_max_concurrency(value: Any) -> None:
 
 
 def check_observation_mode(mode: Any) -> None:
-    """Raises unless there is such a mode."""
     if isinstance(mode, tuple) and len(mode) == 2:
         if not all([isinstance(space, Space) for space in mode]):
             raise TypeError(
@@ -123,7 +104,6 @@ def check_observation_mode(mode: Any) -> None:
 def batched_spaces(
     mode: ObservationMode, each: Sequence[Space[Any]]
 ) -> tuple[Space[Any], Space[Any]]:
-    """The space of one environment's observations, and that of all together."""
     if isinstance(mode, Space):
         return each[0], mode
     if isinstance(mode, tuple):
@@ -139,7 +119,7 @@ def check_spaces(
     single_action_space: Space[Any],
     each: Sequence[tuple[Space[Any], Space[Any]]],
 ) -> None:
-    """Raises a RuntimeError if environments cannot be put together in this mode."""
+    """Raise a RuntimeError if the environments' spaces are not compatible in this mode."""
     for space, action_space in each:
         if mode == "same":
             if space != single:
@@ -162,7 +142,7 @@ def check_spaces(
 
 
 def check_shareable(space: Space[Any]) -> None:
-    """Raises what Gymnasium does for a space that it cannot lay out in shared memory."""
+    """Raise Gymnasium's error for a space that it cannot put into shared memory."""
     try:
         create_shared_memory(space, n=1)
     except CustomSpaceError as error:
@@ -173,7 +153,7 @@ def check_shareable(space: Space[Any]) -> None:
 
 
 def start_method(context: str | None) -> str:
-    """How to start workers: Python's own choice for None, unless that is to fork and unsafe."""
+    """Return the workers' start method: Python's default for None, unless it is an unsafe fork."""
     if context is not None:
         return context
     method = multiprocessing.get_start_method()

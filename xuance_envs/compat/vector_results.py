@@ -1,4 +1,4 @@
-"""What Gymnasium's vector environments return, from what the groups left in their arrays."""
+"""Results of Gymnasium's vector environments, built from a stepper's arrays."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from xuance_envs.compat.batched_infos import AddInfo, InfoBatcher
 from xuance_envs.compat.stepping import FinishedStep, Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
 
-__all__ = ["StepResult", "reset_result", "step_result"]
-
 StepResult = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
@@ -25,7 +23,6 @@ def reset_result(
     copy: bool,
     add_info: AddInfo,
 ) -> tuple[Any, dict[str, Any]]:
-    """What ``reset`` returns."""
     observations = stepper.arrays.observations
     batch = observations.copy() if copy else observations.as_batch()
     return batch, batcher.batch_reset(infos, envs, add_info)
@@ -34,7 +31,6 @@ def reset_result(
 def step_result(
     stepper: Stepper, batcher: InfoBatcher, step: FinishedStep, copy: bool, add_info: AddInfo
 ) -> StepResult:
-    """What ``step`` returns."""
     arrays = stepper.arrays
     final_obs = [] if step.envs is None else take_final(stepper, step.envs)
     return (
@@ -47,11 +43,11 @@ def step_result(
 
 
 def take_final(stepper: Stepper, envs: NDArray[np.intp]) -> list[Any]:
-    """Puts first observations in the place of last ones."""
+    """Return the last observations and replace them with the next episodes' first ones."""
     arrays = stepper.arrays
     last = arrays.observations.take(envs)
     arrays.observations.assign(envs, arrays.reset_observations)
-    # Environments return Discrete observations as ints, and these go to the caller one by one.
+    # Single Discrete observations are ints, as the environments return them.
     columns = [
         part.tolist() if isinstance(leaf.space, spaces.Discrete) else list(part)
         for part, leaf in zip(last.parts, last.layout.leaves, strict=True)

@@ -1,7 +1,7 @@
-"""XuanCe with the vector environments of this package: one call, and nothing else.
+"""XuanCe on this package's vectorized environments, with one call.
 
-:func:`install` puts them into XuanCe's registry, from which XuanCe's runners, agents and
-``make_envs`` take theirs, by the name that is under ``vectorize`` in a configuration.
+:func:`install` replaces the entries of XuanCe's registry, in which XuanCe's runners, agents and
+``make_envs`` look up the ``vectorize`` name of a configuration.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["Installed", "install", "uninstall"]
 logger = logging.getLogger("xuance_envs")
 
 MIN_VERSION, BELOW_VERSION = (1, 2), (1, 5)
-"""The versions of XuanCe whose registry this is for: from the first on, and before the second."""
+"""Supported XuanCe versions: from the first on, below the second."""
 
 LEGACY_VERSION = (1, 2)
-"""The version whose own environments are made for Gymnasium 0.28, or for gym."""
+"""Version whose own environments need Gymnasium 0.28 or gym."""
 
 IN_PROCESS: Mapping[str, Callable[..., Any]] = {
     "DummyVecEnv": DummyVecEnv,
@@ -42,7 +42,7 @@ IN_PROCESS: Mapping[str, Callable[..., Any]] = {
     "Dummy_StarCraft2": DummyVecEnv_StarCraft2,
     "Dummy_Football": DummyVecEnv_Football,
 }
-"""By XuanCe's names, what steps environments in this process."""
+"""Classes that step environments in this process, by XuanCe's names."""
 
 IN_WORKERS: Mapping[str, Callable[..., Any]] = {
     "SubprocVecEnv": SubprocVecEnv,
@@ -51,21 +51,21 @@ IN_WORKERS: Mapping[str, Callable[..., Any]] = {
     "Subproc_StarCraft2": SubprocVecEnv_StarCraft2,
     "Subproc_Football": SubprocVecEnv_Football,
 }
-"""By XuanCe's names, what steps environments in worker processes."""
+"""Classes that step environments in worker processes, by XuanCe's names."""
 
 _originals: dict[str, Any] = {}
-"""XuanCe's own entries, while others are in their place."""
+"""XuanCe's own entries while they are replaced."""
 
 
 class Installed:
-    """What :func:`install` returns: as a context manager, it undoes at the end what that did.
+    """Result of :func:`install`; as a context manager, it restores the registry on exit.
 
     Args:
-        registry: XuanCe's.
-        before: its entries before.
+        registry: XuanCe's registry.
+        before: its previous entries.
 
     Attributes:
-        names (tuple[str, ...]): the names in XuanCe's registry that were given another class.
+        names (tuple[str, ...]): the replaced names in XuanCe's registry.
     """
 
     def __init__(self, registry: dict[str, Any], before: Mapping[str, Any]) -> None:
@@ -83,27 +83,27 @@ class Installed:
 
 
 def install(**options: Any) -> Installed:
-    """Has XuanCe step its environments with the vector environments of this package.
+    """Make XuanCe use this package's vectorized environments.
 
     Every entry of ``xuance.environment.REGISTRY_VEC_ENV`` is replaced, so configurations and
-    programs stay as they are; but names of XuanCe's classes that a program imported stay XuanCe's.
-    Another call only brings other options.
+    programs stay unchanged. Classes that a program has imported from XuanCe directly are not
+    affected. A second call replaces the options.
 
     Args:
-        **options: for the vector environments, as
+        **options: arguments for the vectorized environments, as
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` takes them:
-            ``in_series``, ``caller_steps``, ``on_worker_failure`` and so on. Those that step in
-            this process are given what is for them, too: ``copy`` and ``check_actions``. The
-            classes of many agents are given the same. ``copy=False`` is not for XuanCe's runners,
-            which keep observations beyond the next step.
+            ``in_series``, ``caller_steps``, ``on_worker_failure`` and so on, also for the
+            multi-agent classes. Environments in this process get only the options that they
+            support, such as ``copy`` and ``check_actions``. Do not use ``copy=False`` with
+            XuanCe's runners, which keep observations beyond the next step.
 
     Returns:
-        What undoes it when it is left as a context manager. :func:`uninstall` does at any time.
+        A context manager that undoes the call; :func:`uninstall` does so at any time.
 
     Raises:
         ImportError: XuanCe is not installed.
-        RuntimeError: it is a version with another registry.
-        TypeError: there is no such option.
+        RuntimeError: the XuanCe version is not supported.
+        TypeError: an option is unknown.
 
     Example:
         .. code-block:: python
@@ -113,70 +113,67 @@ def install(**options: Any) -> Installed:
             install(caller_steps=True, on_worker_failure="restart")
     """
     registry, version, numbers = _registry()
-    here, everywhere = _options_of(DummyVecEnv), _options_of(SubprocVecEnv)
+    dummy_options, subproc_options = _options_of(DummyVecEnv), _options_of(SubprocVecEnv)
     for name in options:
-        if name not in everywhere:
+        if name not in subproc_options:
             raise TypeError(
-                f"install: expected options of SubprocVecEnv ({', '.join(sorted(everywhere))}), "
-                f"got {name!r}"
+                f"install: expected options of SubprocVecEnv ({', '.join(sorted(subproc_options))})"
+                f", got {name!r}"
             )
     known = {**IN_PROCESS, **IN_WORKERS}
     unknown = [name for name in registry if name not in known]
     if unknown:
-        logger.warning("XuanCe %s: no class here for %s", version, ", ".join(unknown))
+        logger.warning(
+            "XuanCe %s: not replaced, for lack of an equivalent: %s", version, ", ".join(unknown)
+        )
     before = {name: registry[name] for name in known if name in registry}
     for name, entry in before.items():
         _originals.setdefault(name, entry)
     for name in before:
         given = options
         if name in IN_PROCESS:
-            given = {option: value for option, value in options.items() if option in here}
+            given = {option: options[option] for option in options if option in dummy_options}
         registry[name] = partial(known[name], **given) if given else known[name]
     logger.info("XuanCe %s: vector environments replaced: %s", version, ", ".join(before))
     if numbers == LEGACY_VERSION:
         logger.warning(
-            "XuanCe %s: the environments that it brings need Gymnasium 0.28 or gym, with which "
-            "this package does not run; those of a program work, and so does XuanCe from 1.3 on",
+            "XuanCe %s: its own environments need Gymnasium 0.28 or gym, which this package does "
+            "not support: use your own environments, or XuanCe 1.3 or later",
             version,
         )
     return Installed(registry, before)
 
 
 def uninstall() -> None:
-    """Gives XuanCe its own vector environments back; without :func:`install`, it does nothing."""
+    """Restore XuanCe's own vectorized environments, if they are replaced."""
     if _originals:
         registry, version, _ = _registry()
         registry.update(_originals)
         _originals.clear()
-        logger.info("XuanCe %s: its own vector environments are back", version)
+        logger.info("XuanCe %s: its own vector environments restored", version)
 
 
 def _options_of(kind: type) -> set[str]:
-    """What a class takes besides what XuanCe gives it."""
+    """Return a class's arguments except those that XuanCe passes."""
     return set(inspect.signature(kind).parameters) - {"env_fns", "env_seed"}
 
 
 def _registry() -> tuple[dict[str, Any], str, tuple[int, ...]]:
-    """XuanCe's registry, its version, and the first two numbers of that.
-
-    Raises:
-        ImportError: XuanCe is not installed.
-        RuntimeError: it is a version with another registry.
-    """
+    """Return XuanCe's registry, its version, and the version's first two numbers."""
     try:
         xuance = importlib.import_module("xuance")
     except ImportError as error:
         raise ImportError(
             f"xuance_envs.compat.xuance needs XuanCe 1.2 or later (pip install xuance): {error}"
         ) from error
-    version = str(getattr(xuance, "__version__", "of no stated version"))
+    version = str(getattr(xuance, "__version__", "an unknown version"))
     found = re.match(r"v?(\d+)\.(\d+)", version)
     numbers = tuple(map(int, found.groups())) if found else ()
     if not MIN_VERSION <= numbers < BELOW_VERSION:
         oldest, after = (".".join(map(str, each)) for each in (MIN_VERSION, BELOW_VERSION))
         raise RuntimeError(
-            f"expected XuanCe from {oldest} on and before {after}, got {version} "
-            f"({xuance.__file__}): its registry of vector environments is not known here"
+            f"expected XuanCe {oldest} or later, below {after}, got {version} "
+            f"({xuance.__file__}), whose registry of vector environments is not supported"
         )
     registry: dict[str, Any] = importlib.import_module("xuance.environment").REGISTRY_VEC_ENV
     return registry, version, numbers

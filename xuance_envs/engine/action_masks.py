@@ -23,8 +23,6 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.errors import EnvError
 
-__all__ = ["ActionMasks"]
-
 RunCommand = Callable[[str, Sequence[int], Callable[[Sequence[int]], Any]], list[Any]]
 """Signature of :meth:`~xuance_envs.engine.groups.Groups.run_command`."""
 
@@ -99,7 +97,7 @@ class ActionMasks:
         return masks
 
     def from_method(self) -> list[Any] | None:
-        """Return the mask from each environment's method, or None unless all methods are in use."""
+        """Return the mask from each environment's method; None unless all methods are watched."""
         if self._method_masks is None or not self._all_watched:
             return None
         rows = self._method_masks.take(self._all_envs)

@@ -18,15 +18,6 @@ from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.errors import WorkerDiedError
 
-__all__ = [
-    "FORCED_CLOSE_TIMEOUT",
-    "STARTUP_COMMANDS",
-    "Backend",
-    "PackedCommand",
-    "WorkerDriver",
-    "display_name",
-]
-
 FORCED_CLOSE_TIMEOUT = 1.0
 """Seconds that workers have to close their environments without an explicit ``close``.
 
@@ -80,7 +71,7 @@ class WorkerDriver(Driver):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Return whether the worker is not known to have ended."""
+        """Return False once the worker is known to have ended."""
 
     @abstractmethod
     def death_error(self) -> WorkerDiedError:
@@ -88,7 +79,7 @@ class WorkerDriver(Driver):
 
     @abstractmethod
     def attach(self, arrays: StepArrays) -> None:
-        """Set the arrays of the main process that the group's results go to."""
+        """Set the main process's arrays for the group's results."""
 
 
 STARTUP_COMMANDS = frozenset({"build", "attach", "rebuild"})
@@ -192,7 +183,7 @@ class Backend(ABC, Generic[_W]):
 
     @abstractmethod
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
-        """Register forced shutdown for an owner's collection and interpreter exit."""
+        """Force shutdown when ``owner`` is garbage-collected or the interpreter exits."""
 
     @abstractmethod
     def _start(self, index: int, started: Callable[[_W], None]) -> None:

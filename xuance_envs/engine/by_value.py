@@ -1,8 +1,8 @@
 """Pickling of functions and classes by value, on top of cloudpickle.
 
-cloudpickle gives each class an id, so that a class that returns is recognized. It then
-overwrites that class's state with the sender's. Here known classes and module functions
-stay unchanged.
+cloudpickle gives each class an id, so that a process recognizes its own class when it comes
+back. But cloudpickle then overwrites the class's attributes with those that were sent. Here,
+the classes and module functions that this process already has stay unchanged.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from typing import Any
 from cloudpickle import cloudpickle
 
 from xuance_envs._override import override
-
-__all__ = ["ByValuePickler", "ByValueUnpickler", "assign_class_ids"]
 
 _DISPATCHING: Any = functools.singledispatch(len)
 _CACHED: Any = type(functools.lru_cache(len))

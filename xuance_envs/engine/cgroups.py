@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["control_groups", "limits"]
-
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 
@@ -40,7 +38,7 @@ def limits(
     membership: Path = _MEMBERSHIP,
     root: Path = _ROOT,
 ) -> list[float]:
-    """Return the limits that ``read``, by cgroup version, finds in the control groups."""
+    """Return the limits in the control groups; ``read`` has a reader for each cgroup version."""
     found = []
     for version, folder in control_groups(controller, membership, root):
         try:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from xuance_envs.engine.cgroups import limits
 
-__all__ = ["affinity_cpus", "available_cpus"]
-
 
 def available_cpus() -> int:
     """Return the usable CPUs, at least 1: the smaller of affinity and rounded-up cgroup quota."""

@@ -1,7 +1,7 @@
 """Drivers: the main process's handles on groups of environments.
 
 A vectorized environment is a list of drivers. Each accepts one request at a time and
-returns its result later; the groups work in parallel in between.
+returns its result later; meanwhile the groups work in parallel.
 """
 
 from __future__ import annotations
@@ -20,17 +20,6 @@ from xuance_envs.engine.group.outcome import STATE_COMMANDS
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.serialization import copy_of
-
-__all__ = [
-    "Driver",
-    "GroupDriver",
-    "LocalDriver",
-    "Seeding",
-    "StateTransfer",
-    "derived_seed",
-    "is_interrupt",
-]
-
 
 Seeding = tuple[int | None, int]
 """Last seed of an environment, and its number of restarts."""
@@ -71,7 +60,7 @@ class Driver(ABC):
 
     @property
     def reply_deadline(self) -> float | None:
-        """Time by which the current request must be answered, as :func:`time.monotonic`."""
+        """Deadline of the current request, on the clock of :func:`time.monotonic`."""
         return None
 
     def pack_actions(self, actions: list[list[Any]]) -> Any:
@@ -80,7 +69,7 @@ class Driver(ABC):
 
     @abstractmethod
     def submit_step(self, tag: int, actions: Any) -> None:
-        """Start a step with the actions in the arrays and the packed ones."""
+        """Start a step with the actions in the arrays and those from :meth:`pack_actions`."""
 
     @abstractmethod
     def pack(self, command: str, *arguments: Any) -> Any:
@@ -227,7 +216,7 @@ def is_interrupt(error: BaseException) -> bool:
     """Return whether an environment's exception is meant for this process.
 
     This applies to Ctrl-C, and to a non-:class:`Exception` from a signal handler, such as one
-    that exits at SIGTERM. ``sys.exit`` in an environment is the environment's own failure.
+    that exits on SIGTERM. ``sys.exit`` in an environment is the environment's own failure.
     """
     if isinstance(error, Exception):
         return False

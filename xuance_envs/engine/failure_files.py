@@ -16,8 +16,6 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.file_format import header_of, write, write_file
 from xuance_envs.state.pickling import dumps_plain
 
-__all__ = ["FailureRecord", "FailureRecorder"]
-
 logger = logging.getLogger("xuance_envs")
 
 _NAME = "failure"
@@ -36,7 +34,7 @@ class FailureRecord:
         content = self.states.shared_extra(_NAME)
         if content is None:
             raise StateError(
-                -1, "replay", f"{path}: expected a recorded failure, got a file with states only"
+                -1, "replay", f"{path}: expected a recorded failure, got a file of saved states"
             )
         self.what: str = header[_NAME]["what"]
         self.first: int = header[_NAME]["first"]

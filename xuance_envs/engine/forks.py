@@ -8,8 +8,6 @@ from typing import Any, NoReturn, Protocol
 
 from xuance_envs.errors import WrongProcessError
 
-__all__ = ["WrongProcessProxy", "close_after_fork"]
-
 
 class _ForkAware(Protocol):
     def close_in_child(self, owner: int) -> None: ...

@@ -31,8 +31,6 @@ from xuance_envs.engine.resuming_driver import ResumingDriver
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import ClosedVecEnvError, EnvError
 
-__all__ = ["Describe", "Groups", "LocalGroups", "WorkerGroups"]
-
 logger = logging.getLogger("xuance_envs")
 
 Describe = Callable[[Sequence[tuple[int, EnvDescription]]], EnvDescription]

@@ -15,8 +15,6 @@ from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import Outcome
 
-__all__ = ["InfoCollector", "Outcomes"]
-
 SMALL_BYTES = 1 << 15
 """Size up to which copying all reset observations is faster than selecting the new ones."""
 
@@ -70,11 +68,11 @@ class InfoCollector:
 
     @property
     def latest_of_all(self) -> StepInfos | None:
-        """Latest infos if they cover all environments and none has newer ones."""
+        """Infos of the last command on all environments; None if any has newer ones."""
         return None if self._newer else self._latest_of_all
 
     def latest(self) -> list[tuple[StepInfos, NDArray[np.intp] | None]]:
-        """Return the latest infos, each with its environments; None for all."""
+        """Return the latest infos, each with its environments, where None means all."""
         found: list[tuple[StepInfos, NDArray[np.intp] | None]] = []
         newer = self._newer
         envs_of: dict[int, list[int]] = {}

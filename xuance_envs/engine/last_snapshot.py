@@ -12,8 +12,6 @@ from xuance_envs.engine.data.info_batch import InfoBatch, InfoColumns
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Outcome, StepExtras
 
-__all__ = ["LastSnapshot"]
-
 
 class LastSnapshot:
     """Observation that each environment acts on, and its last info."""

@@ -1,10 +1,10 @@
 """Ledger of requests to groups and their outstanding replies.
 
-Groups are used in one of three ways at a time: a step of all, a command to some, or
-asynchronous requests per group. A KeyboardInterrupt may arrive between any two bytecodes.
-So requests are recorded before they are submitted, in assignments without calls, and
-every wait can be repeated: unsubmitted requests are submitted then, and a result can be
-read again.
+Groups are used in one of three ways at a time: a step of all of them, a command to some of
+them, or asynchronous requests to each. A KeyboardInterrupt may arrive between any two
+bytecodes. Requests are therefore recorded before they are submitted, by assignments that
+call nothing. Every wait can be repeated: it submits what has not been submitted yet, and a
+result can be read again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from xuance_envs.errors import (
     WorkerTimeoutError,
     name_envs,
 )
-
-__all__ = ["Ledger", "is_fatal"]
 
 _NO_WAIT = 0.0
 
@@ -290,7 +288,7 @@ class Ledger:
             )
         if not 1 <= wanted <= started:
             raise ValueError(
-                f"min_envs: expected from 1 to {started}, the number of stepping environments, "
+                f"min_envs: expected 1 to {started}, the number of stepping environments, "
                 f"got {min_envs}{self._waiting_hint()}"
             )
         return wanted

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-__all__ = ["count_native_threads", "limit_threads", "limited_in_fork"]
-
 _THREAD_FUNCTIONS = {
     "torch": ("get_num_threads", "set_num_threads"),
     "cv2": ("getNumThreads", "setNumThreads"),

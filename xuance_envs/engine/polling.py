@@ -11,8 +11,6 @@ from time import monotonic, perf_counter
 from xuance_envs._override import override
 from xuance_envs.engine.driver import Driver
 
-__all__ = ["FdPoller", "Poller", "milliseconds_until"]
-
 
 class Poller(ABC):
     """Readiness of groups, identified by their indices."""

@@ -13,8 +13,6 @@ from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS, ReplayLog
 from xuance_envs.errors import EnvError
 
-__all__ = ["RecordingDriver"]
-
 
 class RecordingDriver(GroupDriver):
     """Driver of a local group that keeps a replay log and writes failure files.

@@ -1,4 +1,4 @@
-"""Replay log of a group: saved states and the actions since."""
+"""Replay log of a group: saved states and the actions since then."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.errors import name_envs
-
-__all__ = ["STATE_CHANGING_COMMANDS", "ReplayLog"]
 
 MAX_OVERHEAD = 0.0025
 """Target share of the step time spent on saving; recording actions costs about the same."""
@@ -32,7 +30,7 @@ STATE_CHANGING_COMMANDS = ("reset", "call", "set_attr", "apply", "load_states")
 
 
 class ReplayLog:
-    """Saved states of a group and the actions of each step since.
+    """Saved states of a group and the actions of each step since then.
 
     Actions without a fixed shape are not recorded.
     """
@@ -59,7 +57,7 @@ class ReplayLog:
         self._has_nan = False
 
     def reset(self, states: Any, tag: int = 0) -> None:
-        """Restart the log with new states, or None if they come later."""
+        """Restart the log with new states; None if the next step is to save them."""
         self.states, self.count, self.last_tag, self._first_tag = states, 0, -1, tag
         self.next_save = (
             -1 if states is None else ((tag >> self.interval_log2) + 1) << self.interval_log2
@@ -112,7 +110,7 @@ class ReplayLog:
         )
 
     def find_new_nan(self, first: int) -> str | None:
-        """Describe NaNs in observations and rewards at their first occurrence only."""
+        """Describe NaNs in observations and rewards, but only at their first occurrence."""
         if self._has_nan:
             return None
         numbers = [self._arrays.rewards, *self._arrays.observations.parts]

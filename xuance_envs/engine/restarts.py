@@ -1,13 +1,15 @@
 """Worker restarts: a failed worker is replaced, and its environments are created again.
 
 A worker fails when its process ends, exceeds a timeout or, if requested, when an
-environment raises. The effect depends on the command during or before which it failed:
+environment raises. What follows depends on the command that failed, or on the first one after
+the failure:
 
-- Step: the environments are reset, and the step truncates the failed episodes.
-- Step of some: the same for these. The next step of the others truncates, unless they are reset.
-- Reset: the named environments are reset. If these are not all, the next step truncates.
-- Other command: it raises if it was submitted, as it may have run partially; otherwise it runs on
-  the reset environments. Either way the next step truncates.
+- Step: the environments are reset, and the step reports their episodes as truncated.
+- Step of some environments: the same for those. The others' episodes are truncated by their
+  next step, unless they are reset first.
+- Reset: the given environments are reset. The others' episodes are truncated by their next step.
+- Any other command: it raises if it was submitted, because it may have run in part; otherwise it
+  runs on the reset environments. Either way, the next step truncates the episodes.
 
 Other workers do not wait for a restart.
 """
@@ -27,8 +29,6 @@ from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
-
-__all__ = ["READY_TAG", "RestartPolicy", "RestartingDriver", "WorkerFailure"]
 
 logger = logging.getLogger("xuance_envs")
 

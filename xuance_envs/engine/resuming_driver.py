@@ -1,7 +1,7 @@
 """Worker restarts that resume: the new worker continues where the failed one stopped.
 
-States are saved periodically, and the actions since are recorded outside the worker. A
-new worker loads the states, replays the steps, compares the result with the last snapshot
+States are saved periodically, and the actions after each save are recorded outside the
+worker. A new worker loads the states, replays the steps, compares the result with the last snapshot
 and runs the failed step. If the replay diverges or the worker fails again, the episodes
 are truncated as in :class:`~xuance_envs.engine.restarts.RestartingDriver`.
 """
@@ -18,8 +18,6 @@ from xuance_envs.engine.group.outcome import ResultWithStates
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS, ReplayLog
 from xuance_envs.engine.restarts import READY_TAG, RestartingDriver, WorkerFailure
 from xuance_envs.errors import EnvError, StateError, WorkerDiedError
-
-__all__ = ["ResumingDriver"]
 
 _MAX_COST_FACTOR = 4
 """Upper bound of the counted transfer time, as a multiple of the saving time."""
@@ -128,7 +126,7 @@ class ResumingDriver(RestartingDriver):
         self._files.write(states, steps, what)
 
     def _steps(self) -> list[Any]:
-        """Return the actions since the saved states, including the current step's."""
+        """Return the actions since the states were saved, including the current step's."""
         return [*self._replay_log.steps(before=self.tag), self._replay_log.current_actions()]
 
     # -- worker failure ---------------------------------------------------------------

@@ -25,8 +25,6 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import dumps_plain
 
-__all__ = ["clone", "load", "load_packed", "save"]
-
 _LARGE = 1 << 24
 
 _BATCH_BYTES = 1 << 26
@@ -65,7 +63,7 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
 def load(
     groups: Groups, state: EnvStates, ids: Sequence[int], *, of_all: bool = False
 ) -> StepInfos:
-    """Load states into some environments, again if a worker is restarted meanwhile."""
+    """Load states into some environments; try again if a worker is restarted meanwhile."""
     state.check_here("load_state")
     seeds = _parse_restart_seeds(state)
     source_of = {env: (False, id(one.env)) for env, one in zip(ids, state.envs, strict=True)}
@@ -117,7 +115,7 @@ def _transfer_and_load(
 ) -> StepInfos:
     """Transfer states, check them against their environments and load them.
 
-    The second attempt follows a worker restart.
+    If the first attempt fails because a worker is restarted, there is a second one.
     """
 
     def attempt() -> StepInfos:
@@ -195,7 +193,7 @@ def _registry_for(driver: Driver) -> bytes | None:
 
 
 def _collect_saved(groups: Groups, shares: _Shares) -> tuple[dict[int, Any], dict[bytes, bytes]]:
-    """Wait for the requested states and return them by environment, with the facts about them."""
+    """Wait for the requested states; return them by environment, and the facts by digest."""
     facts: dict[bytes, bytes] = {}
     saved: dict[int, Any] = {}
     for (*_, envs), (states, group_facts) in zip(shares, _collect_replies(groups), strict=True):

@@ -17,17 +17,6 @@ import cloudpickle
 from xuance_envs.engine.by_value import ByValuePickler, ByValueUnpickler
 from xuance_envs.errors import VecEnvError
 
-__all__ = [
-    "copy_of",
-    "describe_error",
-    "dumps_for_main",
-    "dumps_for_worker",
-    "loads",
-    "pack_error",
-    "traceback_of",
-    "unpack_error",
-]
-
 _PROTOCOL = 5
 
 _SCAN_LIMIT = 1 << 16
@@ -64,7 +53,7 @@ def _names_by_value(data: bytes) -> bool:
 
 
 def dumps_for_main(value: Any) -> bytes:
-    """Pickle a value of a worker; by-value classes are recognized in the main process."""
+    """Pickle a worker's value for the main process, which recognizes its own classes in it."""
     try:
         return pickle.dumps(value, _PROTOCOL)
     except Exception:
@@ -103,7 +92,7 @@ def pack_error(error: BaseException) -> bytes:
     """Pickle an exception for the main process, with its cause if that can be pickled.
 
     A non-:class:`Exception`, such as an environment's own KeyboardInterrupt, becomes the
-    cause of a ``VecEnvError``: it must not look like one of the main process.
+    cause of a ``VecEnvError``: it must not look like one raised in the main process.
     """
     is_plain = isinstance(error, Exception)
     packed = _pack_exception(error) if is_plain else None

@@ -1,31 +1,30 @@
-"""Everything that can go wrong, as one tree of exceptions.
+"""Exceptions of this package, in one tree.
 
 ::
 
     VecEnvError
-    ├── AlreadySteppingError   a step is pending and something else was asked for
-    ├── NotSteppingError       ``step_wait`` without ``step_async``
-    ├── ClosedVecEnvError      anything but ``close`` after ``close``
-    ├── WrongProcessError      anything but ``close`` in a process forked from the one it belongs to
-    ├── EnvError               an environment raised, or returned what its spaces do not allow
-    │   └── StateError         its state cannot be saved, or cannot be read
-    │       └── StateMismatchError   the state is of an environment that is not like it
-    ├── WorkerDiedError        the process around some environments ended by itself
-    ├── WorkerTimeoutError     a process around some environments did not answer in time
-    └── RemoteError            a server of environments refused, or could not be reached
-        ├── RemoteAuthenticationError   the token is missing or wrong (401)
-        ├── RemoteForbiddenError        its operator has not allowed that (403)
-        ├── RemoteNotFoundError         it has no such session, episode or environment (404)
-        ├── RemoteConflictError         not in the state the session or episode is in (409)
-        ├── RemoteTooLargeError         the request is larger than it takes (413)
-        ├── RemoteRequestError          it does not understand the request (400, 415, 422)
-        ├── RemoteLimitError            no more environments, sessions or requests now (429)
-        ├── RemoteVersionError          it speaks another version of the protocol
-        └── RemoteUnreachableError      it does not answer
+    ├── AlreadySteppingError   another operation was called while a step was pending
+    ├── NotSteppingError       ``step_wait`` was called without ``step_async``
+    ├── ClosedVecEnvError      an operation other than ``close`` was called after ``close``
+    ├── WrongProcessError      an operation other than ``close`` was called in a forked process
+    ├── EnvError               an environment raised, or violated its spaces
+    │   └── StateError         a state cannot be saved or read
+    │       └── StateMismatchError   the state belongs to a different environment
+    ├── WorkerDiedError        a worker process ended unexpectedly
+    ├── WorkerTimeoutError     a worker process did not answer in time
+    └── RemoteError            a server refused a request or is unreachable
+        ├── RemoteAuthenticationError   missing or wrong token (401)
+        ├── RemoteForbiddenError        not allowed by the server's operator (403)
+        ├── RemoteNotFoundError         unknown session, episode or environment (404)
+        ├── RemoteConflictError         the session's or episode's state does not allow it (409)
+        ├── RemoteTooLargeError         request or response too large (413)
+        ├── RemoteRequestError          invalid request (400, 415, 422)
+        ├── RemoteLimitError            a limit of the server is reached (429)
+        ├── RemoteVersionError          different protocol version
+        └── RemoteUnreachableError      no answer
 
-Every one of them survives :mod:`pickle`.
-Wrong arguments are not in the tree: they are a :class:`ValueError` or a :class:`TypeError`,
-as everywhere in Python, and the object stays usable.
+All of them can be pickled. Invalid arguments raise :class:`ValueError` or
+:class:`TypeError` instead, and leave the vectorized environment usable.
 """
 
 from __future__ import annotations
@@ -77,6 +76,6 @@ __all__ = [
     "WrongProcessError",
 ]
 
-# Errors go by the names that they are imported by, also in tracebacks and pickles.
+# Show the public import path in tracebacks and pickles.
 for _name in __all__:
     globals()[_name].__module__ = __name__

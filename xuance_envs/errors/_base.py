@@ -1,4 +1,4 @@
-"""The root of the tree, and what comes of using a vector environment otherwise than it allows."""
+"""The base class of all exceptions, and errors for misuse of a vectorized environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = [
 
 
 class VecEnvError(Exception):
-    """The root of every exception this package defines.
+    """Base class of all exceptions of this package.
 
     Example:
         >>> try:
@@ -24,7 +24,9 @@ class VecEnvError(Exception):
 
 
 class AlreadySteppingError(VecEnvError):
-    """A step is pending: finish it with ``step_wait`` before asking for something else.
+    """Another operation was called while a step was pending.
+
+    Finish the step with ``step_wait`` first.
 
     Example:
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])
@@ -53,7 +55,7 @@ class NotSteppingError(VecEnvError):
 
 
 class ClosedVecEnvError(VecEnvError):
-    """The vector environment has been closed, by ``close`` or after an error.
+    """The vectorized environment was closed, by ``close`` or by an earlier error.
 
     Example:
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])
@@ -66,11 +68,11 @@ class ClosedVecEnvError(VecEnvError):
 
 
 class WrongProcessError(VecEnvError):
-    """The vector environment belongs to the process that this one was forked from.
+    """A forked process used a vectorized environment of its parent process.
 
-    Its environments live in workers, or on a server, which answer that process only. Make another
-    one in this process. (A :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` is copied
-    with its environments, and goes on in both.)
+    Workers and servers answer only the process that created the vec env. Create another one in
+    the forked process. A :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` is copied
+    with its environments by a fork and works in both processes.
 
     Example:
         >>> import os

@@ -1,4 +1,4 @@
-"""What an environment did, and what is wrong with its state."""
+"""Errors of sub-environments and their states."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ __all__ = ["EnvError", "StateError", "StateMismatchError"]
 
 
 class EnvError(VecEnvError):
-    """An environment raised an exception, or returned something its spaces do not allow.
+    """An environment raised an exception, or returned a value outside its spaces.
 
-    The exception the environment raised is the ``__cause__``, unless it could not be brought
-    over from a worker process.
+    ``__cause__`` is the environment's exception, unless a worker could not pickle it.
 
     Attributes:
-        env_index (int): index of the environment in the vector environment.
-        command (str): what the environment was asked to do: ``"construct"``, ``"reset"``,
-            ``"step"``, ``"render"``, ``"call"``, ``"get_attr"``, ``"set_attr"`` or ``"close"``.
-        reason (str): one line on what happened.
-        env_traceback (str): the formatted traceback from where it happened.
+        env_index (int): index of the environment in the vec env.
+        command (str): the failed operation: ``"construct"``, ``"reset"``, ``"step"``,
+            ``"render"``, ``"call"``, ``"get_attr"``, ``"set_attr"`` or ``"close"``.
+        reason (str): one-line description.
+        env_traceback (str): formatted traceback of the environment's exception.
 
     Example:
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 2)
@@ -47,16 +46,16 @@ class EnvError(VecEnvError):
 
 
 class StateError(EnvError):
-    """An environment's state cannot be saved, or what was saved cannot be read.
+    """An environment's state cannot be saved, or a saved state cannot be read.
 
-    Nothing has been changed then, and the vector environment stays usable. ``env_index`` is -1
-    where it is not about one environment.
+    Nothing has been changed, and the vec env stays usable. ``env_index`` is -1 if the error does
+    not concern a single environment.
 
     Example:
         >>> EnvStates.from_bytes(b"something else")
         Traceback (most recent call last):
             ...
-        xuance_envs.errors.StateError: expected states as EnvStates.to_bytes gives them: ...
+        xuance_envs.errors.StateError: expected the output of EnvStates.to_bytes: ...
     """
 
     def __str__(self) -> str:
@@ -64,13 +63,13 @@ class StateError(EnvError):
 
 
 class StateMismatchError(StateError):
-    """A state is of an environment that differs from the one it is to be put into.
+    """A state was saved from an environment that differs from the one it is loaded into.
 
     Attributes:
-        what (str): what differs: ``"wrappers"``, ``"id"``, ``"kwargs"``, a space, the ``"model"``
-            or the ``"ROM"``, what a function or a class holds, or a library's version.
-        saved: how it was when the state was saved.
-        here: how it is in the environment.
+        what (str): the difference: ``"wrappers"``, ``"id"``, ``"kwargs"``, a space, the
+            ``"model"`` or the ``"ROM"``, contents of a function or class, or a library version.
+        saved: its value in the saved state.
+        here: its value in the environment.
 
     Example:
         >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env, StateMismatchError

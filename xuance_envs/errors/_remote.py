@@ -1,4 +1,4 @@
-"""What a server of environments answered, if it did."""
+"""Errors of environment servers and of connections to them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = [
 
 
 class RemoteError(VecEnvError):
-    """A server of environments refused a request, failed at it, or could not be reached.
+    """An environment server refused a request, failed to execute it, or is unreachable.
 
     Attributes:
-        message (str): what went wrong, and what to do about it.
+        message (str): the problem and its remedy.
         server (str): the server's address.
-        status (int | None): the HTTP status it answered with; None where there was no answer.
+        status (int | None): HTTP status of the response; None if there was none.
 
     Example:
         >>> try:
@@ -46,7 +46,7 @@ class RemoteError(VecEnvError):
 
 
 class RemoteAuthenticationError(RemoteError):
-    """The server wants a token, and got none or not one of its own (401).
+    """The token that the server requires is missing or wrong (401).
 
     Example:
         >>> from xuance_envs.remote.server import Server
@@ -61,7 +61,7 @@ class RemoteAuthenticationError(RemoteError):
 
 
 class RemoteForbiddenError(RemoteError):
-    """The server's operator has not allowed what was asked for (403).
+    """The server's operator has not allowed this operation (403).
 
     Example:
         >>> from xuance_envs.remote.server import Server
@@ -75,9 +75,9 @@ class RemoteForbiddenError(RemoteError):
 
 
 class RemoteNotFoundError(RemoteError):
-    """The server has no such session, episode or environment, or not for this token (404).
+    """The server has no such session, episode or environment for this token (404).
 
-    A session that was not used for a while is gone as well.
+    Sessions also expire after a period without requests.
 
     Example:
         >>> from xuance_envs.remote.server import Server
@@ -91,7 +91,7 @@ class RemoteNotFoundError(RemoteError):
 
 
 class RemoteConflictError(RemoteError):
-    """The session or the episode is not in a state in which that can be done (409).
+    """The state of the session or episode does not allow this operation (409).
 
     Example:
         >>> import os
@@ -115,7 +115,7 @@ class RemoteConflictError(RemoteError):
 
 
 class RemoteTooLargeError(RemoteError):
-    """The request, or its answer, is larger than the server allows (413).
+    """The request or its response exceeds the server's size limit (413).
 
     Example:
         >>> from xuance_envs.remote.server import Server
@@ -130,7 +130,7 @@ class RemoteTooLargeError(RemoteError):
 
 
 class RemoteRequestError(RemoteError):
-    """The server does not understand the request (400, 415, 422).
+    """The server rejected the request as invalid (400, 415, 422).
 
     Example:
         >>> from xuance_envs.remote.server import Server
@@ -145,7 +145,7 @@ class RemoteRequestError(RemoteError):
 
 
 class RemoteLimitError(RemoteError):
-    """The server allows no more sessions, environments or waiting requests at present (429).
+    """A limit of the server, such as on sessions or queued requests, is reached (429).
 
     Example:
         >>> from xuance_envs.remote.server import Server
@@ -160,7 +160,7 @@ class RemoteLimitError(RemoteError):
 
 
 class RemoteVersionError(RemoteError):
-    """The server speaks another version of the protocol, or is no server of environments.
+    """The server uses a different protocol version, or is not an environment server.
 
     Example:
         >>> from xuance_envs.remote.server import Server
@@ -174,9 +174,9 @@ class RemoteVersionError(RemoteError):
 
 
 class RemoteUnreachableError(RemoteError):
-    """The server cannot be reached, or does not answer in time.
+    """The server is unreachable or did not answer in time.
 
-    Whether it has done what was asked for is then not known.
+    It may nevertheless have executed the request.
 
     Example:
         >>> RemoteVecEnv("http://127.0.0.1:9", "CartPole-v1", 2, timeout=1.0)

@@ -1,4 +1,4 @@
-"""Whose line a warning is about."""
+"""Stack levels of warnings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ __all__ = ["caller_stacklevel"]
 _INTERNAL_PACKAGES = frozenset(
     {"xuance_envs", "gymnasium", "gym", "stable_baselines3", "contextlib"}
 )
-"""Whose frames may lie between a call and what it leads to: ours, and those of what is around."""
+"""Packages whose frames may lie between user code and a warning."""
 
 
 def caller_stacklevel() -> int:
-    """The ``stacklevel`` at which a warning of this package is about its caller's own line.
+    """Return the ``stacklevel`` that attributes a warning to the nearest line of user code.
 
-    That is the nearest one of a frame that is neither of this package nor of a library whose
-    wrappers may lie around its classes.
+    User code is outside this package and outside libraries that wrap its classes.
     """
     own = inspect.currentframe()
     frame = None if own is None else own.f_back

@@ -1,4 +1,4 @@
-"""What became of the process around some environments."""
+"""Errors of worker processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["WorkerDiedError", "WorkerTimeoutError", "name_envs"]
 
 
 class _WorkerError(VecEnvError):
-    """What the two errors about a worker process share: who it was and what it was doing."""
+    """Base class of errors about a worker process."""
 
     def __init__(
         self,
@@ -33,25 +33,25 @@ class _WorkerError(VecEnvError):
         pid = "" if self.pid is None else f" (pid {self.pid})"
         text = f"the worker process of {name_envs(self.env_indices)}{pid} {happened}"
         if self.env_index is not None and len(self.env_indices) > 1:
-            text += f"; it was at environment {self.env_index}"
+            text += f"; it was running environment {self.env_index}"
         if self.restarted:
-            text += "; another one takes its place"
+            text += "; a new worker replaces it"
         return f"{text}\n{self.details}" if self.details else text
 
 
 class WorkerDiedError(_WorkerError):
-    """A worker process ended by itself: it was killed, crashed, or its environment exited.
+    """A worker process ended unexpectedly: it crashed, exited or was killed.
 
     Attributes:
-        env_indices (tuple[int, ...]): the environments that lived in it.
-        pid (int | None): its process id.
-        exitcode (int | None): as :attr:`multiprocessing.Process.exitcode` gives it: the exit
-            status, or the negative number of the signal that ended it; None where it is not known.
-        command (str): the last command it was given.
-        details (str): further lines worth showing: the end of its standard error, where it crashed.
-        env_index (int | None): the environment it was at, None where that is not known.
-        restarted (bool): whether another process takes its place, and the vector environment
-            goes on.
+        env_indices (tuple[int, ...]): indices of its environments.
+        pid (int | None): process id.
+        exitcode (int | None): exit status, or the negative number of the signal that killed it,
+            as in :attr:`multiprocessing.Process.exitcode`; None if unknown.
+        command (str): the last command sent to it.
+        details (str): further lines of the message, such as the end of its standard error and the
+            stack of the crash.
+        env_index (int | None): the environment it was running; None if unknown.
+        restarted (bool): True if a new worker replaces it and the vec env stays usable.
 
     Example:
         >>> import os
@@ -85,35 +85,34 @@ class WorkerDiedError(_WorkerError):
 
     def _exit_reason(self) -> str:
         if self.exitcode is None:
-            return "its exit code is not known"
+            return "its exit code is unknown"
         if self.exitcode >= 0:
             return f"it exited with code {self.exitcode}"
         try:
             name = signal.Signals(-self.exitcode).name
         except ValueError:
             name = f"signal {-self.exitcode}"
-        text = f"it was ended by {name}"
+        text = f"it was killed by {name}"
         if name == "SIGKILL":
             text += (
-                " (the kernel does this when memory runs out: see the kernel's log, "
-                "and try fewer environments or less memory in each)"
+                " (the kernel does this when memory runs out: check the kernel log, "
+                "and try fewer or smaller environments)"
             )
         return text
 
 
 class WorkerTimeoutError(_WorkerError):
-    """A worker process did not answer within the time it was given.
+    """A worker process did not answer in time.
 
     Attributes:
-        env_indices (tuple[int, ...]): the environments that live in it.
-        pid (int | None): its process id; None where it has not been started, or where none of
-            several answered ``recv``.
-        timeout (float): the time it was given, in seconds.
-        command (str): the command it did not answer.
-        details (str): further lines worth showing: where it was when it was ended.
-        env_index (int | None): the environment it was at, None where that is not known.
-        restarted (bool): whether another process takes its place, and the vector environment
-            goes on.
+        env_indices (tuple[int, ...]): indices of its environments.
+        pid (int | None): process id; None if it was not started, or if none of several workers
+            answered ``recv``.
+        timeout (float): the time limit, in seconds.
+        command (str): the unanswered command.
+        details (str): further lines of the message, such as its stack when it was killed.
+        env_index (int | None): the environment it was running; None if unknown.
+        restarted (bool): True if a new worker replaces it and the vec env stays usable.
 
     Example:
         >>> import time
@@ -149,7 +148,7 @@ class WorkerTimeoutError(_WorkerError):
 
 
 def name_envs(indices: Sequence[int]) -> str:
-    """Names environments in words: ``environment 3``, ``environments 4 to 7``, ``… 1, 5``."""
+    """Describe environments: ``environment 3``, ``environments 4 to 7``, ``environments 1, 5``."""
     if len(indices) == 1:
         return f"environment {indices[0]}"
     if len(indices) > 2 and tuple(indices) == tuple(range(indices[0], indices[-1] + 1)):

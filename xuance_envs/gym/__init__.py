@@ -1,4 +1,4 @@
-"""One environment at a time, and XuanCe's names for many.
+"""Single Gymnasium and Atari environments, and XuanCe's names for vectorized ones.
 
 This package is not OpenAI's ``gym``: absolute imports keep the two apart.
 """

@@ -1,4 +1,4 @@
-"""One Atari game in XuanCe's form: ``Atari_Env``."""
+"""Single Atari games in XuanCe's form: ``Atari_Env``."""
 
 from __future__ import annotations
 
@@ -31,74 +31,75 @@ _MAX_ACTION_REQUESTS = 512
 
 
 class Atari_Env(EnvWrapper):
-    """An Atari game, with the preprocessing usual for learning, on ale-py's emulator.
+    """An Atari game on ale-py's emulator with the usual preprocessing.
 
-    A step repeats its action for several frames of the game, pools the last two of them, scales the
-    result and stacks it on those of the steps before. By default a lost life ends an episode, but
-    not the game: the next :meth:`reset` goes on with it. The defaults otherwise follow Machado et
-    al., "Revisiting the Arcade Learning Environment" (2018), sticky actions included; the
-    preprocessing is that of Mnih et al., "Human-level control through deep reinforcement learning"
-    (2015), and the images are, bit for bit, those of Gymnasium's ``AtariPreprocessing``.
+    A step repeats its action for several frames, max-pools the last two, resizes the result and
+    stacks it on the previous frames. By default a lost life ends the episode but not the game,
+    which the next :meth:`reset` continues. The other defaults, including sticky actions, follow
+    Machado et al., "Revisiting the Arcade Learning Environment" (2018). The preprocessing follows
+    Mnih et al., "Human-level control through deep reinforcement learning" (2015). Images are
+    bitwise identical to those of Gymnasium's ``AtariPreprocessing``.
 
     ============= ================================
-    ``obs_type``  shape of an observation (uint8)
+    ``obs_type``  observation shape (uint8)
     ============= ================================
     ``grayscale`` ``(height, width, num_stack)``
     ``rgb``       ``(height, width, 3*num_stack)``
     ``ram``       ``(128*num_stack,)``
     ============= ================================
 
-    Observations are :class:`~xuance_envs.gym.lazy_frames.LazyFrames`, the oldest frame first, which
-    share their frames with each other. Every info, also that of a reset, has these keys:
+    Observations are :class:`~xuance_envs.gym.lazy_frames.LazyFrames`, oldest frame first, which
+    share their common frames. Every info, including that of a reset, has these keys:
 
-    - ``episode_step`` (int) and ``episode_score`` (float): steps and unclipped rewards of the game
-      so far, all its lives;
-    - ``lives`` (int), and ``game_over`` (bool), which a lost life alone is not;
+    - ``episode_step`` (int) and ``episode_score`` (float): steps and unclipped rewards of the
+      current game, over all lives;
+    - ``lives`` (int): remaining lives;
+    - ``game_over`` (bool): True at the end of a game, not at a lost life;
     - ``frame_number`` (int): frames emulated since the game was loaded or seeded.
 
     Args:
         env_id: ``ALE/Breakout-v5``, ``Breakout-v5`` or ``Breakout``.
-        seed: Seeds the action space at once, and the game at the first :meth:`reset` unless that is
-            given a seed of its own. Later resets continue the same random stream.
-        render_mode: ``"rgb_array"``, ``"human"`` (a window, with sound), or None.
-        obs_type: What is observed; see above.
-        frame_skip: For how many frames an action is repeated: a number, or a pair ``(low, high)``
-            from which one is drawn for every step, ``high`` excluded.
-        num_stack: How many frames an observation has.
-        image_size: ``(height, width)``, or one int for a square; None keeps the screen's size, for
-            most games 210 by 160. Images are scaled by area. Memory is not an image.
-        noop_max: A game begins with up to so many no-ops, for one frame each, drawn from the
-            environment's own generator.
-        max_pool: Whether a frame of an observation is the pixel-wise maximum of the last two that
-            were emulated in the step (of one, if there was only one), because many games draw
-            some things in every second frame only. Otherwise it is the last one.
-        fire_on_reset: Whether, after the no-ops, FIRE is pressed for ``frame_skip`` frames in games
-            that have it: some only begin then.
-        terminal_on_life_loss: Whether losing a life ends the episode.
-        clip_reward: Whether the reward is the sign of the game's.
-        truncate_on_game_over: Whether the end of a game is ``truncated`` besides ``terminated``,
-            which XuanCe's agents read as "really over".
-        full_action_space: Whether there are all 18 actions, or those that the game knows.
-        repeat_action_probability: With which the emulator takes the action before again, per frame.
-        **kwargs: Passed to ``gymnasium.make``: ``mode``, ``difficulty``,
-            ``max_num_frames_per_episode`` or ``max_episode_steps`` for example.
+        seed: seeds the action space immediately, and the game at the first :meth:`reset` unless
+            that call has its own seed. Later resets continue the random stream.
+        render_mode: ``"rgb_array"``, ``"human"`` (a window with sound), or None.
+        obs_type: ``"grayscale"``, ``"rgb"`` or ``"ram"``; see above.
+        frame_skip: frames per action: an int, or a pair ``(low, high)`` from which each step draws
+            a number, ``high`` excluded.
+        num_stack: frames per observation.
+        image_size: ``(height, width)``, or one int for a square; None keeps the screen size, for
+            most games 210 by 160. Images are resized by area. Ignored for ``"ram"``.
+        noop_max: maximum number of no-ops at the start of a game, one frame each. The number is
+            drawn from the environment's generator.
+        max_pool: True to take the pixel-wise maximum of a step's last two frames, because many
+            games draw some objects only in every second frame; False to take the last frame.
+        fire_on_reset: True to press FIRE for ``frame_skip`` frames after the no-ops, in games that
+            have this action. Some games start only then.
+        terminal_on_life_loss: True to end the episode at a lost life.
+        clip_reward: True to replace rewards by their sign.
+        truncate_on_game_over: True to set ``truncated`` as well as ``terminated`` at the end of a
+            game, which XuanCe's agents read as "really over".
+        full_action_space: True for all 18 actions, False for the game's minimal set.
+        repeat_action_probability: probability per frame that the emulator repeats the previous
+            action (sticky actions).
+        **kwargs: passed to ``gymnasium.make``, for example ``mode``, ``difficulty``,
+            ``max_num_frames_per_episode`` or ``max_episode_steps``.
 
     Attributes:
-        max_episode_steps: Steps after which a game is truncated, None where there is no limit: the
-            emulator's limit in frames, over ``frame_skip`` (over the least of a pair).
-        reward_range: Least and greatest reward.
-        was_real_done: Whether the last step ended the game, by its end or by the limit; also before
-            the first reset.
-        lifes: Lives left.
-        num_stack: How many frames an observation has.
-        grayscale: Whether ``obs_type`` is that.
-        rgb: Whether ``obs_type`` is that.
-        frames: The frames of the last observation, oldest first.
+        max_episode_steps: steps after which a game is truncated; None for no limit. It is the
+            emulator's frame limit divided by ``frame_skip`` (by ``low`` for a pair).
+        reward_range: minimum and maximum reward.
+        was_real_done: True if the last step ended the game or reached its step limit. Also True
+            before the first reset.
+        lifes: remaining lives.
+        num_stack: frames per observation.
+        grayscale: True if ``obs_type`` is ``"grayscale"``.
+        rgb: True if ``obs_type`` is ``"rgb"``.
+        frames: frames of the last observation, oldest first.
 
     Raises:
-        UnknownGameError: ale-py has no such game. It is a :class:`ValueError` and one of
-            Gymnasium's errors.
-        ValueError: An argument is out of its range.
+        UnknownGameError: ale-py does not have this game. A subclass of :class:`ValueError` and of
+            Gymnasium's ``NameNotFound``.
+        ValueError: an argument is out of range.
         ImportError: ale-py or OpenCV cannot be imported.
 
     Examples:
@@ -148,8 +149,8 @@ class Atari_Env(EnvWrapper):
             )
         if kwargs.get("continuous") or kwargs.get("sound_obs"):
             raise ValueError(
-                "continuous and sound_obs: expected a game with Discrete actions that shows its "
-                "screen or its memory; Gym_Env takes all that ale-py has"
+                "continuous and sound_obs are not supported: expected Discrete actions, and screen "
+                "or RAM observations; use Gym_Env for ale-py's other modes"
             )
         self._pending_seed = None if seed is None else operator.index(seed)
         load_ale()
@@ -163,7 +164,7 @@ class Atari_Env(EnvWrapper):
             full_action_space=full_action_space,
             **{"disable_env_checker": True, **kwargs},
         )
-        # The emulator is asked for single frames, which wrappers around the game would not see.
+        # Wrappers are removed: steps go to the emulator frame by frame.
         super().__init__(made.unwrapped)
         self._game: Any = self.env
         if self._pending_seed is not None:
@@ -175,8 +176,8 @@ class Atari_Env(EnvWrapper):
         self.terminal_on_life_loss = terminal_on_life_loss
         self.clip_reward = clip_reward
         self.truncate_on_game_over = truncate_on_game_over
-        # For who saves the environment: what the emulator was last asked for, and for how many
-        # frames, since an action that it took for certain. See `xuance_envs.state.ale`.
+        # Recent actions and their frame counts since one that was certainly executed, for saving
+        # the state: see `xuance_envs.state.ale`.
         self._requested_actions: deque[tuple[Any, float, int]] = deque(maxlen=_MAX_ACTION_REQUESTS)
         game: Any = self.env
         game._requested_actions = self._requested_actions
@@ -222,8 +223,8 @@ class Atari_Env(EnvWrapper):
         else:
             self._view = Screen(self._ale, rgb=self.rgb, pools=max_pool, size=size)
             self.image_size = size
-        # A subclass's own way is called for every image; this class's own is the view's, which
-        # scales only what changed.
+        # An overridden `observation` is called for every image. Otherwise the view resizes only
+        # the rows that changed.
         self._has_own_observation = type(self).observation is not Atari_Env.observation
         self._view.take_last(alone=True)
         *leading, width = self._view.frame().shape
@@ -237,16 +238,16 @@ class Atari_Env(EnvWrapper):
     ) -> tuple[LazyFrames, dict[str, Any]]:
         """Start a new episode.
 
-        Right after a step that lost a life, and without arguments, that is the next episode of the
-        same game, which goes on with one no-op. That is no step of the agent's, and neither it nor
-        what it earns is counted; the info says how far the game is. Otherwise a new game starts:
-        with no-ops, then FIRE, and again if it ends with those already. Either way all frames of
-        the first observation are the same, so that no observation shows two episodes.
+        Without arguments, right after a step that lost a life, the same game continues with one
+        no-op as its next episode. The no-op and its reward are not counted, and the infos keep
+        counting from the start of the game. Otherwise a new game starts with no-ops and FIRE,
+        again if these already end it. In both cases the first observation repeats one frame, so
+        that no observation spans two episodes.
 
         Args:
-            seed: Starts the game's random stream anew. None continues it, except that the first
-                reset then uses the seed given at construction.
-            options: Passed to ale-py, which has none so far.
+            seed: restarts the game's random stream. None continues it; the first reset then uses
+                the seed given at construction.
+            options: passed to ale-py, which has no options yet.
 
         Returns:
             The first observation, and an info with the same keys as after a step.
@@ -263,14 +264,14 @@ class Atari_Env(EnvWrapper):
         return self._begin()
 
     def _begin(self) -> tuple[LazyFrames, dict[str, Any]]:
-        """Begin an episode with what is to be seen now."""
+        """Start an episode from the current screen."""
         self._lost_life = self.was_real_done = False
         self.lifes = self._ale.lives()
         self.frames.extend([self._frame()] * self.num_stack)
         return self._get_obs(), self._info(False)
 
     def _start_game(self, seed: int | None, options: dict[str, Any] | None) -> None:
-        """Reset the game, wait for some frames, and press FIRE."""
+        """Reset the game, wait for some frames and press FIRE."""
         if seed is None:
             seed = self._pending_seed
         ale, game = self._ale, self._game
@@ -279,7 +280,7 @@ class Atari_Env(EnvWrapper):
                 game.reset(seed=seed, options=options)
             waits = int(game.np_random.integers(self.noop_max + 1)) if self.noop_max else 0
             if seed is None:
-                # A restored state shows nothing before its first frame.
+                # A restored state draws its screen only with the next frame.
                 draws = waits > 0 or self._fire is not None
                 if not (draws and self._fresh_start.restore()):
                     game.reset(options=options)
@@ -292,9 +293,9 @@ class Atari_Env(EnvWrapper):
             if not ale.game_over():
                 return
         raise RuntimeError(
-            f"the game ended {_MAX_START_ATTEMPTS} times before its first step: expected it to last for "
-            f"{self.noop_max} no-ops and FIRE; see noop_max, fire_on_reset, and the limit of "
-            f"{ale.getInt('max_num_frames_per_episode')} frames"
+            f"the game ended {_MAX_START_ATTEMPTS} times during its initial no-ops and FIRE: "
+            f"reduce noop_max ({self.noop_max}), set fire_on_reset=False, or raise the limit of "
+            f"{ale.getInt('max_num_frames_per_episode')} frames (max_num_frames_per_episode)"
         )
 
     def _repeat(self, action: Any, frames: int) -> None:
@@ -305,18 +306,18 @@ class Atari_Env(EnvWrapper):
     # -- step -------------------------------------------------------------------------
 
     def step(self, action: Any = None, *, actions: Any = None) -> StepResult:
-        """Take one step.
+        """Step the environment once.
 
         Args:
-            action: In the form that ``action_space.sample()`` has.
-            actions: The same, by the name that XuanCe has for it.
+            action: an action, in the form of ``action_space.sample()``.
+            actions: XuanCe's name for ``action``.
 
         Returns:
-            Observation, reward, terminated, truncated and info. At the end of a game the
-            observation shows its last screen.
+            Observation, reward, terminated, truncated and info. The last observation of a game
+            shows its final screen.
 
         Raises:
-            gymnasium.error.ResetNeeded: There has been no :meth:`reset` yet.
+            gymnasium.error.ResetNeeded: :meth:`reset` has not been called.
         """
         if not self.frames:
             raise gymnasium.error.ResetNeeded("call reset() before step()")
@@ -339,7 +340,7 @@ class Atari_Env(EnvWrapper):
         return self._get_obs(), self.reward(reward), terminated, truncated, info
 
     def _emulate(self, action: Any, frames: int) -> int:
-        """Repeat an action, and look at what it leads to; returns the sum of its rewards."""
+        """Repeat an action, capture the screen, and return the sum of rewards."""
         act, is_over, view = self._ale.act, self._ale.game_over, self._view
         reward: int = 0
         for left in range(frames - 1, 0, -1):
@@ -380,15 +381,15 @@ class Atari_Env(EnvWrapper):
     # -- hooks ------------------------------------------------------------------------
 
     def observation(self, frame: NDArray[np.uint8]) -> NDArray[Any]:
-        """Make one frame of an observation out of a screen; for subclasses to override.
+        """Convert a screen to one frame of an observation. Subclasses may override this.
 
         Args:
-            frame: Of shape ``(height, width)`` for grey, ``(height, width, 3)`` for RGB,
-                ``(128,)`` for memory.
+            frame: shape ``(height, width)`` for grayscale, ``(height, width, 3)`` for RGB,
+                ``(128,)`` for RAM.
 
         Returns:
-            The frame, as wide along the last axis as the observation space divided by
-            ``num_stack``. A subclass that returns another shape or dtype sets
+            The frame. The width of its last axis is that of the observation space divided by
+            ``num_stack``. A subclass that returns a different shape or dtype must set
             ``observation_space`` accordingly.
         """
         if self.image_size is not None:
@@ -396,24 +397,27 @@ class Atari_Env(EnvWrapper):
         return frame[..., np.newaxis] if frame.ndim == 2 else frame
 
     def reward(self, reward: float) -> float:
-        """Make a step's reward out of the game's; for subclasses to override.
+        """Convert the game's reward to the step's reward. Subclasses may override this.
+
+        Args:
+            reward: sum of the game's rewards during the step.
 
         Returns:
-            The sign of it, as -1.0, 0.0 or 1.0, with ``clip_reward``; otherwise itself.
+            With ``clip_reward`` its sign, as -1.0, 0.0 or 1.0; otherwise the reward as a float.
         """
         if self.clip_reward:
             return float((reward > 0) - (reward < 0))
         return float(reward)
 
     def _frame(self) -> NDArray[Any]:
-        """Return what is to be seen, as a frame that can be kept."""
+        """Return the current screen as a frame that later steps do not overwrite."""
         if self._has_own_observation:
             return np.array(self.observation(self._view.image.copy()))
         return self._view.frame()
 
 
 def _frame_skips(frame_skip: Any) -> tuple[int, ...]:
-    """Return the one number, or the two to draw between."""
+    """Return the fixed number of frames, or the two bounds."""
     skips = tuple(frame_skip) if isinstance(frame_skip, tuple | list) else (frame_skip,)
     try:
         skips = tuple(map(operator.index, skips))
@@ -421,8 +425,8 @@ def _frame_skips(frame_skip: Any) -> tuple[int, ...]:
         skips = ()
     if len(skips) not in (1, 2) or skips[0] < 1 or (len(skips) == 2 and skips[0] >= skips[1]):
         raise ValueError(
-            "frame_skip: expected an int of at least 1, or a pair (low, high) of such with "
-            f"low < high, got {frame_skip!r}"
+            "frame_skip: expected an int of at least 1, or a pair (low, high) of ints with "
+            f"1 <= low < high, got {frame_skip!r}"
         )
     return skips
 
@@ -437,7 +441,7 @@ def _image_size(image_size: Any) -> tuple[int, int]:
     if height < 1 or width < 1:
         raise ValueError(
             "image_size: expected (height, width), one int for a square, or None for the "
-            f"screen's own, got {image_size!r}"
+            f"screen size, got {image_size!r}"
         )
     return height, width
 

@@ -1,11 +1,9 @@
-"""Starting a game over by restoring a state instead of emulating a reset.
+"""Fast game resets by restoring a saved emulator state.
 
-A reset costs the emulator as much as a dozen steps: it lets the console run for a second before it
-presses the reset switch. Most games are then in the same state every time, so that state can be
-restored. But not all are: a game may read what the last one left in memory, or the console's timer,
-whose first value differs from reset to reset. And of a few games a restored state is not all there
-is. So a game is tried on an emulator of its own first, and where a single bit differs it is
-always reset in full.
+An emulator reset costs as much as a dozen steps. Most games always start in the same state, which
+can be restored instead. Some games read leftover memory or the console's timer, and some keep state
+that the emulator does not save. Each game is therefore tested on a separate emulator first. If a
+single bit differs, the game is always reset in full.
 """
 
 from __future__ import annotations
@@ -21,16 +19,14 @@ import numpy as np
 
 from xuance_envs.gym.atari_games import load_ale, single_action
 
-__all__ = ["FastReset", "serialized", "state_after_reset"]
-
-# Where a serialized state has the number of frames in total and in this game, and then the mode and
-# the difficulty.
+# Byte positions in a serialized state: the frame counts (total and of this game), then mode and
+# difficulty.
 _FRAME_NUMBER = slice(8, 12)
 _SETTINGS = slice(16, 24)
 _FRAME_COUNTS = struct.Struct("=8xii")
 
-# The console's random generator, a Mersenne Twister, as text. The reset draws the timer from it and
-# nothing else does, so it does not matter where it stands if the timer does not.
+# The console's random generator, a Mersenne Twister, as text. Only a reset draws from it, for the
+# timer, so its state is irrelevant if the timer is.
 _GENERATOR = re.compile(rb"(?:\d+ ){624}\d+")
 
 _TRIALS = 3
@@ -41,7 +37,7 @@ _NEGLIGIBLE_PROBABILITY = 1e-18
 
 
 class FastReset:
-    """Starts the game of one emulator over."""
+    """Restarts an emulator's game."""
 
     __env_state__ = None
 
@@ -51,17 +47,16 @@ class FastReset:
         self._noop = single_action("NOOP")
         sticky = float(ale.getFloat("repeat_action_probability"))
         self._is_possible = sticky <= _MAX_STICKY_PROBABILITY
-        # So many no-ops, one of which is taken for certain.
+        # Number of no-ops of which at least one is certainly executed despite sticky actions.
         self._noops = (
             math.ceil(math.log(_NEGLIGIBLE_PROBABILITY) / math.log(sticky)) if 0 < sticky < 1 else 0
         )
 
     def restore(self) -> bool:
-        """Bring the emulator, whose game has ended, to where a reset would bring it.
+        """Put an emulator whose game has ended into its state after a reset, and return success.
 
-        All that a step can depend on or show is then as after a reset, the emulator's random
-        generator and its count of frames included, but for the screen, which is not drawn before
-        the next frame.
+        Everything that later steps depend on is as after a reset. Only the screen is not drawn
+        before the next frame.
         """
         ale = self._ale
         if not (self._is_possible and ale.game_over()):
@@ -74,13 +69,13 @@ class FastReset:
         if written[_SETTINGS] != fresh[_SETTINGS]:
             return False
         if self._noops:
-            # A reset forgets the action that may be repeated, and a state does not hold it. An
-            # ended game emulates no further frame, but takes note of actions.
+            # A reset clears the sticky action, which a state does not contain. An ended game
+            # emulates no frames but still records actions.
             for _ in range(self._noops):
                 ale.act(self._noop)
             ale.restoreState(now)
-        # A reset starts one count of frames anew, and then adds to both: some modes take frames in
-        # which the select switch is pressed.
+        # A reset clears the game's frame count, then increases both counts: some modes need frames
+        # with the select switch pressed.
         total = _FRAME_COUNTS.unpack_from(written)[0] + _FRAME_COUNTS.unpack_from(fresh)[1]
         ale.restoreState(load_ale().ALEState(_with_frame_number(fresh, total)))
         return True
@@ -88,9 +83,9 @@ class FastReset:
 
 @functools.cache
 def state_after_reset(rom: str, mode: int | None, difficulty: int | None) -> bytes | None:
-    """Return the state every reset leads to, serialized, if there is only one.
+    """Return the game's unique serialized state after a reset, or None if it varies.
 
-    The first call for a game takes some 100 ms, most of which is loading it.
+    Slow at the first call for a game (100 ms), mostly for loading it.
     """
     ale = load_ale().ALEInterface()
     ale.setFloat("repeat_action_probability", 0.0)
@@ -125,16 +120,14 @@ def state_after_reset(rom: str, mode: int | None, difficulty: int | None) -> byt
 
 
 def serialized(state: Any) -> bytes:
-    """Return a state of the emulator as bytes."""
-    # What it is pickled as, within a tuple or not: before 0.12 ale-py's own `serialize` takes these
-    # bytes for text.
+    # Before ale-py 0.12, `serialize` decodes these bytes as text; `__getstate__` does not.
     pickled = state.__getstate__()
     written: bytes = pickled[0] if isinstance(pickled, tuple) else pickled
     return written
 
 
 def _watch(ale: Any, actions: Sequence[Any]) -> list[bytes]:
-    """Play on, and return all there is to see of it."""
+    """Play some frames and return everything observable."""
     seen = []
     for frame in range(_WATCHED_FRAMES):
         reward = ale.act(actions[frame % len(actions)])
@@ -143,7 +136,7 @@ def _watch(ale: Any, actions: Sequence[Any]) -> list[bytes]:
 
 
 def _comparable(state: bytes) -> bytes:
-    """Return what two states have to have in common, to be the same for a game."""
+    """Return the part of a state that must be equal after every reset."""
     return _GENERATOR.sub(b"", _with_frame_number(state, 0), count=1)
 
 

@@ -1,4 +1,4 @@
-"""Which Atari games there are, and what is needed to play them."""
+"""Lookup of Atari games, and imports of ale-py and OpenCV."""
 
 from __future__ import annotations
 
@@ -9,45 +9,42 @@ from typing import Any
 
 import gymnasium
 
-__all__ = ["UnknownGameError", "closest_games", "full_id", "load_ale", "load_cv2", "single_action"]
-
 _ENTRY_POINT = "ale_py.env:AtariEnv"
 _NAMESPACE = "ALE/"
 _VERSION = "-v5"
 
 
 class UnknownGameError(gymnasium.error.NameNotFound, ValueError):
-    """ale-py knows no such game; the message has the closest names."""
+    """ale-py does not have the requested game; the message lists the closest names."""
 
 
 def load_ale() -> ModuleType:
-    """Import ale-py, which registers its games with Gymnasium, and keep it from greeting."""
+    """Import ale-py, which registers its games with Gymnasium, and silence its banner."""
     ale_py = _load("ale_py", "ale-py")
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # as its environments do, too late
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     return ale_py
 
 
 def load_cv2() -> Any:
-    """Import OpenCV."""
     return _load("cv2", "OpenCV")
 
 
 def full_id(env_id: str) -> str:
-    """Return the id that a game is registered under."""
+    """Return the id under which a game is registered."""
     load_ale()
     for candidate in (_NAMESPACE + env_id, _NAMESPACE + env_id + _VERSION, env_id):
         spec = gymnasium.registry.get(candidate)
         if spec is not None and spec.entry_point == _ENTRY_POINT:
             return candidate
-    closest = ", ".join(map(repr, closest_games(env_id))) or "none is like it"
+    closest = ", ".join(map(repr, closest_games(env_id))) or "none"
     raise UnknownGameError(
-        f"ale-py has no game {env_id!r}. The closest: {closest}. "
-        "Expected an id such as 'ALE/Breakout-v5', or its short forms 'Breakout-v5' and 'Breakout'"
+        f"ale-py has no game {env_id!r}: expected an id such as 'ALE/Breakout-v5', 'Breakout-v5' "
+        f"or 'Breakout'. Closest matches: {closest}"
     )
 
 
 def closest_games(env_id: str, count: int = 3) -> list[str]:
-    """Return the names of games that are spelled most like an id, the closest first."""
+    """Return the names of the games spelled most like an id, best match first."""
     games = {
         name.removeprefix(_NAMESPACE).removesuffix(_VERSION): name
         for name, spec in gymnasium.registry.items()
@@ -59,7 +56,7 @@ def closest_games(env_id: str, count: int = 3) -> list[str]:
 
 
 def single_action(name: str) -> Any:
-    """Return the emulator's action of this name, such as ``"NOOP"`` or ``"FIRE"``."""
+    """Return the emulator's action with this name, such as ``"NOOP"``."""
     return load_ale().Action.__members__[name]
 
 
@@ -72,7 +69,7 @@ def _load(module: str, name: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"Atari games need {name}, which cannot be imported ({error}): "
+            f"Atari games require {name}, which cannot be imported ({error}): "
             'pip install "xuance_envs[atari]"',
             name=module,
         ) from error

@@ -1,4 +1,4 @@
-"""Scaling a game's screen down, as a whole or in horizontal bands that give the same result."""
+"""Resizing of game screens, in full or in horizontal bands with bitwise identical results."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from numpy.typing import NDArray
 
 from xuance_envs.gym.atari_games import load_cv2
 
-__all__ = ["BandedResizer", "resize"]
-
 Image = NDArray[np.uint8]
 Run = tuple[int, int]
 
 _MIN_BANDS = 8
-"""With fewer bands there is little to leave out."""
+"""Below this number of bands, updating bands separately saves little."""
 
 _THIN = 8
-"""How many rows a band of images that are not scaled in bands has at most."""
+"""Maximum height of a band, in rows, if the image is not resized in bands."""
 
 
 def resize(image: Image, size: tuple[int, int]) -> Image:
-    """Scale an image as a whole, by area, as :class:`gymnasium.wrappers.AtariPreprocessing` does."""
+    """Resize an image by area, like :class:`gymnasium.wrappers.AtariPreprocessing`."""
     cv2 = load_cv2()
     height, width = size
     scaled: Image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
@@ -30,13 +28,12 @@ def resize(image: Image, size: tuple[int, int]) -> Image:
 
 
 class BandedResizer:
-    """Scales images of one shape to one size, again only where they changed.
+    """Resizes images of one shape to one size, updating only bands that changed.
 
-    A band is as many rows as make a whole number of rows of the result. OpenCV computes a pixel's
-    weights from the ratio of the sizes, which is the same for a band as for the whole, and from the
-    pixel's place, which is a multiple of that ratio. Where the ratio is a binary fraction (210 to
-    84 rows: 2.5) all of this is exact, so the results are the same bit for bit. For other ratios,
-    and for enlarging, which blends neighbouring bands, the whole is always scaled.
+    A band is the smallest number of rows that maps to a whole number of output rows. OpenCV derives
+    pixel weights from the ratio of the sizes. If this ratio is a binary fraction (210 to 84 rows:
+    2.5), bands give bitwise the same result as the whole image. Otherwise, and for upscaling, the
+    whole image is resized.
     """
 
     def __init__(self, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
@@ -54,7 +51,7 @@ class BandedResizer:
             self.rows = max(rows for rows in range(1, _THIN + 1) if shape[0] % rows == 0)
 
     def __call__(self, image: Image, runs: list[Run]) -> Image:
-        """Scale an image."""
+        """Resize an image of which only these runs of bands have changed."""
         if self._size is None:
             return image.reshape(self._frame_shape).copy()
         if not self._in_bands:

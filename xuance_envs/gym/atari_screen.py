@@ -1,9 +1,9 @@
-"""What an Atari game shows, taken from the emulator as cheaply as can be.
+"""Incremental conversion of the emulator's screen to grayscale or RGB frames.
 
-The emulator has its screen as colour numbers. To turn all of them into shades of grey, twice a
-step, and to scale the result takes a third as long as emulating the step does. But from one step to
-the next most of a screen stays as it is, so only bands of rows that changed are turned and scaled
-anew. What a number looks like is learned from the emulator, when a new one turns up.
+The emulator stores its screen as color numbers. Converting and resizing all of them takes a third
+of the time of emulating a step. Most of a screen stays the same between steps, so only changed
+bands of rows are converted and resized. The palette is learned from the emulator as new color
+numbers appear.
 """
 
 from __future__ import annotations
@@ -18,25 +18,21 @@ from numpy.typing import NDArray
 from xuance_envs.gym.atari_games import load_cv2
 from xuance_envs.gym.atari_resize import BandedResizer, Run
 
-__all__ = ["RamView", "Screen"]
-
 Image = NDArray[np.uint8]
 
-_COLOURS = 256
+_COLORS = 256
 
 _UNKNOWN = b"\xff"
-"""How numbers look that have not been seen; colours that do look like it take a second look."""
+"""Table entry of unseen color numbers. Colors with this byte cause an extra check."""
 
 _UNUSED_NUMBER = 255
-"""What no colour has for its number: those of the console are even."""
+"""A number that no color has: the console's color numbers are even."""
 
 _MAX_GAP = 4
-"""So many unchanged bands between two changed ones cost less than another run would."""
+"""Up to this number of unchanged bands, merging two runs is cheaper than a separate run."""
 
 
 class _FrameBuffer:
-    """A frame in passing: its colour numbers, the same as words, and what they look like."""
-
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.numbers = np.empty(shape[:2], np.uint8)
         self.words = self.numbers.reshape(-1).view(np.uint64)
@@ -44,7 +40,7 @@ class _FrameBuffer:
 
 
 class _Buffers:
-    """What one step needs and the next does not: the frames of a step, and where two differ."""
+    """Scratch memory of one step: its frames, and a mask of differences."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.noted, self.first, self.last = (_FrameBuffer(shape) for _ in range(3))
@@ -52,13 +48,12 @@ class _Buffers:
 
 
 class _Scratch(threading.local):
-    """Buffers that all games of a thread share, so that they stay in its processor's cache."""
+    """Buffers shared by all games of a thread, so that they stay in the CPU cache."""
 
     def __init__(self) -> None:
         self._by_shape: dict[tuple[int, ...], _Buffers] = {}
 
     def of(self, shape: tuple[int, ...]) -> _Buffers:
-        """Return the buffers for frames that look like this."""
         try:
             return self._by_shape[shape]
         except KeyError:
@@ -69,40 +64,37 @@ _scratch = _Scratch()
 
 
 class _Palette:
-    """What colour numbers look like, in grey or RGB, as far as they have been seen."""
+    """The known part of the mapping from color numbers to grayscale or RGB."""
 
     def __init__(self, channels: tuple[int, ...]) -> None:
-        colour_table = self._colour_table = np.full((_COLOURS, *channels), ord(_UNKNOWN), np.uint8)
-        self._is_known = np.zeros(_COLOURS, np.bool_)
+        color_table = self._color_table = np.full((_COLORS, *channels), ord(_UNKNOWN), np.uint8)
+        self._is_known = np.zeros(_COLORS, np.bool_)
         lut = load_cv2().LUT
         self.paint: Callable[[Image, Image], Any] = lambda numbers, pixels: lut(
-            numbers, colour_table, pixels
+            numbers, color_table, pixels
         )
         if channels:
-            self.paint = lambda numbers, pixels: colour_table.take(
+            self.paint = lambda numbers, pixels: color_table.take(
                 numbers, axis=0, out=pixels, mode="clip"
             )
 
-    def knows_all(self, numbers: Image) -> bool:
-        """Tell whether all of the numbers have been seen."""
+    def all_known(self, numbers: Image) -> bool:
         return bool(self._is_known[numbers].all())
 
     def learn(self, numbers: Image, pixels: Image) -> None:
-        """Take note of what a screen's numbers look like."""
-        self._colour_table[numbers] = pixels
+        self._color_table[numbers] = pixels
         self._is_known[numbers] = True
 
     def black_out_unknown(self, numbers: Image, pixels: Image) -> None:
-        """Paint the numbers black that were never seen."""
         pixels[~self._is_known[numbers]] = 0
 
 
 class Screen:
-    """The screen of one emulator, in shades of grey or in colour.
+    """The screen of one emulator, in grayscale or RGB.
 
-    Of the frames of a step only the last two are looked at: :meth:`take_first` and
-    :meth:`take_last`. The others are noted (:meth:`note`): where the game ends before the step
-    does, :meth:`take_end` pools the last frame with the one noted.
+    Only the last two frames of a step are converted: :meth:`take_first` and :meth:`take_last`.
+    :meth:`note` keeps the numbers of earlier frames. If the game ends early, :meth:`take_end` pools
+    its last frame with the noted one.
     """
 
     def __init__(self, ale: Any, *, rgb: bool, pools: bool, size: tuple[int, int] | None) -> None:
@@ -116,8 +108,8 @@ class Screen:
         self._resizer = BandedResizer(self._shape, size)
         self._rows = self._resizer.rows
         self._band_words = self._rows * width // 8
-        # The last frame of the step before. Where no frame of a step differs from it, nor did one
-        # of the step before from the one before that, the image stays as it is.
+        # The previous step's last frame. A band of the image is unchanged if no frame of this step
+        # differs from it there, and no frame of the previous step differed from its predecessor.
         self._before = np.empty((height, width), np.uint8)
         self._words_before = self._before.reshape(-1).view(np.uint64)
         self._differed_before: list[Run] = [(0, height // self._rows)]
@@ -126,30 +118,30 @@ class Screen:
         self.image: Image = np.zeros(self._shape, np.uint8)
 
     def __env_state__(self) -> None:
-        """Say that there is no state: what was shown is not needed for what is shown next."""
+        """Return no state: the next image does not depend on earlier ones."""
 
     def __set_env_state__(self, state: None) -> None:
-        """Go on after the emulator was given another state: every row counts as changed."""
+        """Mark every row as changed."""
         self._before[...] = _UNUSED_NUMBER
         self._differed_before = [(0, len(self._before) // self._rows)]
 
     def note(self) -> None:
-        """Keep the screen, in case the game ends with the next frame."""
+        """Keep the screen in case the game ends with the next frame."""
         if self._pools:
             self._number(_scratch.of(self._shape).noted.numbers)
 
     def take_first(self) -> None:
-        """Take the frame before the last of a step."""
+        """Capture the second-to-last frame of a step."""
         if not self._pools:
             return
         buffers = _scratch.of(self._shape)
         first = buffers.first
         self._number(first.numbers)
         self._changed_first = runs = self._differing(first, buffers)
-        self._paint_bands(first, runs)  # now: its colours cannot be asked for later
+        self._paint_bands(first, runs)  # new colors can be learned only while it is on screen
 
     def take_last(self, *, alone: bool) -> None:
-        """Take the last frame of a step."""
+        """Capture the last frame of a step."""
         buffers = _scratch.of(self._shape)
         last = buffers.last
         self._number(last.numbers)
@@ -164,28 +156,28 @@ class Screen:
             self._before[rows] = last.numbers[rows]
 
     def take_end(self, *, alone: bool) -> None:
-        """Take the frame that the game ended with, earlier than the step would."""
+        """Capture the frame at which the game ended before the step did."""
         if alone or not self._pools:
             self.take_last(alone=True)
             return
-        # All frames that were ever taken have shown what colours look like. One that was noted
-        # only, should there be such, cannot be asked for any more.
+        # Captured frames have taught the palette their colors. A noted frame may contain unknown
+        # colors, which can no longer be learned.
         buffers = _scratch.of(self._shape)
         noted, buffers.first, buffers.noted = buffers.noted, buffers.noted, buffers.first
         self._changed_first = self._differing(noted, buffers)
         self.take_last(alone=False)
-        if not self._palette.knows_all(noted.numbers):
+        if not self._palette.all_known(noted.numbers):
             self._palette.paint(noted.numbers, noted.pixels)
             self._palette.black_out_unknown(noted.numbers, noted.pixels)
             self._convert(self.image)
             np.maximum(noted.pixels, self.image, out=self.image)
 
     def frame(self) -> Image:
-        """Return the image, scaled: a new array of shape ``(height, width, channels)``."""
+        """Return the resized image, a new array of shape ``(height, width, channels)``."""
         return self._resizer(self.image, self._changed)
 
     def _differing(self, frame: _FrameBuffer, buffers: _Buffers) -> list[Run]:
-        """Return the bands in which a frame differs from the last one of the step before."""
+        """Return the runs of bands in which a frame differs from the previous step's last one."""
         np.not_equal(frame.words, self._words_before, out=buffers.differs)
         differs, words = buffers.differs.tobytes(), self._band_words
         runs = []
@@ -199,18 +191,18 @@ class Screen:
         return runs
 
     def _paint_bands(self, frame: _FrameBuffer, runs: list[Run]) -> None:
-        """Paint some bands of the frame that the emulator shows now."""
+        """Convert some bands of the frame that the emulator currently shows."""
         rows, paint = self._rows, self._palette.paint
         for begin, end in runs:
             numbers = frame.numbers[begin * rows : end * rows]
             pixels = frame.pixels[begin * rows : end * rows]
             paint(numbers, pixels)
-            if _UNKNOWN in pixels.tobytes() and not self._palette.knows_all(numbers):
+            if _UNKNOWN in pixels.tobytes() and not self._palette.all_known(numbers):
                 self._convert(frame.pixels)
                 self._palette.learn(frame.numbers, frame.pixels)
 
     def _compose(self, first: _FrameBuffer | None, last: _FrameBuffer) -> None:
-        """Bring the image up to date where it may have changed."""
+        """Update the image where it may have changed."""
         rows, image, paint = self._rows, self.image, self._palette.paint
         self._paint_bands(last, self._changed)
         for begin, end in self._changed:
@@ -224,7 +216,7 @@ class Screen:
 
 
 def _union(some: list[Run], others: list[Run]) -> list[Run]:
-    """Return the runs of all bands that are in either."""
+    """Return the runs of all bands that are in either list."""
     if some == others or not others:
         return some
     runs: list[Run] = []
@@ -237,18 +229,16 @@ def _union(some: list[Run], others: list[Run]) -> list[Run]:
 
 
 class RamView:
-    """The memory of one emulator, with the methods of :class:`Screen`."""
+    """The memory of one emulator, with the interface of :class:`Screen`."""
 
     def __init__(self, ale: Any) -> None:
         self._ram = ale.getRAM
         self.image: Image = self._ram()
 
     def __env_state__(self) -> Image:
-        """Return the memory that was seen last."""
         return self.image
 
     def __set_env_state__(self, state: Image) -> None:
-        """Go on from what another one has seen."""
         self.image = state
 
     def note(self) -> None:
@@ -258,13 +248,10 @@ class RamView:
         """Do nothing: memory is not pooled."""
 
     def take_last(self, *, alone: bool) -> None:
-        """Take the memory after the last frame of a step."""
         self.image = self._ram()
 
     def take_end(self, *, alone: bool) -> None:
-        """Take the memory at the end of a game."""
         self.image = self._ram()
 
     def frame(self) -> Image:
-        """Return a copy of the memory, of shape ``(128,)``."""
         return self.image.copy()

@@ -1,4 +1,4 @@
-"""One environment in XuanCe's form: ``Gym_Env``, and ``MountainCar`` on top of it."""
+"""Single environments in XuanCe's form: ``Gym_Env`` and ``MountainCar``."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from xuance_envs.gym.wrapper import EnvWrapper
 
 __all__ = ["Atari_Env", "Gym_Env", "LazyFrames", "MountainCar"]
 
-# The wrappers whose work `Gym_Env.step` can do. Not their subclasses, which may do more.
+# Wrappers that `Gym_Env.step` can replace. Subclasses are excluded, as they may do more.
 _REPLACEABLE = frozenset[Any]({TimeLimit, OrderEnforcing, PassiveEnvChecker})
 
 
 class Gym_Env(EnvWrapper):
-    """An environment by its id that is seeded once and counts each episode's steps and rewards.
+    """A registered environment that is seeded once and counts steps and rewards per episode.
 
-    It is what the library's ``make`` returns, with two keys in every info dict: ``episode_step``,
-    an int, and after a step ``episode_score``, a float, the sum of the episode's rewards so far.
-    The dict that the environment returned is not written to.
+    Every info dict gets two keys: ``episode_step`` (int) and, after a step, ``episode_score``
+    (float), the sum of the episode's rewards so far. The environment's own dict is copied, not
+    modified.
 
     Args:
-        env_id: As the library's ``make`` takes it: an id, ``"module:id"`` or a spec.
-        seed: Seeds the action space at once, and the environment at the first :meth:`reset` unless
-            that is given a seed of its own. Later resets continue the same random stream.
-        render_mode: Passed to ``make`` unless it is None.
-        library: ``"gymnasium"``, or ``"gym"`` for an environment registered with legacy gym 0.26.
-        **kwargs: Passed to ``make``, which takes some and passes the rest to the environment.
+        env_id: an id, ``"module:id"`` or a spec, as accepted by the library's ``make``.
+        seed: seeds the action space immediately, and the environment at the first :meth:`reset`
+            unless that call has its own seed. Later resets continue the random stream.
+        render_mode: passed to ``make`` unless None.
+        library: ``"gymnasium"``, or ``"gym"`` for an environment of legacy gym 0.26.
+        **kwargs: passed to ``make``.
 
     Attributes:
-        max_episode_steps: Steps after which an episode is truncated, None where there is no limit.
-        reward_range: Least and greatest reward, ``(-inf, inf)`` where nothing states it.
+        max_episode_steps: steps after which an episode is truncated; None for no limit.
+        reward_range: minimum and maximum reward; ``(-inf, inf)`` if the environment has none.
 
     Raises:
-        ValueError: ``library`` is neither of the two.
-        ImportError: ``library="gym"``, and gym cannot be imported.
+        ValueError: ``library`` is invalid.
+        ImportError: ``library="gym"`` and gym cannot be imported.
 
     Examples:
         >>> env = Gym_Env("CartPole-v1", seed=1)
@@ -87,7 +87,7 @@ class Gym_Env(EnvWrapper):
         self._episode_step = 0
         self._episode_score = 0.0
 
-        # `step` does the work of some wrappers itself; see `_find_step_shortcut`.
+        # `step` replaces some wrappers; see `_find_step_shortcut`.
         self._stepped_env: gymnasium.Env[Any, Any] = self.env
         self._time_limit: Any = None
         self._awaits_checks = False
@@ -98,9 +98,9 @@ class Gym_Env(EnvWrapper):
         """Start a new episode.
 
         Args:
-            seed: Starts the environment's random stream anew. None continues it, except that the
-                first reset then uses the seed given at construction.
-            options: Passed to the environment.
+            seed: restarts the environment's random stream. None continues it; the first reset then
+                uses the seed given at construction.
+            options: passed to the environment.
 
         Returns:
             The first observation, and the environment's info with ``episode_step`` 0.
@@ -116,29 +116,29 @@ class Gym_Env(EnvWrapper):
         info["episode_step"] = 0
         return observation, info
 
-    # Not by keyword alone, which CPython 3.11 calls more slowly.
+    # `actions` is not keyword-only: CPython 3.11 calls such functions more slowly.
     def step(
         self, action: Any = None, actions: Any = None
     ) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Take one step.
+        """Step the environment once.
 
         Args:
-            action: In the form that ``action_space.sample()`` has.
-            actions: The same, by the name that XuanCe has for it.
+            action: an action, in the form of ``action_space.sample()``.
+            actions: XuanCe's name for ``action``.
 
         Returns:
             Observation, reward, terminated, truncated, and the environment's info with
             ``episode_step`` and ``episode_score``.
 
         Raises:
-            gymnasium.error.ResetNeeded: There has been no :meth:`reset` yet.
+            gymnasium.error.ResetNeeded: :meth:`reset` has not been called.
         """
         if action is None:
             action = actions
         observation, reward, terminated, truncated, info = self._stepped_env.step(action)
 
         time_limit = self._time_limit
-        if time_limit is not None:  # whose own counter is counted on: see `_find_step_shortcut`
+        if time_limit is not None:  # advance the skipped wrapper's own counter
             time_limit._elapsed_steps = elapsed = time_limit._elapsed_steps + 1
             if elapsed >= time_limit._max_episode_steps:
                 truncated = True
@@ -153,20 +153,17 @@ class Gym_Env(EnvWrapper):
         return observation, reward, terminated, truncated, info
 
     def _find_step_shortcut(self) -> None:
-        """Find the environment that `step` can call in place of the whole chain.
+        """Find the inner environment that `step` can call directly.
 
-        Once reset, `OrderEnforcing` has nothing left to do, nor has `PassiveEnvChecker` once its
-        checks are done; `TimeLimit` counts, which `step` does on the wrapper's own counter, so the
-        chain can be stepped by hand at any time; neither the counter nor the limit has a public
-        name. Calling the three would cost as much as all that `step` does itself.
-
-        A chain that somebody rebuilds is followed from the next reset on.
+        After a reset, `OrderEnforcing` has no effect, nor has `PassiveEnvChecker` after its checks.
+        `step` advances `TimeLimit`'s own counter, so the full chain can still be stepped by hand.
+        Calling the three wrappers would double the cost of `step`.
         """
         self._stepped_env, self._time_limit, self._awaits_checks = self.env, None, False
         time_limit = None
         env: Any = self.env
         while (kind := type(env)) in _REPLACEABLE:
-            # Not through `vars`, which on Python 3.11 would slow down every later use of `env`.
+            # `vars` would slow down every later access to `env` on Python 3.11.
             if getattr(env.step, "__func__", None) is not kind.step:
                 break
             if kind is TimeLimit:
@@ -181,20 +178,20 @@ class Gym_Env(EnvWrapper):
 
 
 def _step_limit(env: gymnasium.Env[Any, Any]) -> int | None:
-    """Return the least step limit that `env` or what it wraps states."""
+    """Return the smallest step limit in the wrapper chain."""
     limits = []
     while True:
         limits.append(getattr(env, "max_episode_steps", None))
         if not isinstance(env, gymnasium.Wrapper):
             return min([limit for limit in limits if limit is not None], default=None)
         if isinstance(env, TimeLimit):
-            # Its spec has it only if the environment's has; nothing else of it that is public has.
+            # Has no public name: the spec contains the limit only if it was registered.
             limits.append(env._max_episode_steps)
         env = env.env
 
 
 def _reward_range(env: gymnasium.Env[Any, Any]) -> tuple[float, float]:
-    """Return the range of rewards that `env` states, else the widest there is."""
+    """Return the environment's reward range, by default unlimited."""
     stated: tuple[float, float] | None = None
     if env.has_wrapper_attr("reward_range"):
         stated = env.get_wrapper_attr("reward_range")
@@ -202,25 +199,25 @@ def _reward_range(env: gymnasium.Env[Any, Any]) -> tuple[float, float]:
 
 
 def _has_checked_steps(checker: Any) -> bool:
-    """Tell whether a `PassiveEnvChecker` will only pass steps on from now on."""
-    # Gymnasium 1.4 added the second check, which the second step completes.
+    """Return whether a `PassiveEnvChecker` has completed its checks."""
+    # Gymnasium 1.4 added a second check, which the second step completes.
     return bool(checker.checked_step and getattr(checker, "checked_data_reuse", True))
 
 
 class MountainCar(Gym_Env):
-    """A ``Gym_Env`` whose observation is the last 4 observations, concatenated.
+    """A ``Gym_Env`` that concatenates the last 4 observations.
 
     Observations are :class:`~xuance_envs.gym.lazy_frames.LazyFrames`, for MountainCar of shape
-    ``(8,)`` and dtype float32; after a reset all four are the first observation. The space repeats
-    the environment's bounds 4 times.
+    ``(8,)`` and dtype float32. After a reset, all four are the first observation. The observation
+    space repeats the environment's bounds 4 times.
 
     Args:
-        env_id: An environment whose observation space is a `Box`.
-        seed: As for :class:`Gym_Env`.
-        render_mode: As for :class:`Gym_Env`.
+        env_id: an environment whose observation space is a `Box`.
+        seed: as for :class:`Gym_Env`.
+        render_mode: as for :class:`Gym_Env`.
 
     Raises:
-        ValueError: The observation space is not a `Box`, or is one of scalars.
+        ValueError: the observation space is not a `Box` with at least one axis.
 
     Examples:
         >>> import numpy as np
@@ -243,7 +240,8 @@ class MountainCar(Gym_Env):
         space = self.env.observation_space
         if not isinstance(space, Box) or not space.shape:
             raise ValueError(
-                f"expected an environment whose observations are arrays (a Box), got {space}"
+                f"env_id: expected an environment whose observations are arrays "
+                f"(a Box), got {space}"
             )
         self.observation_space = Box(
             np.concatenate([space.low] * self.num_stack, axis=-1),
@@ -264,11 +262,11 @@ class MountainCar(Gym_Env):
     def step(
         self, action: Any = None, actions: Any = None
     ) -> tuple[LazyFrames, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Take one step; see :meth:`Gym_Env.step`."""
+        """Step the environment once; see :meth:`Gym_Env.step`."""
         observation, reward, terminated, truncated, info = super().step(action, actions)
         self.frames.append(self._frame(observation))
         return LazyFrames(self.frames), reward, terminated, truncated, info
 
     def _frame(self, observation: Any) -> Any:
-        # A copy: the environment may write its next observation into the same array.
+        # Copy: the environment may reuse its observation buffer.
         return np.array(observation, dtype=self._frame_dtype)

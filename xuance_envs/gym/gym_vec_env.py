@@ -1,4 +1,4 @@
-"""XuanCe's names for many Gym environments."""
+"""XuanCe's names for vectorized Gymnasium environments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["DummyVecEnv_Atari", "DummyVecEnv_Gym", "SubprocVecEnv_Atari", "Subpr
 
 
 class DummyVecEnv_Gym(DummyVecEnv):
-    """:class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` by XuanCe's name.
+    """XuanCe's name for :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`.
 
     Example:
         >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
@@ -24,10 +24,9 @@ class DummyVecEnv_Gym(DummyVecEnv):
 
 
 class SubprocVecEnv_Gym(SubprocVecEnv):
-    """:class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` as XuanCe calls it.
+    """XuanCe's form of :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
 
-    It differs in the order of its first arguments: the start method comes second, and
-    ``env_seed`` is given by keyword.
+    The order of arguments differs: ``context`` comes second, and ``env_seed`` is keyword-only.
 
     Example:
         >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym
@@ -50,9 +49,9 @@ class SubprocVecEnv_Gym(SubprocVecEnv):
 
 
 class DummyVecEnv_Atari(DummyVecEnv_Gym):
-    """:class:`~xuance_envs.gym.gym_vec_env.DummyVecEnv_Gym` by XuanCe's name for Atari games.
+    """XuanCe's name for :class:`~xuance_envs.gym.gym_vec_env.DummyVecEnv_Gym` with Atari games.
 
-    Observations are uint8, as those of :class:`~xuance_envs.gym.atari_env.Atari_Env` are.
+    Observations are uint8, as in :class:`~xuance_envs.gym.atari_env.Atari_Env`.
 
     Example:
         >>> from xuance_envs import Atari_Env, DummyVecEnv_Atari
@@ -64,11 +63,11 @@ class DummyVecEnv_Atari(DummyVecEnv_Gym):
 
 
 class SubprocVecEnv_Atari(SubprocVecEnv_Gym):
-    """:class:`~xuance_envs.gym.gym_vec_env.SubprocVecEnv_Gym` by XuanCe's name for Atari games.
+    """XuanCe's form of :class:`~xuance_envs.gym.gym_vec_env.SubprocVecEnv_Gym` for Atari games.
 
-    It takes all the options of that one; ``env_seed`` comes second, the others by keyword.
-    Observations are uint8, as those of :class:`~xuance_envs.gym.atari_env.Atari_Env` are, which
-    writes its frames straight into the memory that workers share with the caller.
+    ``env_seed`` comes second; all other options are keyword-only. Observations are uint8.
+    :class:`~xuance_envs.gym.atari_env.Atari_Env` writes its frames directly into the memory that
+    workers share with the main process.
 
     Example:
         >>> from xuance_envs import Atari_Env, SubprocVecEnv_Atari

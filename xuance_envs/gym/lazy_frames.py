@@ -1,4 +1,4 @@
-"""Stacked observations that share the frames they have in common."""
+"""Stacked observations that share their common frames."""
 
 from __future__ import annotations
 
@@ -13,31 +13,30 @@ __all__ = ["LazyFrames"]
 
 Array = npt.NDArray[Any]
 
-# Copying an image with so few channels into a wider one is several times faster channel by channel
-# than as rows of so few elements.
+# Up to this number of channels, copying an image into a wider one is several times faster channel
+# by channel than pixel by pixel.
 _FEW_CHANNELS = 4
 
-# Well below what any OpenCV can have in an image.
+# Well below OpenCV's limit of channels in every version.
 _MAX_MERGED = 64
 
 
 class LazyFrames:
-    """Frames that are concatenated along the last axis only when asked.
+    """Frames that are concatenated along the last axis on demand.
 
     Consecutive stacked observations have all frames but one in common. A ``LazyFrames`` holds
-    references to its frames, so a replay buffer full of them keeps each frame in memory once. The
-    concatenated array is built anew at each request and never kept: whoever asks owns the result
-    and may write into it.
+    references to its frames, so a replay buffer keeps each frame in memory once. Each conversion
+    returns a new, writable array; the concatenated array is never cached.
 
-    The frames themselves are not copied. Whoever passes an array here must not write into it
-    afterwards; pass a copy where an environment reuses its buffer. :meth:`from_stack` makes copies.
+    The frames are not copied and must not be modified afterwards. If an environment reuses its
+    observation buffer, pass copies. :meth:`from_stack` copies.
 
     Args:
-        frames: The frames, oldest first: at least one, all with the same dtype, the same number of
-            axes (at least one) and the same length along every axis but the last.
+        frames: the frames, oldest first: at least one, with equal dtypes and equal shapes except
+            for the length of the last axis. Scalars are not allowed.
 
     Raises:
-        ValueError: There are no frames, or they cannot be concatenated along the last axis.
+        ValueError: there are no frames, or they cannot be concatenated along the last axis.
 
     Examples:
         >>> import numpy as np
@@ -56,17 +55,17 @@ class LazyFrames:
     def __init__(self, frames: Iterable[npt.ArrayLike]) -> None:
         self._frames: tuple[Array, ...] = tuple(map(np.asarray, frames))
         if not self._frames:
-            raise ValueError("LazyFrames needs at least one frame, got none")
+            raise ValueError("frames: expected at least one frame, got none")
         first = self._frames[0]
         if first.ndim == 0:
-            raise ValueError("frames must have at least one axis to be joined along, got a scalar")
+            raise ValueError("frames: expected arrays with at least one axis, got a scalar")
         leading, ndim, dtype = first.shape[:-1], first.ndim, first.dtype
         width = 0
         for index, frame in enumerate(self._frames):
             shape = frame.shape
             if frame.dtype != dtype or len(shape) != ndim or shape[:-1] != leading:
                 raise ValueError(
-                    "frames must have one dtype and the same shape but for the last axis: "
+                    "frames: expected equal dtypes, and equal shapes except for the last axis: "
                     f"frame 0 has shape {first.shape} and dtype {dtype}, "
                     f"frame {index} has shape {shape} and dtype {frame.dtype}"
                 )
@@ -77,24 +76,22 @@ class LazyFrames:
     def from_stack(
         cls, stack: npt.ArrayLike, num_stack: int, previous: LazyFrames | None = None
     ) -> LazyFrames:
-        """Build one from a stacked array, sharing the frames it has in common with ``previous``.
+        """Build a ``LazyFrames`` from a stacked array, sharing frames with ``previous``.
 
-        Frames are shared where they are the same bit for bit, within the stack too: of a stack that
-        is ``previous`` moved on by one frame only the newest frame takes new memory, and a first
-        observation that repeats one frame takes the memory of one.
+        Bitwise identical frames are shared, even within one stack. If the stack is ``previous``
+        advanced by one frame, only the newest frame takes new memory.
 
         Args:
-            stack: Frames that were concatenated along the last axis, oldest first. Nothing keeps a
-                reference to it: every frame that is not shared is a contiguous copy.
-            num_stack: How many frames there are.
-            previous: An earlier observation of the same environment.
+            stack: frames concatenated along the last axis, oldest first. Frames that are not shared
+                are copied.
+            num_stack: number of frames.
+            previous: an earlier observation of the same environment.
 
         Returns:
-            The same observation as frames: ``num_stack`` of them, each as wide along the last axis
-            as the stack's width over ``num_stack``.
+            The observation as ``num_stack`` frames of equal width along the last axis.
 
         Raises:
-            ValueError: The last axis cannot be divided into ``num_stack`` frames.
+            ValueError: the last axis cannot be divided into ``num_stack`` frames.
 
         Examples:
             >>> import numpy as np
@@ -106,7 +103,7 @@ class LazyFrames:
         stack = np.asarray(stack)
         if num_stack < 1 or stack.ndim == 0 or stack.shape[-1] % num_stack:
             raise ValueError(
-                f"expected a stack whose last axis holds {num_stack} frames of equal width, "
+                f"stack: expected a last axis of {num_stack} frames of equal width, "
                 f"got shape {stack.shape}"
             )
         width = stack.shape[-1] // num_stack
@@ -134,24 +131,24 @@ class LazyFrames:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the frames, and so of the concatenated array."""
+        """Dtype of the frames and of the concatenated array."""
         return self._frames[0].dtype
 
     @property
     def ndim(self) -> int:
-        """Number of axes: as many as one frame has."""
+        """Number of axes of each frame and of the concatenated array."""
         return self._frames[0].ndim
 
     def copy_to(self, out: Array) -> None:
-        """Write the concatenated frames into ``out`` without building a temporary array.
+        """Write the concatenated frames into ``out`` without a temporary array.
 
         Args:
-            out: A writable array of this object's shape. Values are cast to its dtype within a
-                kind (float64 to float32, say), or to a wider kind.
+            out: a writable array of this object's shape. Values are cast with NumPy's
+                ``"same_kind"`` rule, for example float64 to float32.
 
         Raises:
-            ValueError: ``out`` has another shape, or is read-only.
-            TypeError: The cast would change the kind of number, such as float to int.
+            ValueError: ``out`` has a different shape or is read-only.
+            TypeError: the cast would change the kind, for example float to int.
 
         Examples:
             >>> import numpy as np
@@ -161,7 +158,7 @@ class LazyFrames:
             array([0., 0., 1., 1.], dtype=float32)
         """
         if out.shape != self.shape:
-            raise ValueError(f"expected an array of shape {self.shape}, got {out.shape}")
+            raise ValueError(f"out: expected an array of shape {self.shape}, got {out.shape}")
         self._write(out, "same_kind")
 
     def _write(self, out: Array, casting: Any) -> None:
@@ -177,7 +174,7 @@ class LazyFrames:
             np.concatenate(self._frames, axis=-1, out=out, casting=casting)
 
     def _merge(self, out: Array) -> bool:
-        """Let OpenCV interleave the channels of images, where it has been loaded: it is faster."""
+        """Interleave image channels with OpenCV if it is loaded, which is faster."""
         merge = getattr(sys.modules.get("cv2"), "merge", None)
         return (
             merge is not None
@@ -197,16 +194,16 @@ class LazyFrames:
         """Concatenate the frames into a new array.
 
         Args:
-            dtype: Dtype of the result; None keeps the frames' own.
-            copy: As NumPy 2 passes it. The result is always a new array, so False cannot be met.
+            dtype: dtype of the result; None keeps the frames' dtype.
+            copy: NumPy 2's argument. False is not supported: the result is always a new array.
 
         Raises:
             ValueError: ``copy`` is False.
         """
         if copy is False:
             raise ValueError(
-                "unable to avoid copy: LazyFrames keeps its frames apart and joins them in a new "
-                "array whenever one is asked for"
+                "unable to avoid copy: LazyFrames concatenates its frames into a new array; use "
+                "copy=None"
             )
         out = np.empty(self.shape, self.dtype if dtype is None else dtype)
         self._write(out, "unsafe")
@@ -225,11 +222,11 @@ class LazyFrames:
         return self._force()[..., index]
 
     def __eq__(self, other: object) -> Any:
-        """Compare element by element, as arrays do."""
+        """Compare element-wise, as arrays do."""
         return self._force() == np.asarray(other)
 
     def __ne__(self, other: object) -> Any:
-        """Compare element by element, as arrays do."""
+        """Compare element-wise, as arrays do."""
         return self._force() != np.asarray(other)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
-"""Legacy ``gym`` 0.26 environments made to look like ``gymnasium`` environments.
+"""Adapters from legacy ``gym`` 0.26 environments to Gymnasium.
 
-Nothing here imports gym until an environment is made.
+gym is imported only when an environment is made.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-__all__ = ["LegacyEnv", "convert_space", "make"]
-
 
 def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Make an environment that is registered with legacy gym, as a Gymnasium environment.
+    """Make a legacy gym environment as a Gymnasium environment.
 
-    gym's passive checker stays off (it fails under NumPy 2), and Gymnasium's `TimeLimit` and
-    `OrderEnforcing` take the place of gym's own, which cannot carry a four-value ``step``.
+    gym's passive checker stays off, because it fails under NumPy 2. Gymnasium's `TimeLimit` and
+    `OrderEnforcing` replace gym's own, which do not support a four-value ``step``.
     """
     if kwargs.pop("autoreset", False):
-        raise ValueError("autoreset=True is not supported: expected the caller to reset")
+        raise ValueError("autoreset=True is not supported: call reset() at the end of an episode")
     gym = _import_gym()
     kwargs["disable_env_checker"] = True
     render_mode = kwargs.get("render_mode")
@@ -49,7 +47,7 @@ def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     if order_enforcing is not None:
         adapted = OrderEnforcing(adapted)
     if time_limit is not None:
-        # The limit is nowhere else: `max_episode_steps` given to `make` is not in the spec.
+        # The spec does not contain a `max_episode_steps` given to `make`.
         adapted = TimeLimit(adapted, time_limit._max_episode_steps)
     return adapted
 
@@ -59,26 +57,22 @@ def _import_gym() -> Any:
         return importlib.import_module("gym")
     except ImportError as error:
         raise ImportError(
-            f"legacy gym environments need gym 0.26, which cannot be imported ({error}): "
+            f"legacy gym environments require gym 0.26, which cannot be imported ({error}): "
             'pip install "xuance_envs[gym]"'
         ) from error
 
 
 def _unwrap_layer(env: Any, *kinds: type) -> tuple[Any, Any]:
-    """Return the outermost wrapper if it is of these kinds, else None, and what it wraps."""
+    """Split off the outermost wrapper if it is exactly one of these kinds."""
     return (env, env.env) if type(env) in kinds else (None, env)
 
 
 class LegacyEnv(gymnasium.Env[Any, Any]):
-    """A legacy environment, already made, in Gymnasium's form.
+    """A legacy gym environment with Gymnasium's interface.
 
-    Both forms of each method are understood: ``reset`` with or without an info, with a ``seed``
-    argument or a ``seed`` method; ``step`` with five values, or with four, where a
-    ``TimeLimit.truncated`` in the info tells truncation from termination; ``render`` with or
-    without a ``mode``. Observations, actions and rewards pass unchanged.
-
-    Public attributes that this class does not have are read from the legacy environment, through
-    its wrappers.
+    Both forms of each method are supported: ``reset`` with or without an info, with a ``seed``
+    argument or a ``seed`` method; ``step`` with four or five values; ``render`` with or without a
+    ``mode``. Unknown public attributes are read from the legacy environment.
     """
 
     def __init__(self, env: Any, render_mode: str | None = None) -> None:
@@ -93,13 +87,12 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
 
         self._reset_takes_seed = _takes_parameter(env, "reset", "seed")
         self._render_takes_mode = _takes_parameter(env, "render", "mode")
-        # Since gym 0.26 an environment in human mode shows itself; one that takes a mode does not.
+        # Environments whose `render` takes a mode do not display themselves in human mode.
         self._show = self._render_takes_mode and self.render_mode == "human"
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start a new episode."""
         arguments: dict[str, Any] = {}
         if options is not None:
             arguments["options"] = options
@@ -116,7 +109,6 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one step."""
         result = self.legacy_env.step(action)
         if len(result) == 5:
             observation, reward, terminated, truncated, info = result
@@ -126,26 +118,23 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
             terminated = bool(done and not truncated)
         else:
             raise ValueError(
-                f"expected four or five values from the step of {self.legacy_env}, "
-                f"got {len(result)}"
+                f"expected four or five values from step() of {self.legacy_env}, got {len(result)}"
             )
         if self._show:
             self.render()
         return observation, reward, terminated, truncated, info
 
     def render(self) -> Any:
-        """Render in the mode that is ``render_mode``."""
         if self._render_takes_mode and self.render_mode is not None:
             return self.legacy_env.render(mode=self.render_mode)
         return self.legacy_env.render()
 
     def close(self) -> None:
-        """Close the legacy environment."""
         self.legacy_env.close()
 
     @property
     def np_random(self) -> np.random.Generator:
-        """The legacy environment's own generator."""
+        """Random generator of the legacy environment."""
         generator: np.random.Generator = self.legacy_env.unwrapped.np_random
         return generator
 
@@ -156,11 +145,11 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
 
     @property
     def np_random_seed(self) -> int:
-        """The last seed given, -1 where there has been none."""
+        """Last seed, or -1 if there was none."""
         return -1 if self._np_random_seed is None else self._np_random_seed
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute where it is: here, in a legacy wrapper or in the legacy environment."""
+        """Set an attribute on the layer that has it."""
         layer: Any = self
         while layer is not None:
             if name in vars(layer) or hasattr(type(layer), name):
@@ -172,7 +161,6 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
         return force
 
     def __getattr__(self, name: str) -> Any:
-        """Read from the legacy environment what this class does not have."""
         if name.startswith("_") or name == "legacy_env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.legacy_env, name)
@@ -185,7 +173,7 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
             self.legacy_env.unwrapped.np_random = np.random.default_rng(seed)
 
     def _has_info(self, result: Any) -> bool:
-        """Tell ``(observation, info)`` from an observation that looks like it."""
+        """Distinguish ``(observation, info)`` from a tuple observation."""
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             return False
         return not (
@@ -195,21 +183,19 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
 
 
 def _takes_parameter(env: Any, method: str, parameter: str) -> bool:
-    """Tell whether a parameter given to an environment's method by keyword is understood.
-
-    A wrapper that takes any keyword passes it on to the environment below.
-    """
+    """Return whether an environment's method takes a keyword argument."""
     parameters = inspect.signature(getattr(env, method)).parameters
     if parameter in parameters:
         return True
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return False
+    # A wrapper that takes any keyword passes it to the environment below.
     inner = vars(env).get("env")
     return inner is None or _takes_parameter(inner, method, parameter)
 
 
 def _metadata(env: Any) -> dict[str, Any]:
-    """Return the metadata of a legacy environment with today's keys in it."""
+    """Return a legacy environment's metadata with Gymnasium's keys added."""
     metadata = dict(getattr(env, "metadata", None) or {})
     metadata.setdefault("render_modes", list(metadata.get("render.modes", [])))
     if "video.frames_per_second" in metadata:
@@ -218,7 +204,7 @@ def _metadata(env: Any) -> dict[str, Any]:
 
 
 def _spec(env: Any) -> EnvSpec | None:
-    """Return what Gymnasium has of a legacy environment's spec; its `make` cannot take it."""
+    """Return a legacy environment's spec as far as Gymnasium has its fields."""
     spec = getattr(env, "spec", None)
     if spec is None:
         return None
@@ -235,7 +221,7 @@ def _spec(env: Any) -> EnvSpec | None:
 
 
 def convert_space(space: Any) -> spaces.Space[Any]:
-    """Convert a legacy space, and those inside it, to Gymnasium's."""
+    """Convert a legacy space to a Gymnasium space, recursively."""
     if isinstance(space, spaces.Space):
         return space
     old = _import_gym().spaces
@@ -252,7 +238,7 @@ def convert_space(space: Any) -> spaces.Space[Any]:
             space.max_length, min_length=space.min_length, charset="".join(space.character_list)
         )
     if isinstance(space, old.Dict):
-        # Ordered: a plain dict would be sorted.
+        # Gymnasium sorts a plain dict.
         return spaces.Dict(
             OrderedDict((key, convert_space(part)) for key, part in space.spaces.items())
         )
@@ -265,5 +251,5 @@ def convert_space(space: Any) -> spaces.Space[Any]:
         return spaces.Graph(convert_space(space.node_space), edge_space)
     raise TypeError(
         f"expected a Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple, Sequence or "
-        f"Graph of gym or gymnasium, got {space!r} of type {type(space)}"
+        f"Graph space of gym or gymnasium, got {space!r} of type {type(space)}"
     )

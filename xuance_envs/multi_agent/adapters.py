@@ -11,8 +11,6 @@ from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.team import Groups
 from xuance_envs.multi_agent.xuance_env import XuanCeAgentsEnv
 
-__all__ = ["SeededEnv", "agents_env"]
-
 _adapter_cache: WeakValueDictionary[Any, AgentsEnv] = WeakValueDictionary()
 """Adapters in this process, so that functions that return the same environment are detected."""
 

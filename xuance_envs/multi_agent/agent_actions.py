@@ -17,8 +17,6 @@ from xuance_envs.multi_agent.record_layout import RecordLayout
 from xuance_envs.multi_agent.team import Group
 from xuance_envs.vector_envs.action_writer import all_in_space
 
-__all__ = ["AgentActions"]
-
 
 class AgentActions:
     """Writer of actions into action records."""

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStep
 
-__all__ = ["AgentRows"]
-
 
 class AgentRows:
     """Results of the last step as one row per agent of each environment."""
@@ -56,13 +54,16 @@ class AgentRows:
                 f"environment {env}: agent {self.envs.agents[place]!r} is inactive, but the "
                 "episode continues: use on_death='pad' to pad its row with zeros"
             )
+        terminated, truncated = step.ends()
+        # If a worker failed, no agent of its environments acted, and active agents are truncated.
+        failed = truncated & ~step.acted.any(axis=1, keepdims=True)
+        transitions = step.acted | failed
         # Padding ends in the step before an inactive agent becomes active.
-        begins = following.alive & ~step.acted if step.acted.any() else np.zeros_like(step.acted)
+        self.terminated = _flatten_agents(np.where(transitions, terminated, following.alive))
+        self.truncated = _flatten_agents(truncated & transitions)
         self.obs = _flatten_agents(_zeroed(following.obs, ~following.alive))
         self.final_obs = _flatten_agents(step.obs)
-        self.rewards = _flatten_agents(step.rewards)
-        self.terminated = _flatten_agents(step.terminated | begins)
-        self.truncated = _flatten_agents(step.truncated)
+        self.rewards = _flatten_agents(_zeroed(step.rewards, ~step.acted))
         self.acted = _flatten_agents(step.acted)
         self.masks = (
             None if following.action_mask is None else _flatten_agents(following.action_mask)

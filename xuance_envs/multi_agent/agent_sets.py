@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
@@ -10,13 +10,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import BadValueError, describe
+from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import Row
 from xuance_envs.engine.data.unrolled_loops import make_dict_builder, make_dict_reader
 from xuance_envs.multi_agent.masks import MaskRow, Masks
 from xuance_envs.multi_agent.record_layout import RecordLayout
-
-__all__ = ["NO_INFO_TEMPLATE", "AgentSet", "AgentSetCache"]
 
 _STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
 _STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
@@ -103,14 +101,9 @@ class AgentSetCache:
         self._action_order = [place for group in team.groups for place in group.places]
         self._cache: dict[tuple[Any, ...], AgentSet] = {}
 
-    def of(self, agents: Iterable[Any]) -> AgentSet:
+    def of(self, agents: Sequence[Any]) -> AgentSet:
         """Return the agent set of these agents."""
-        try:
-            key = tuple(agents)
-        except TypeError:
-            raise BadValueError(
-                f"expected agents to be a list of the active agents, got {describe(agents)}"
-            ) from None
+        key = tuple(agents)
         agent_set = self._cache.get(key)
         return self._create(key) if agent_set is None else agent_set
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.multi_agent.env_record import EnvRecord
 from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
-from xuance_envs.multi_agent.team import MASK, Groups, Team, build_team
-
-__all__ = ["AgentsEnv"]
+from xuance_envs.multi_agent.team import MASK, Groups, Team, agent_list, build_team
 
 
 class AgentsEnv:
@@ -42,32 +40,32 @@ class AgentsEnv:
         self.team = self._team(groups, state, action_mask)
         self.observation_space = ObservationRecord(self.team)
         self.action_space = ActionRecord(self.team)
-        self._record = EnvRecord(self.team, False, [])
+        self._record = EnvRecord(self.team)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_record": None}
-        return {
-            **state,
-            "record_state": (self._record.masks.any_received, self._record.agent_set.agents),
-        }
+        return {**self.__dict__, "_record": self.__env_state__()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        record_state = state.pop("record_state")
         self.__dict__.update(state)
-        self._record = EnvRecord(self.team, *record_state)
+        self._record = EnvRecord(self.team)
+        self.__set_env_state__(state["_record"])
 
     def __env_state__(self) -> Any:
         """Return the adapter's own state, without that of the environment."""
         record = self._record
         agents, alive = list(record.agent_set.agents), record.fields["alive"].tolist()
-        return record.masks.any_received, agents, alive, self._first_seed
+        episode = [array.copy() for array in record.episode_arrays]
+        return record.masks.any_received, agents, alive, self._first_seed, episode
 
     def __set_env_state__(self, state: Any) -> None:
         """Restore the adapter's own state."""
         record = self._record
-        record.masks.any_received, agents, alive, self._first_seed = state
+        record.masks.any_received, agents, alive, self._first_seed, *episode = state
         record.set_agents(agents)
         record.fields["alive"][...] = alive
+        for arrays in episode:  # not in states saved by version 0.2.0
+            for array, value in zip(record.episode_arrays, arrays, strict=True):
+                array[...] = value
 
     # -- construction -----------------------------------------------------------------
 
@@ -87,7 +85,7 @@ class AgentsEnv:
         return env
 
     def _team(self, groups: Groups | None, state: bool | str, masks: bool | str) -> Team:
-        agents = list(self.env.possible_agents)
+        agents = agent_list(self.env.possible_agents)
         return self._build_team(
             agents,
             {agent: self.env.observation_space(agent) for agent in agents},
@@ -165,7 +163,7 @@ class AgentsEnv:
         record.start(agents, observations)
         info = self._merge_infos(infos)
         if record.has_state:
-            record.put_state(self._state())
+            self._put_state(False)
         if self._options[2] is True and not record.masks.any_received:
             raise BadValueError(
                 f"action_mask=True: expected an action mask under {MASK!r} in an observation or "
@@ -190,20 +188,33 @@ class AgentsEnv:
         record.put(observations, rewards, terminated, truncated)
         info = record.merge_infos(infos)
         remaining = env.agents
-        if record.has_flags and remaining:
-            record.check_ends(remaining)
-        if remaining != agent_set.agents:
-            record.change_agents(remaining, observations)
+        if type(remaining) is not list:
+            remaining = agent_list(remaining)
+        if record.has_flags or remaining != agent_set.agents:
+            remaining = record.change_agents(remaining, observations)
         if record.has_state:
-            record.put_state(self._state())
+            self._put_state(not remaining)
         return record.flat, 0.0, not remaining, False, info
 
-    def _live_agents(self) -> Any:
-        return self.env.agents
+    def _live_agents(self) -> Sequence[Any]:
+        return agent_list(self.env.agents)
 
-    def _state(self) -> Any:
-        state = self.env.state
-        return state() if callable(state) else state
+    def _put_state(self, over: bool) -> None:
+        """Store the state; if there is none after an episode, keep the one before the last step."""
+        before = [array.copy() for array in self._record.state_arrays] if over else []
+        try:
+            state = self.env.state
+            self._record.put_state(state() if callable(state) else state)
+        except Exception as error:
+            if not over:
+                reason = f"state() raised {type(error).__name__}: {error}"
+                if isinstance(error, BadValueError):
+                    reason = f"{error} from state()"
+                raise BadValueError(
+                    f"its state: {reason}; if you need no states, use state=False"
+                ) from error
+            for array, value in zip(self._record.state_arrays, before, strict=True):
+                array[...] = value
 
     def _merge_infos(self, infos: Any) -> dict[Any, Any]:
         """Merge the agents' infos into one dict, without the action masks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ from xuance_envs.multi_agent.masks import STORE_ERRORS, Masks
 from xuance_envs.multi_agent.record_layout import RecordLayout
 from xuance_envs.multi_agent.team import MASK, Team
 
-__all__ = ["EnvRecord"]
-
 _ALL = slice(None)
+_ALL_AGENTS = "__all__"
+"""Key of the flags that end all agents, as in RLlib."""
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
@@ -28,7 +28,7 @@ _STEPPED = ("observations", "rewards", "terminations", "truncations")
 class EnvRecord:
     """Record of one environment, with writers for its agents' data."""
 
-    def __init__(self, team: Team, masks_received: bool, playing: Iterable[Any]) -> None:
+    def __init__(self, team: Team) -> None:
         record = RecordLayout(team)
         self.flat = np.zeros(record.dtype.itemsize, np.uint8)
         fields = self.fields = record.fields(self.flat, record.dtype)
@@ -43,79 +43,85 @@ class EnvRecord:
         ]
         self._rewards = memoryview(fields["rewards"])  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         self._flags = {name: memoryview(fields[name]) for name in ("terminated", "truncated")}  # type: ignore[arg-type]  # as above
+        # Agents that have ended in this episode but stay in the environment's agents.
+        self._ended = np.zeros(len(team.agents), np.bool_)
+        self.state_arrays = [fields[name] for name in record.state_names]
+        self.episode_arrays = [self._ended, *self.state_arrays]
         self.has_state = record.state is not None
         if record.state is not None:
             parts = [fields[name][np.newaxis] for name in record.state_names]
             self._state_rows = SpaceRows(record.state, parts, 1)
             self._state_row = self._state_rows.row(0, lambda value: value)
-        self.masks = Masks(team, fields, masks_received)
+        self.masks = Masks(team, fields, False)
         self._infos = InfoMerger(team, self.masks)
         self._agent_sets = AgentSetCache(record, self._rows, self._rewards, self.masks)
-        self.has_flags = False
-        self.set_agents(playing)
+        self.has_flags = self._ends_all = False
+        self.set_agents([])
 
     # -- active agents ----------------------------------------------------------------
 
-    def set_agents(self, agents: Iterable[Any]) -> None:
+    def set_agents(self, agents: Sequence[Any]) -> None:
         """Set the active agents, before their data is stored."""
+        self._ended[...] = False
         self.agent_set = self._agent_sets.of(agents)
         self.prepared_for: AgentSet | None = None
 
     def prepare(self, agent_set: AgentSet) -> None:
-        """Clear the record and mark these agents as active."""
+        """Clear the record, except for the state, and mark these agents as active."""
+        state = [array.copy() for array in self.state_arrays]
         self.flat[:] = 0
+        for array, value in zip(self.state_arrays, state, strict=True):
+            array[...] = value
         fields = self.fields
         fields["acted"][...] = fields["alive"][...] = agent_set.active
         self.masks.begin()
-        self.has_flags = False
+        self.has_flags = self._ends_all = False
         self.prepared_for = agent_set
 
-    def start(self, agents: Iterable[Any], observations: Any) -> None:
+    def start(self, agents: Sequence[Any], observations: Any) -> None:
         """Store the first observations of an episode."""
         self.set_agents(agents)
         agent_set = self.agent_set
         self.prepare(agent_set)
         self.fields["acted"][...] = False
         self.prepared_for = None
-        for k, agent in enumerate(agent_set.agents):
-            if agent not in observations:
-                raise BadValueError(
-                    f"agent {agent!r}: expected an observation from reset, because it is in "
-                    f"agents, got observations of {list(observations)}"
-                )
-            self._put_observation(agent_set, k, observations[agent])
-        for agent, row in agent_set.masked:
-            self.masks.put(agent, row, observations[agent][MASK])
+        self._store_new_agents(agent_set, {}, observations, "reset")
 
-    def change_agents(self, remaining: Iterable[Any], observations: Any) -> None:
-        """Update the active agents after some have ended or joined."""
-        agent_set = self.agent_set
-        following = self._agent_sets.of(remaining)
-        if following is agent_set:
-            return
-        self.fields["alive"][...] = following.active
-        if not following.no_flags.keys() <= agent_set.no_flags.keys():
-            self._store_new_agents(following, agent_set, observations)
-        self.agent_set = following
-        self.prepared_for = None
-
-    def _store_new_agents(self, agent_set: AgentSet, before: AgentSet, observations: Any) -> None:
-        """Store the observations of agents that have joined."""
-        for k, agent in enumerate(agent_set.agents):
-            if agent not in before.no_flags and agent in observations:
-                self._put_observation(agent_set, k, observations[agent])
-        for agent, row in agent_set.masked:
-            if agent not in before.no_flags and agent in observations:
-                self.masks.put(agent, row, observations[agent][MASK])
-
-    def check_ends(self, remaining: Iterable[Any]) -> None:
-        """Raise if all remaining agents were terminated or truncated by the last step."""
-        terminated, truncated = self._flags["terminated"], self._flags["truncated"]
-        if all(terminated[i] or truncated[i] for i in self._agent_sets.of(remaining).places):
+    def change_agents(self, remaining: Sequence[Any], observations: Any) -> Sequence[Any]:
+        """Update and return the active agents after some have ended or joined."""
+        before = self.agent_set
+        following = self._agent_sets.of(() if self._ends_all else remaining)
+        if self.has_flags:
+            self._ended |= self.fields["terminated"] | self.fields["truncated"]
+        self._ended &= following.active  # an agent that leaves and comes back is a new one
+        if following.agents and (self._ended == following.active).all():
             raise BadValueError(
                 "step: expected agents to be empty after all agents were terminated or truncated, "
-                f"which ends the episode, got {list(remaining)}"
+                f"which ends the episode, got {remaining}"
             )
+        if following is not before:
+            self.fields["alive"][...] = following.active
+            if not following.no_flags.keys() <= before.no_flags.keys():
+                self._store_new_agents(following, before.no_flags, observations, "step")
+            self.agent_set = following
+            self.prepared_for = None
+        return following.agents
+
+    def _store_new_agents(
+        self, agent_set: AgentSet, known: Mapping[Any, Any], observations: Any, call: str
+    ) -> None:
+        """Store the observations of agents that have joined."""
+        for k, agent in enumerate(agent_set.agents):
+            if agent not in known:
+                if agent not in observations:
+                    raise BadValueError(
+                        f"agent {agent!r}: expected an observation from {call}, because it is in "
+                        f"agents, got observations of {list(observations)}"
+                    )
+                self._put_observation(agent_set, k, observations[agent])
+        for agent, row in agent_set.masked:
+            if agent not in known:
+                self.masks.put(agent, row, observations[agent][MASK])
 
     # -- agents' data -----------------------------------------------------------------
 
@@ -148,7 +154,22 @@ class EnvRecord:
                     flag = _scalar(agent, name, flag, _BOOL)
                 stored[place] = flag
                 has_flags = has_flags or flag
-        self.has_flags = has_flags
+        self._ends_all = (_ALL_AGENTS in terminated or _ALL_AGENTS in truncated) and self._end_all(
+            agent_set, terminated, truncated
+        )
+        self.has_flags = has_flags or self._ends_all
+
+    def _end_all(self, agent_set: AgentSet, *given: Mapping[Any, Any]) -> bool:
+        """End the agents that have no flag of their own, if a flag of all agents is set."""
+        fields = [self.fields[name] for name in self._flags]
+        unflagged = agent_set.active & ~np.logical_or(*fields)
+        set_flags = [
+            _scalar(_ALL_AGENTS, name, flags.get(_ALL_AGENTS, False), _BOOL)
+            for name, flags in zip(self._flags, given, strict=True)
+        ]
+        for field, flag in zip(fields, set_flags, strict=True):
+            field[unflagged] = flag
+        return any(set_flags)
 
     def _put_each(self, agent_set: AgentSet, *stepped: Any) -> None:
         """Store results that the fast path rejected, agent by agent."""
@@ -192,10 +213,7 @@ class EnvRecord:
             return
         except STORE_ERRORS:
             self._state_row = self._state_rows.row(0, lambda value: value, strict=False)
-        try:
-            self._state_row[:] = state
-        except BadValueError as error:
-            raise BadValueError(f"its state: {error}") from None
+        self._state_row[:] = state
 
 
 def _scalar(agent: Any, name: str, value: Any, dtype: np.dtype[Any]) -> Any:

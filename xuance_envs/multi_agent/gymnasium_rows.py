@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from xuance_envs.multi_agent.agent_rows import AgentRows
 
-__all__ = ["GymnasiumRows"]
-
 
 class GymnasiumRows(VectorEnv[Any, Any, Any]):
     """Rows of agents as a Gymnasium vector environment.

@@ -15,14 +15,6 @@ from xuance_envs.multi_agent.agent_sets import NO_INFO_TEMPLATE, AgentSet
 from xuance_envs.multi_agent.masks import STORE_ERRORS, Masks
 from xuance_envs.multi_agent.team import MASK, Team
 
-__all__ = [
-    "InfoMerger",
-    "MultiAgentInfos",
-    "infos_by_agent",
-    "original_info_key",
-    "shared_info_key",
-]
-
 _RESET_KEYS = ("reset_obs", "reset_info")
 _ALL = slice(None)
 _MAX_KEYS = 1000
@@ -194,6 +186,11 @@ class InfoMerger:
 
 def shared_info_key(key: Any) -> Any:
     """Return the merged key of an entry that belongs to no agent."""
+    if key in _RESET_KEYS:
+        raise BadValueError(
+            f"info key {key!r} is reserved for the start of the next episode: rename it in the "
+            "environment"
+        )
     return f":{key}" if isinstance(key, str) else (-1, key)
 
 

@@ -14,8 +14,6 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row
 from xuance_envs.multi_agent.team import MASK, Team
 
-__all__ = ["STORE_ERRORS", "MaskRow", "Masks"]
-
 _ALL = slice(None)
 
 STORE_ERRORS = (

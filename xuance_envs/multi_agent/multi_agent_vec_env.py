@@ -51,10 +51,12 @@ class MultiAgentVecEnv(VecEnvDelegate):
             equal spaces form a group, named after its first agent without the number. If all agents
             have equal spaces, there are no groups, and actions and results are plain arrays.
         state: whether to return the environments' ``state()``: True, False, or ``"auto"`` for
-            environments that have a ``state_space``.
+            environments that have a ``state_space``. If ``state()`` fails after an episode's last
+            step, the state before that step is returned.
         action_mask: whether to return action masks, which environments provide as ``"action_mask"``
             in an agent's observation or info, or by XuanCe's ``avail_actions``: True, False, or
-            ``"auto"`` for environments that provide one at the first reset.
+            ``"auto"`` to return them if any environment provides one at its first reset. Until all
+            environments have been reset, ``"auto"`` returns masks.
         check_actions: True to check that the action of every active agent is in its space.
         **backend_kwargs: arguments for the backend's class:
             :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`,
@@ -68,7 +70,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         num_envs (int): number of environments.
         observation_space (dict): observation space of each agent.
         action_space (dict): action space of each agent.
-        state_space (gymnasium.Space | None): space of an environment's state; None without states.
+        state_space (gymnasium.Space | None): space of an environment's state; None if it has none.
         vec_env (VecEnv): the underlying vectorized environment of records.
         record (RecordLayout): memory layout of the records.
         autotuned (Autotuned | None): measurements of ``backend="auto"``.
@@ -200,7 +202,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
     def agent_mask(self) -> NDArray[np.bool_]:
         """Active agents of the last step, ``(num_envs, A)`` bool, as in XuanCe's infos.
 
-        XuanCe environments report them after the step, also at the end of an episode. For
+        XuanCe environments report them after the step, even at the end of an episode. For
         PettingZoo environments these are the agents that acted in the step, or after a reset the
         active ones.
         """
@@ -221,7 +223,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         options: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> MultiAgentStep:
-        """Start a new episode in all environments, or in some.
+        """Start a new episode in all or some environments.
 
         Args:
             seed: an int gives environment i the seed ``seed + i``; a sequence gives one seed per

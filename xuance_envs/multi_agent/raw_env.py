@@ -23,7 +23,7 @@ class RawMultiAgentEnv(ABC):
         num_agents (int): number of agents.
         observation_space (dict): observation space of each agent.
         action_space (dict): action space of each agent.
-        state_space (gymnasium.Space | None): space of the global state; None without one.
+        state_space (gymnasium.Space | None): space of the global state; None if there is none.
         agent_groups (list[list[str]]): agents of each group.
         max_episode_steps (int): step limit of an episode.
 

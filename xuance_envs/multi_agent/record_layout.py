@@ -18,8 +18,6 @@ from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.multi_agent.team import Group, Team
 from xuance_envs.vector_envs.action_writer import all_in_space
 
-__all__ = ["ActionRecord", "GroupFields", "ObservationRecord", "RecordLayout"]
-
 _ALIGNMENT = 64  # a cache line, which also suits vector instructions
 
 _Field = tuple[str, DTypeLike, tuple[int, ...]]
@@ -53,7 +51,7 @@ class GroupFields:
         return self.observations.unflatten([records[name] for name in self.observation_names])
 
     def read_masks(self, records: NDArray[Any]) -> Any:
-        """Read the group's masks from structured records; None without masks."""
+        """Read the group's masks from structured records; None if it has none."""
         return None if self.group.mask is None else records[self._mask]
 
 
@@ -112,20 +110,20 @@ class RecordLayout:
         return np.ndarray(len(records), self.action_dtype, records)
 
     def observations(self, records: NDArray[Any]) -> Any:
-        """Read the observations, by group unless the team is one."""
+        """Read the observations, by group unless the team is one group."""
         if self.team.is_one:
             return self.groups[0].read(records)
         return {fields.group.name: fields.read(records) for fields in self.groups}
 
     def masks(self, records: NDArray[Any]) -> Any:
-        """Read the masks, by group unless the team is one; None without masks."""
+        """Read the masks, by group unless the team is one group; None if there are none."""
         if self.team.is_one:
             return self.groups[0].read_masks(records)
         masks = {fields.group.name: fields.read_masks(records) for fields in self.groups}
         return {name: mask for name, mask in masks.items() if mask is not None} or None
 
     def states(self, records: NDArray[Any]) -> Any:
-        """Read the states; None without states."""
+        """Read the states; None if environments have none."""
         if self.state is None:
             return None
         return self.state.unflatten([records[name] for name in self.state_names])

@@ -17,10 +17,14 @@ def per_agent_rows(
 ) -> Any:
     """Return a single-agent vector environment with one row per agent, for parameter sharing.
 
-    All agents then share one policy. Row ``i * A + k`` is agent k of environment i. While an agent
-    is inactive in a running episode, its row is padding: zeros, reward 0 and no flags. Padding ends
-    with ``terminated`` in the step before the agent becomes active, so that returns do not cross
-    the gap. ``acted`` in the infos is False for padding; do not learn from these rows.
+    All agents then share one policy. Row ``i * A + k`` is agent k of environment i. It ends with
+    its agent, by the rule of :meth:`~xuance_envs.multi_agent.step.MultiAgentStep.ends`. If a worker
+    failed and was restarted, the rows of its active agents are truncated.
+
+    While an agent is inactive in a running episode, its row is padding: zeros, reward 0 and no
+    flags. Padding ends with ``terminated`` in the step before the agent becomes active, so that
+    returns do not cross the gap. ``acted`` in the infos is False for padding and in the step of a
+    worker failure; do not learn from these rows.
 
     To use the Gymnasium form as a ``VecEnv``, pass it to
     :func:`~xuance_envs.compat.native.from_gymnasium`. Transforms and

@@ -11,15 +11,13 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 from xuance_envs.multi_agent.agent_rows import AgentRows
 from xuance_envs.multi_agent.gymnasium_rows import row_of
 
-__all__ = ["SB3Rows"]
-
 
 class SB3Rows(VecEnv):
     """Rows of agents as a Stable-Baselines3 vectorized environment.
 
     :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted``. For rows
     that ended, they also have ``terminal_observation`` and ``TimeLimit.truncated``, and except for
-    padding ``episode`` with return and length.
+    padding ``episode`` with return and length. ``seed(s)`` seeds environment i with ``s + i``.
     """
 
     def __init__(self, rows: AgentRows) -> None:
@@ -28,6 +26,13 @@ class SB3Rows(VecEnv):
         super().__init__(rows.num_rows, rows.observation_space, rows.action_space)
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Seed all rows of environment i with ``seed + i`` at the next reset."""
+        seeds = super().seed(seed)
+        agents = self._rows.envs.num_agents
+        self._seeds = [seeds[row // agents] for row in range(self.num_envs)]
+        return self._seeds
 
     def reset(self) -> Any:
         """Start a new episode in every environment."""
@@ -54,7 +59,7 @@ class SB3Rows(VecEnv):
             info = infos[i]
             info["terminal_observation"] = row_of(rows.final_obs, i)
             info["TimeLimit.truncated"] = bool(rows.truncated[i] and not rows.terminated[i])
-            if rows.acted[i]:
+            if self._lengths[i]:
                 info["episode"] = {"r": float(self._returns[i]), "l": int(self._lengths[i])}
             self._returns[i] = self._lengths[i] = 0
         return rows.obs, rows.rewards, dones, infos

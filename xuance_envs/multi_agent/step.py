@@ -23,8 +23,8 @@ class MultiAgentStart(NamedTuple):
         obs: ``(k, A, *shape)``, or a dict of such arrays by group. Rows of inactive agents are
             zeros, or the last observation of an agent that has just ended.
         alive: ``(k, A)`` bool: agents that act next.
-        state: ``(k, *state_shape)``; None without states.
-        action_mask: ``(k, A, n)`` bool, or a dict by group; None without masks.
+        state: ``(k, *state_shape)``; None if environments have no state.
+        action_mask: ``(k, A, n)`` bool, or a dict by group; None if there are no masks.
         infos: sequence of k dicts by agent.
 
     Example:
@@ -58,14 +58,16 @@ class MultiAgentStep(NamedTuple):
             ``possible_agents``. A dict ``{group: (k, A_group, *shape)}`` if agents have different
             spaces or ``groups`` was given. Dicts and tuples of arrays for Dict and Tuple spaces.
         rewards: ``(k, A)`` float32.
-        terminated: ``(k, A)`` bool: agents that were terminated in this step.
+        terminated: ``(k, A)`` bool: agents that the environment terminated in this step. See
+            :meth:`ends` for agents that ended without a flag.
         truncated: ``(k, A)`` bool: agents that were truncated in this step.
         acted: ``(k, A)`` bool: agents that were active in this step. Learn only from their rows.
         alive: ``(k, A)`` bool: agents that act in the next step of the episode.
         episode_over: ``(k,)`` bool: whether the episode ended for all agents.
-        state: ``(k, *state_shape)``: states of the environments; None without states.
+        state: ``(k, *state_shape)``: states of the environments; None if they have none.
         action_mask: ``(k, A, n)`` bool, or a dict by group: actions allowed next; all True for
-            agents without a mask. None if environments provide no masks.
+            agents without a mask. None if no environment provided one at its first reset; never
+            None before all environments have been reset.
         infos: sequence of k dicts by agent, each built on first access.
         first: start of the next episodes, for environments whose episode ended; None if none ended.
         env_ids: ``(k,)`` int, ascending: indices of the environments.
@@ -91,6 +93,15 @@ class MultiAgentStep(NamedTuple):
     infos: MultiAgentInfos
     first: MultiAgentStart | None
     env_ids: NDArray[np.intp]
+
+    def ends(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return ``(terminated, truncated)``, including agents that ended without a flag.
+
+        An agent has ended if it acted and is no longer alive. It counts as terminated unless it is
+        flagged as truncated.
+        """
+        unflagged = self.acted & ~(self.alive | self.truncated)
+        return self.terminated | unflagged, self.truncated
 
     def next(self) -> MultiAgentStart:
         """Return the inputs for the next actions in all k environments.
@@ -130,7 +141,9 @@ class StepReader:
     def __init__(self, record: RecordLayout, num_envs: int, action_mask: bool | str) -> None:
         self._record = record
         self._team = record.team
-        self._shows_masks: bool | None = None if action_mask == "auto" else bool(action_mask)
+        self._shows_masks = bool(action_mask)
+        # With "auto", environments whose first reset has not been read; None once settled.
+        self._unread = np.ones(num_envs, np.bool_) if action_mask == "auto" else None
         shape = num_envs, len(record.team.agents)
         self.every = np.arange(num_envs)
         self.alive = np.zeros(shape, np.bool_)
@@ -194,8 +207,8 @@ class StepReader:
             self._last = batch
         else:
             self.alive[envs] = alive
-        if self._shows_masks is None:
-            self._shows_masks = bool(batch["gives_masks"].any())
+        if self._unread is not None:
+            self._settle_masks(self._unread, batch["gives_masks"], envs)
         # Infos are built lazily, after later steps may have overwritten the records.
         shown = (acted, alive) if records.flags.writeable else (acted.copy(), alive.copy())
         return MultiAgentStep(
@@ -212,6 +225,16 @@ class StepReader:
             None if ends is None else self._first(ends),
             envs,
         )
+
+    def _settle_masks(
+        self, unread: NDArray[np.bool_], gives_masks: NDArray[np.bool_], envs: NDArray[np.intp]
+    ) -> None:
+        """Decide from the first resets of all environments, in any order, if there are masks."""
+        any_mask = bool((gives_masks & unread[envs]).any())
+        unread[envs] = False
+        if any_mask or not unread.any():
+            self._shows_masks = any_mask
+            self._unread = None
 
     def _first(self, ends: EpisodeEnds) -> MultiAgentStart:
         envs, reset_infos = ends.resets()

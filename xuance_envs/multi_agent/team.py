@@ -6,11 +6,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from gymnasium import Space, spaces
 
-from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
-
-__all__ = ["MASK", "Group", "Groups", "Team", "build_team", "mask_size"]
+from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
 
 MASK = "action_mask"
 """Key of an agent's action mask in observations and infos."""
@@ -96,6 +95,16 @@ def build_team(
         state_space,
         infos_by_agent,
     )
+
+
+def agent_list(agents: Any) -> list[Any]:
+    """Convert an environment's ``agents`` to a list, also if they are a NumPy array."""
+    try:
+        return agents.tolist() if isinstance(agents, np.ndarray) else list(agents)
+    except TypeError:
+        raise BadValueError(
+            f"expected agents to be a list of the active agents, got {describe(agents)}"
+        ) from None
 
 
 def mask_size(space: Space[Any]) -> int | None:

@@ -129,9 +129,10 @@ class XuanCeVecMultiAgentEnv:
         self._scores += rewards
         self._steps += 1
         self._take(step, envs.agent_mask)
-        terminated = (
-            step.terminated | ~(step.acted | step.alive) if envs.is_parallel else (step.terminated)
-        )
+        terminated = step.terminated
+        if envs.is_parallel:
+            ended, truncated_agents = step.ends()
+            terminated = ended | ~(step.acted | step.alive | truncated_agents)
         truncated = (step.episode_over & step.truncated.any(axis=1)).tolist()
         if step.first is not None:
             self._add_reset_infos(step.first)

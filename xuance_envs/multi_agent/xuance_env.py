@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,7 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.group.single_env import to_scalar
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import shared_info_key
-from xuance_envs.multi_agent.team import Groups, Team
-
-__all__ = ["XuanCeAgentsEnv"]
+from xuance_envs.multi_agent.team import Groups, Team, agent_list
 
 _BOOL = np.dtype(np.bool_)
 
@@ -26,23 +24,23 @@ WRAPPER_INFO_KEYS = ("agent_mask", "avail_actions", "state", "episode_step", "ep
 class XuanCeAgentsEnv(AgentsEnv):
     """Adapter of XuanCe's ``RawMultiAgentEnv``, wrapped or not.
 
-    All agents act in every step, also inactive ones; ``agent_mask`` marks the active ones. An
+    All agents act in every step, even inactive ones; ``agent_mask`` marks the active ones. An
     episode ends when all agents are terminated or the episode is truncated.
     """
 
     infos_by_agent = False
 
     def _checked(self, env: Any) -> Any:
-        if not getattr(env, "agents", None):
+        if not agent_list(getattr(env, "agents", ())):
             raise BadValueError(f"expected at least one agent in agents of {env!r}, got none")
         return env
 
     def _team(self, groups: Groups | None, state: bool | str, masks: bool | str) -> Team:
         env = self.env
         spaces = env.observation_space, env.action_space
-        return self._build_team(list(env.agents), *spaces, groups, state, masks)
+        return self._build_team(agent_list(env.agents), *spaces, groups, state, masks)
 
-    def _live_agents(self) -> Any:
+    def _live_agents(self) -> Sequence[Any]:
         return self.team.agents
 
     @override
@@ -78,7 +76,7 @@ class XuanCeAgentsEnv(AgentsEnv):
         fields["agent_mask"][...] = self._agent_mask()
         fields["alive"][...] = False if over else fields["agent_mask"]
         if record.has_state:
-            record.put_state(self._state())
+            self._put_state(over)
         return record.flat, 0.0, over, False, merged
 
     @override

@@ -44,8 +44,6 @@ from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_client
 
-__all__ = ["Api"]
-
 logger = logging.getLogger("xuance_envs")
 
 M = TypeVar("M", bound=messages.RequestModel)

@@ -27,8 +27,6 @@ from xuance_envs.remote.settings import (
 )
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
-__all__ = ["TOKEN_LIMITS", "ServeError", "add_serve_arguments", "make_server", "run_serve"]
-
 logger = logging.getLogger("xuance_envs")
 
 _DEFAULTS = Limits()
@@ -45,8 +43,8 @@ _LIMITS = (
     ("--max-processes-per-token", "processes_per_token", 1,
      "maximum worker processes per token; 0 for no limit"),
     ("--max-processes-per-session", "processes_per_session", 1,
-     "maximum worker processes per session: each creation of episodes starts one, and beyond "
-     "the limit they share the existing ones"),
+     "maximum worker processes per session; each request that creates environments starts one, "
+     "and at the limit shares an existing one"),
     ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
      "maximum requests per second per token; 0 for no limit"),
     ("--max-requests-per-second", "requests_rate_per_session", 1,
@@ -90,8 +88,8 @@ _PERMISSIONS = (
     ("--allow-get", "allow reading an attribute of the environments"),
     ("--allow-set", "allow setting an attribute of the environments"),
     ("--info",
-     "send a key of infos; '*' for all keys. By default notebook clients receive only step, "
-     "terminated and truncated, and RemoteVecEnv receives all keys"),
+     "send this key of infos to clients; '*' for all. By default, notebook clients receive only "
+     "step, terminated and truncated, and RemoteVecEnv receives all keys"),
 )  # fmt: skip
 
 
@@ -102,7 +100,7 @@ class ServeError(Exception):
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--env", action="append", default=[], metavar="ID",
-        help="Gymnasium id to serve, also as module:ID; may be repeated")  # fmt: skip
+        help="Gymnasium id to serve, or module:ID; may be repeated")  # fmt: skip
     add("--multi-agent", action="append", default=[], metavar="PACKAGE:NAME",
         help="module of a multi-agent environment to serve, such as mpe2:simple_spread_v3; may "
         "be repeated")  # fmt: skip
@@ -123,14 +121,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="file with one token per line, or a name, a token and optional settings: limits such "
         "as max-envs-per-session=8, or 'admin'. Only requests with one of these tokens are "
         f"accepted. The environment variable {TOKENS_VARIABLE} takes tokens separated by commas. "
-        "Without tokens the server accepts every request and listens on loopback addresses only. "
+        "Without tokens the server accepts every request and listens only on loopback addresses. "
         "SIGHUP reloads the file")  # fmt: skip
     add("--reload", action="store_true", help="reload the tokens file when it changes")
     add("--allow-host", action="append", default=[], metavar="NAME",
         help="additional host name that a server without tokens accepts; may be "
         "repeated")  # fmt: skip
     add("--pages-need-token", action="store_true",
-        help="require a token for the status page and /metrics, too")  # fmt: skip
+        help="also require a token for the status page and /metrics")  # fmt: skip
     add("--no-access-log", dest="access_log", action="store_false", help="do not log requests")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info",
         help="log level; step requests are logged at debug, other requests at info "

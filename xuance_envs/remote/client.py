@@ -23,10 +23,10 @@ from xuance_envs.errors import (
 from xuance_envs.remote.client_session import (
     ApiClient,
     RemoteSession,
-    Verify,
     checked_count,
     checked_seeds,
 )
+from xuance_envs.remote.transport import Verify
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import infos_from_wire
@@ -82,7 +82,7 @@ def create_student_gym_env_vectorized(
         RemoteAuthenticationError: the token is missing or wrong.
         RemoteNotFoundError: the server does not offer ``env_id``.
         RemoteLimitError: a limit on sessions or environments is reached.
-        RemoteVersionError: the server uses another version of the protocol.
+        RemoteVersionError: the server uses a different version of the protocol.
         RemoteUnreachableError: the server does not reply.
         ImportError: httpx, httptools or msgpack is not installed.
 

@@ -46,15 +46,6 @@ except ImportError as error:
         'pip install "xuance_envs[remote]"'
     ) from error
 
-__all__ = [
-    "ApiClient",
-    "RemoteSession",
-    "Verify",
-    "checked_count",
-    "checked_reply",
-    "checked_seeds",
-]
-
 logger = logging.getLogger("xuance_envs.client")
 
 T = TypeVar("T")
@@ -145,7 +136,7 @@ class ApiClient:
         except WireError as error:
             if status < 300:
                 raise RemoteError(
-                    f"expected a reply in msgpack: {error}", self.server, status
+                    f"the reply is not valid msgpack: {error}", self.server, status
                 ) from None
             answer = None
         if 300 <= status < 400:

@@ -25,17 +25,6 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import check_in_space
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = [
-    "action_masks",
-    "describe",
-    "invoke",
-    "load_states",
-    "repeat",
-    "reset",
-    "save_states",
-    "step",
-]
-
 Answer = dict[str, Any]
 
 

@@ -36,8 +36,6 @@ from xuance_envs.remote.wire.formats import WireFormat, dumps
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_client, to_wire
 
-__all__ = ["EnvHost"]
-
 T = TypeVar("T")
 
 _MSGPACK = WireFormat.MSGPACK  # enum member lookup is slow
@@ -181,7 +179,7 @@ class EnvHost:
 
     def times(self) -> dict[str, Any]:
         if self._vec_env.closed:
-            raise RefusedError(409, "closed", "these environments failed before and are closed")
+            raise RefusedError(409, "closed", "these environments have failed and are closed")
         return {name: to_wire(value) for name, value in vars(self._vec_env.times).items()}
 
     # -- commands ---------------------------------------------------------------------

@@ -34,8 +34,6 @@ from xuance_envs.errors import (
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
-__all__ = ["EnvsFailedError", "RefusedError", "error_of", "no_session", "refusal_of"]
-
 STATUSES: dict[int, type[RemoteError]] = {
     400: RemoteRequestError,
     401: RemoteAuthenticationError,
@@ -81,7 +79,7 @@ class RefusedError(Exception):
 
 
 def no_session(idle: float | None = None) -> RefusedError:
-    """Return the error for an unknown session, or one of another token."""
+    """Return the error for an unknown session, or one that belongs to a different token."""
     after = "" if idle is None else f" after {idle:g} s without a request"
     return RefusedError(
         404, "session", f"no such session: it may have been closed or have expired{after}"
@@ -135,7 +133,7 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
         failed.details["details"] = failed.or_log_reference(error.details, tracebacks)
         return failed
     if isinstance(error, ClosedVecEnvError):
-        return RefusedError(409, "closed", "these environments failed before and are closed")
+        return RefusedError(409, "closed", "these environments have failed and are closed")
     if isinstance(error, WireError | BadValueError):
         return RefusedError(422, "invalid", str(error))
     for kind, (code, _) in _BUILTINS.items():

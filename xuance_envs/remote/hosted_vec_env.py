@@ -20,8 +20,6 @@ from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
-__all__ = ["HostedEnvConfig", "HostedVecEnv"]
-
 # Seconds that a worker spins before it blocks: a client on the same machine sends the next step
 # within about a millisecond.
 SPIN = 2e-3

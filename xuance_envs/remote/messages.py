@@ -11,19 +11,6 @@ from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.wire.constants import MAX_SEED
 from xuance_envs.remote.wire.nodes import shortened
 
-__all__ = [
-    "Call",
-    "CreateEpisodes",
-    "CreateSession",
-    "RequestModel",
-    "Reset",
-    "SessionRequestModel",
-    "States",
-    "Statistics",
-    "Step",
-    "message_of",
-]
-
 MAX_ENVS = 100_000
 MAX_ID = 64
 MAX_FIELDS = 20  # checked before validation, because pydantic reports every invalid field
@@ -106,7 +93,7 @@ class CreateSession(RequestModel):
             min_length=16,
             max_length=MAX_ID,
             description="random text chosen by the client. A repeated request with the same nonce "
-            "returns the session that was opened before",
+            "returns the session that is already open",
         ),
     ] = None
 
@@ -155,7 +142,7 @@ class Step(SessionRequestModel):
 
 
 class Statistics(SessionRequestModel):
-    """Return step times of environments; answered at any time, also during a step."""
+    """Return step times of environments; answered at any time, even during a step."""
 
     episode_ids: EpisodeIds = None
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 
 from xuance_envs.remote.serving.logs import dropped_lines
 
-__all__ = ["Metrics"]
-
 # Upper bounds of the step-time histogram in seconds.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 WINDOW = 10.0  # seconds over which steps per second are averaged

@@ -11,8 +11,6 @@ from xuance_envs.remote import messages
 from xuance_envs.remote.wire.constants import API_PREFIX
 from xuance_envs.remote.wire.formats import WireFormat
 
-__all__ = ["REFUSALS", "add_descriptions"]
-
 REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"description": "the body is not JSON or msgpack"},
     401: {"description": "a token is missing or wrong"},

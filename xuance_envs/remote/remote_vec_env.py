@@ -30,11 +30,11 @@ from xuance_envs.remote import server_states
 from xuance_envs.remote.client_session import (
     ApiClient,
     RemoteSession,
-    Verify,
     checked_count,
     checked_reply,
     checked_seeds,
 )
+from xuance_envs.remote.transport import Verify
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import info_table_from_wire, infos_from_wire
@@ -95,7 +95,7 @@ class RemoteVecEnv(GroupedVecEnv):
         RemoteForbiddenError: the operator does not allow a keyword argument.
         RemoteNotFoundError: the server does not offer ``env_id``.
         RemoteLimitError: a limit on sessions or environments is reached.
-        RemoteVersionError: the server uses another version of the protocol.
+        RemoteVersionError: the server uses a different version of the protocol.
         RemoteUnreachableError: the server does not reply.
         ImportError: httpx, httptools or msgpack is not installed.
 
@@ -432,7 +432,7 @@ class RemoteDriver(Driver):
             return
         parts = answer["masks"]
         if not isinstance(parts, list) or len(parts) != len(masks.parts):
-            raise WireError(f"expected action masks in {len(masks.parts)} parts")
+            raise WireError(f"expected a list of {len(masks.parts)} arrays of action masks")
         for target, part in zip(masks.parts, parts, strict=True):
             target[:] = array_from_wire(part, _BOOL, target.shape)
 

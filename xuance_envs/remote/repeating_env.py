@@ -22,8 +22,6 @@ from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import original_info_key
 from xuance_envs.remote.wire.infos import drop_unsendable
 
-__all__ = ["HostedFunction", "InfoFilter", "RepeatResult", "RepeatingEnv"]
-
 
 @dataclass(frozen=True)
 class HostedFunction(DropUnpicklableInfos):
@@ -133,7 +131,7 @@ class RepeatingEnv(InfoFilter):
         if self._ended is not None:
             return self._ended
         if not self._can_step:
-            raise RuntimeError("call reset first: the environment has no episode or failed in it")
+            raise RuntimeError("call reset first: the environment has no episode, or it failed")
         self._can_step = False  # in case the step raises
         rows: list[list[Any]] = []
         total = 0.0

@@ -10,8 +10,6 @@ from urllib.parse import quote
 
 from xuance_envs.remote.metrics import Metrics
 
-__all__ = ["OWNER_KEY", "RequestLog", "RequestLogMiddleware"]
-
 logger = logging.getLogger("xuance_envs.access")
 
 Message = MutableMapping[str, Any]

@@ -20,8 +20,6 @@ from xuance_envs.errors import StateError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.saved_env import SavedEnv
 
-__all__ = ["RemoteSavedEnv", "RemoteStates", "clone", "load", "save"]
-
 MAX_DROPPED = 10_000  # states per drop request
 
 

@@ -28,8 +28,6 @@ from xuance_envs.remote.serving.state_store import StateStore
 from xuance_envs.remote.serving.usage import usage_of
 from xuance_envs.remote.settings import Settings
 
-__all__ = ["Session", "Sessions"]
-
 logger = logging.getLogger("xuance_envs")
 
 STEPS_PER_CPU = 4  # sessions that may step concurrently
@@ -53,7 +51,7 @@ class Session:
         self.account = account
         self.nonce = nonce
         self.quota = Quota(
-            "in a session",
+            "per session",
             environments=limits.environments_per_session,
             processes=limits.processes_per_session,
             memory=limits.memory_per_session,
@@ -147,12 +145,12 @@ class Session:
     def _repeat_reply(self, digest: bytes) -> Reply:
         if digest != self._digest:
             raise RefusedError(
-                409, "sequence", "another request was sent with this sequence number before"
+                409, "sequence", "a different request already used this sequence number"
             )
         reply = self._reply or self._replies.get(self.id)
         if reply is None:
             raise RefusedError(
-                409, "gone", "the reply to this request was sent before and is no longer stored"
+                409, "gone", "the reply to this request was already sent and is no longer stored"
             )
         return reply
 
@@ -186,7 +184,7 @@ class Session:
             found.append(self._places[episode])
         host = found[0][0]
         if any(other is not host for other, _ in found):
-            raise RefusedError(422, "episodes", "expected episodes that one request created")
+            raise RefusedError(422, "episodes", "expected episodes created by the same request")
         return host, [place for _, place in found]
 
     @property
@@ -256,7 +254,7 @@ class Sessions:
         return session
 
     def by_name(self) -> dict[str, dict[str, int]]:
-        """Return sessions, environments and steps by token name."""
+        """Return the numbers of sessions, environments and steps, by token name."""
         names = {
             name: {"sessions": 0, "environments": 0, "steps": n}
             for name, n in self._closed_steps.items()
@@ -358,7 +356,7 @@ class Sessions:
             ):
                 if limit is not None and used > limit and not session.ended_reason:
                     text = (
-                        f"this server allows {limit:g} {unit} {quota.whose}, but {used:g} were used"
+                        f"this server allows {limit:g} {unit} {quota.scope}, but {used:g} were used"
                     )
                     logger.warning("session %d ended: %s", session.number, text)
                     session.terminate(RefusedError(429, "usage", text))

@@ -57,7 +57,7 @@ class Limits:
         memory_per_session: bytes of memory for all worker processes of a session.
         cpu_per_token: CPU seconds per token.
         cpu_per_session: CPU seconds per session.
-        connections: concurrent connections; fewer if the limit of open files is low.
+        connections: concurrent connections; fewer if the limit on open files is low.
         body: bytes per request.
         bodies: bytes of memory for all large requests in progress, decoded.
         nodes: values, lists and dicts per request.

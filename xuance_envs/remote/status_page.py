@@ -18,8 +18,6 @@ from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.serving.requests import Reply
 from xuance_envs.remote.sessions import Session
 
-__all__ = ["HEALTHY", "add_status_page", "png"]
-
 HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
 
 POLICY = (

@@ -22,19 +22,6 @@ import httpx
 
 from xuance_envs._override import override
 
-__all__ = [
-    "MAX_BODY",
-    "MAX_HEAD",
-    "HttpxTransport",
-    "InvalidResponseError",
-    "PlainTransport",
-    "Response",
-    "Transport",
-    "Verify",
-    "make_transport",
-    "redacted",
-]
-
 # Limits on a response in bytes; MAX_CHUNK_FRAMING is per chunk of a chunked body.
 MAX_HEAD = 1 << 16
 MAX_BODY = 1 << 30

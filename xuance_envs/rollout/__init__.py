@@ -1,13 +1,13 @@
-"""Episode rollouts on torch: many environments played by an agent, as tensors to learn from.
+"""Rollouts of an agent in vectorized environments, as torch tensors.
 
-Needs the extra ``torch``. The names below are for use; see :mod:`xuance_envs.rollout.collector`.
+Requires the extra ``torch``; see :mod:`xuance_envs.rollout.collector`.
 """
 
 try:
-    import torch as _torch  # noqa: F401  # only to say what to install, for all modules of the room
+    import torch as _torch  # noqa: F401  # report what to install, for all modules of this package
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f'xuance_envs.rollout needs {error.name}: pip install "xuance_envs[torch]"',
+        f'xuance_envs.rollout requires {error.name}: pip install "xuance_envs[torch]"',
         name=error.name,
     ) from error
 

@@ -1,4 +1,4 @@
-"""Advantages of the actions of a rollout."""
+"""Generalized advantage estimation."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ def generalized_advantages(
     gamma: float,
     gae_lambda: float,
 ) -> torch.Tensor:
-    """Generalized advantage estimation: Schulman et al. 2016, https://arxiv.org/abs/1506.02438.
+    """Compute advantages by GAE (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
 
-    Each segment is a sum of its own. Behind its last step comes the value of its last state, and
-    nothing where it was terminated, which counts for more than being truncated as well.
+    Each segment is summed separately and bootstrapped from the value of its last state. A
+    terminated segment is not bootstrapped, even if it is also truncated.
 
     Args:
         rewards: ``(T, N)``.
-        values: ``(T, N)``, of the states that were acted in.
+        values: ``(T, N)``, of the states before each step.
         terminated: ``(T, N)`` bool.
-        ended: ``(T, N)`` bool: where a segment ends; all of the last row.
-        end_values: ``(E,)``, of the last states of the segments, environment by environment, in
-            time order within each.
-        gamma: the discount per step.
-        gae_lambda: 0 looks one step ahead, 1 to the segment's end.
+        ended: ``(T, N)`` bool: the last steps of segments, including the whole last row.
+        end_values: ``(E,)``, of the segments' last states, ordered by environment, then by time.
+        gamma: discount factor per step.
+        gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.
 
     Returns:
-        ``(T, N)``, of the dtype of the values.
+        ``(T, N)``, with the dtype of ``values``.
     """
     next_values = torch.cat([values[1:], values[:1]])
-    next_values.t()[ended.t()] = end_values  # transposed, the mask goes through them in their order
+    next_values.t()[ended.t()] = end_values  # transposed: ordered by environment
     next_values.masked_fill_(terminated, 0.0)
     deltas = rewards + gamma * next_values - values
     decays = gamma * gae_lambda * (~ended).to(values.dtype)

@@ -1,4 +1,4 @@
-"""An agent and many environments, a step at a time."""
+"""The step loop of an agent in a vectorized environment."""
 
 from __future__ import annotations
 
@@ -17,38 +17,26 @@ from xuance_envs.rollout.recorder import GifRecorder, render_folder
 from xuance_envs.rollout.state_layout import StateLayout, StateSlot
 from xuance_envs.rollout.transfer import Transfer
 
-__all__ = ["RENDER_MODE", "AgentLoop"]
-
 L = TypeVar("L", bound="AgentLoop")
 
 RENDER_MODE = "rgb_array"
-"""How environments are asked for pictures."""
+"""Render mode of recordings and test images."""
 
 
 class AgentLoop(EpisodeMetrics):
-    """Steps a vector environment with an agent's actions, and watches its episodes.
+    """A loop that steps a vectorized environment with an agent's actions.
 
     The arguments are those of :class:`~xuance_envs.rollout.collector.RolloutCollector`.
 
-    Args:
-        vec_env: the environments; closed by :meth:`close`.
-        agent: chooses the actions.
-        device: where the tensors are.
-        state_dtype: of the states.
-        channels_first: whether images become (C, H, W).
-        recorder: records episodes of environment 0.
-        window: how many finished episodes of each environment the statistics are about.
-        seed: of the first reset.
-
     Attributes:
-        t_states: ``(N, *state_shape)``, the states that the next step starts from.
-        state_space (gymnasium.Space): of one environment's observations.
-        state_shape: of one state; for a Dict space a dict of shapes.
-        action_space (gymnasium.Space): of one agent.
-        action_dtype (torch.dtype): float32 for Box, else int32.
-        device (torch.device): where the tensors are.
-        statistics (EpisodeStatistics): of the episodes.
-        global_steps (int): environment steps so far, but for those of a test.
+        t_states: ``(N, *state_shape)``, the states before the next step.
+        state_space (gymnasium.Space): observation space of one environment.
+        state_shape: shape of one state; a dict of shapes for a Dict space.
+        action_space (gymnasium.Space): action space of one agent.
+        action_dtype (torch.dtype): float32 for Box, otherwise int32.
+        device (torch.device): device of the tensors.
+        statistics (EpisodeStatistics): statistics of finished episodes.
+        global_steps (int): environment steps so far, without those of ``test_agent``.
     """
 
     _envs_class: type[SingleAgentEnvs] | type[MultiAgentEnvs] = SingleAgentEnvs
@@ -92,10 +80,10 @@ class AgentLoop(EpisodeMetrics):
     # -- single steps -----------------------------------------------------------------
 
     def vec_reset(self, *, seed: int | Sequence[int | None] | None = None) -> Any:
-        """Starts a new episode in every environment.
+        """Start a new episode in every environment.
 
         Args:
-            seed: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset` takes it.
+            seed: as in :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`.
 
         Returns:
             The first states, ``(N, *state_shape)``.
@@ -112,16 +100,15 @@ class AgentLoop(EpisodeMetrics):
         return self.t_states
 
     def env_reset(self, env_id: int) -> Any:
-        """Starts a new episode in one environment, unless one has just been started.
+        """Start a new episode in one environment, unless it was just reset.
 
-        After a step that ended its episode, an environment has been reset already, and it is not
-        reset again.
+        An environment is reset automatically at the end of an episode and is not reset again here.
 
         Args:
-            env_id: which.
+            env_id: index of the environment.
 
         Returns:
-            The first state of that environment's episode, ``state_shape``.
+            The first state of its episode, of shape ``state_shape``.
         """
         self._reset_if_interrupted()
         i = range(self.num_envs)[env_id]
@@ -139,19 +126,19 @@ class AgentLoop(EpisodeMetrics):
         return self._layout.whole([part[i].clone() for part in self._layout.parts(self.t_states)])
 
     def vec_step(self, actions: Any) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Steps every environment once.
+        """Step every environment once.
 
         Args:
-            actions: ``(N, *action_shape)``, a tensor or an array; for a Discrete space ``(N, 1)``
-                as well.
+            actions: ``(N, *action_shape)``, a tensor or an array; for a Discrete space also
+                ``(N, 1)``.
 
         Returns:
-            ``(states, rewards, done_flags, trunc_flags)``: the states ``(N, *state_shape)`` are
-            the last ones where an episode ended; then :meth:`env_reset` has the first one of the
-            next, and ``t_states`` has it in its place. Float32 and int32 ``(N,)``.
+            ``(states, rewards, done_flags, trunc_flags)``: states ``(N, *state_shape)``, float32
+            rewards and int32 flags ``(N,)``. Where an episode ended, ``states`` has its last state;
+            ``t_states`` and :meth:`env_reset` have the first state of the next episode.
 
         Raises:
-            ValueError: the actions do not fit; nothing has happened then.
+            ValueError: the actions have the wrong shape or values; no environment was stepped.
         """
         self._reset_if_interrupted()
         shape = (self.num_envs, *self._envs.team, *self._action_layout.shape)
@@ -191,7 +178,7 @@ class AgentLoop(EpisodeMetrics):
         return self.vec_env.render(RENDER_MODE, env_ids=[0])[0]
 
     def _finish_step(self, row: StateSlot) -> tuple[list[Any], LoopStep]:
-        """Waits for the step, and writes the states that the next one starts from into a row."""
+        """Wait for the step and write the next step's states into a row."""
         step = self._envs.step_wait()
         parts, finished = self._record_step(0, row, step)
         self._just_reset = step.ended
@@ -205,7 +192,7 @@ class AgentLoop(EpisodeMetrics):
     def _record_step(
         self, first: int, row: StateSlot, step: LoopStep
     ) -> tuple[list[Any], list[int]]:
-        """Takes in what came of a step of some environments."""
+        """Record a step of some environments in statistics and states."""
         rewards = step.results[0]
         scores = rewards.mean(axis=1) if self._envs.team else rewards
         self.statistics.add_step(scores, first)
@@ -221,49 +208,47 @@ class AgentLoop(EpisodeMetrics):
         return parts, finished
 
     def _reset_if_interrupted(self) -> None:
-        """Gets over what was interrupted in a step or a test, by a reset that throws it away."""
+        """Reset all environments if a step or test was interrupted."""
         if self._must_reset or self.vec_env.waiting:
             self.vec_reset()
 
     # -- states -------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that what comes next depends on, but for the agent and what teaches it.
+        """Save everything the collector needs to continue, except the agent and its optimizer.
 
-        That is the environments' states, what the next step starts from, the statistics, the
-        recording, and torch's random generators, which an agent draws from. Between two rollouts
-        there is nothing of a rollout to keep.
+        This includes the environments' states, the next step's states, statistics, the current
+        recording, and torch's random generators. Call it between two rollouts.
 
         Returns:
-            A dict of bytes and numbers, which ``torch.save`` writes and
-            ``torch.load(weights_only=True)`` reads.
+            A dict of bytes and numbers, for ``torch.save`` and ``torch.load(weights_only=True)``.
 
         Raises:
-            StateError: an environment cannot be saved.
+            StateError: an environment's state cannot be saved.
         """
         return self.loop_state().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, trusted: bool = False) -> None:
-        """Goes on from where :meth:`state_dict` was taken, with whatever backend.
+        """Continue from a state saved by :meth:`state_dict`, with any backend.
 
         Args:
-            state: what it returned.
-            trusted: whether the environments' states may name classes of any module; see
+            state: the result of :meth:`state_dict`.
+            trusted: True to allow environment states to contain classes of any module; see
                 :meth:`~xuance_envs.state.env_states.EnvStates.from_bytes`.
 
         Raises:
-            ValueError: it is of another version, or of another number of environments.
-            StateError: it cannot be read; nothing has changed then.
-            StateMismatchError: its environments are not like these; nothing has changed then.
+            ValueError: the state has a different version or number of environments.
+            StateError: the state cannot be read; nothing has changed.
+            StateMismatchError: the state's environments differ from these; nothing has changed.
         """
         shapes = [part.shape for part in self._layout.parts(self.t_states)]
         self.restore_loop(LoopState.from_dict(state, self.num_envs, shapes, trusted))
 
     def loop_state(self) -> LoopState:
-        """The same as :meth:`state_dict` has, as it is here.
+        """Return the content of :meth:`state_dict`, unserialized.
 
         Raises:
-            StateError: an environment cannot be saved.
+            StateError: an environment's state cannot be saved.
         """
         self._reset_if_interrupted()
         return LoopState(
@@ -277,13 +262,13 @@ class AgentLoop(EpisodeMetrics):
         )
 
     def restore_loop(self, loop_state: LoopState) -> None:
-        """Goes on from there, as :meth:`load_state_dict` does.
+        """Continue from an unserialized state.
 
         Args:
-            saved: what :meth:`loop_state` gave.
+            loop_state: the result of :meth:`loop_state`.
 
         Raises:
-            StateMismatchError: its environments are not like these; nothing has changed then.
+            StateMismatchError: the state's environments differ from these; nothing has changed.
         """
         if self.vec_env.waiting:
             self.vec_env.step_wait()
@@ -299,26 +284,26 @@ class AgentLoop(EpisodeMetrics):
             self.recorder.set_state(loop_state.recorder)
         set_generators(loop_state.generators, self.device)
 
-    # -- what else there is to ask ----------------------------------------------------
+    # -- other methods ----------------------------------------------------------------
 
     def permute_state(self, state: Any) -> Any:
-        """An observation, or a batch, with its axes as the agent sees them.
+        """Move the axes of observations to the agent's order.
 
-        Images are turned from (..., H, W, C) to (..., C, H, W), if the collector does so; anything
-        else comes back as it is.
+        Images are permuted from (..., H, W, C) to (..., C, H, W) if the collector does so. Other
+        values are returned unchanged.
 
         Args:
-            state: an array or a tensor, or a dict of them for a Dict space.
+            state: one observation or a batch: an array or tensor, or a dict of them.
         """
         return self._layout.permute(state)
 
     @property
     def render_folder(self) -> str:
-        """Where recordings are saved: see :class:`~xuance_envs.rollout.recorder.GifRecorder`."""
+        """Folder of recordings: see :class:`~xuance_envs.rollout.recorder.GifRecorder`."""
         return render_folder() if self.recorder is None else self.recorder.folder
 
     def close(self) -> None:
-        """Closes the environments; again, it does nothing."""
+        """Close the environments; further calls do nothing."""
         self.vec_env.close()
 
     def __enter__(self: L) -> L:

@@ -1,4 +1,4 @@
-"""Collectors: what an agent and many environments do together, as tensors to learn from."""
+"""Collectors: rollouts of an agent in a vectorized environment, as tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
 from xuance_envs.rollout.env_adapters import MultiAgentEnvs
 from xuance_envs.rollout.playing import RolloutLoop
 from xuance_envs.rollout.recorder import GifRecorder
-from xuance_envs.rollout.results import RESULTS, checked_ends
+from xuance_envs.rollout.results import RESULTS, check_end_values
 from xuance_envs.rollout.storage import Rollout, SegmentEnds
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -25,7 +25,7 @@ __all__ = ["CollectorOptions", "MultiAgentRolloutCollector", "RolloutCollector"]
 
 
 class CollectorOptions(TypedDict, total=False):
-    """The arguments of collectors that have defaults."""
+    """Optional arguments of collectors."""
 
     device: torch.device | str | None
     state_dtype: torch.dtype
@@ -38,68 +38,68 @@ class CollectorOptions(TypedDict, total=False):
 
 
 class RolloutCollector(RolloutLoop):
-    """Has an agent play in a vector environment, and keeps what happens.
+    """A collector of fixed-length rollouts of an agent in a vectorized environment.
 
     :meth:`~xuance_envs.rollout.playing.RolloutLoop.rollout` steps every environment
-    ``steps_per_env`` times; what came of it is in the attributes below, beside those of
-    :class:`~xuance_envs.rollout.agent_loop.AgentLoop`, which has single steps and statistics. The
-    environments are reset once, by the constructor; each rollout goes on where the last one
-    stopped. An interrupted rollout, or one that raised, is lost, so that its attributes are
-    missing, and if a step was under way then, the environments are reset before the next.
+    ``steps_per_env`` times and stores the results in the attributes below.
+    :class:`~xuance_envs.rollout.agent_loop.AgentLoop` describes single steps and statistics. The
+    constructor resets the environments; each rollout continues where the previous one stopped.
+    After a rollout that was interrupted or raised, the result attributes are unset. If it left a
+    step pending, the next call resets the environments.
 
-    The tensors are on ``device``, and yours: where you hold anything of a rollout, be it a part of
-    a tensor or what autograd has saved, no later rollout writes. What nobody holds any more makes
-    room for the next. T is ``steps_per_env`` and N the number of environments.
+    The tensors are on ``device``, and later rollouts never overwrite one that is still referenced,
+    for example by a view or by autograd. Memory without references is reused. T is
+    ``steps_per_env`` and N the number of environments.
 
-    Environments with many agents each make it a :class:`MultiAgentRolloutCollector`.
+    With a multi-agent vec env, the constructor returns a :class:`MultiAgentRolloutCollector`.
 
     Args:
-        vec_env: the environments; closed by ``close``.
+        vec_env: the environments; ``close`` closes them.
         agent: chooses the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
-        steps_per_env: steps of each environment in a rollout.
-        device: where the tensors are; None for the agent's own device, else CUDA where there is
-            one, else the CPU.
-        state_dtype: of the states. ``torch.uint8`` keeps images as they are, at a quarter of the
-            memory; for a Dict space, an integer one goes to the parts that fit it.
-        channels_first: whether images, (H, W, C), become (C, H, W): True, False, or ``"auto"`` for
-            all but those that have their channels first already.
-        progress: whether a progress bar is shown during a rollout.
+        steps_per_env: steps per environment and rollout.
+        device: device of the tensors; None for the agent's device, else CUDA if available, else
+            the CPU.
+        state_dtype: dtype of the states. ``torch.uint8`` keeps images as bytes, in a quarter of
+            the memory. For a Dict space, an integer dtype applies only to the parts that fit it.
+        channels_first: True to permute images from (H, W, C) to (C, H, W), False to keep them,
+            ``"auto"`` to permute all images that are not already channels-first.
+        progress: True to show a progress bar during rollouts.
         recorder: records episodes of environment 0; None for no recordings.
-        window: how many finished episodes of each environment the statistics are about.
-        seed: of the first reset, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset` takes
-            it.
-        halves: 2 lets one half of the workers step while the agent thinks about the other half's
-            environments, which pays where the two do not need the same cores. The agent is then
-            asked about the halves in turn: one that draws draws in that order. ``"auto"`` tries
-            both in the first steps, and goes on with what is quicker.
+        window: number of finished episodes per environment in the statistics.
+        seed: seed of the first reset, as in
+            :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`.
+        halves: 2 for double buffering: one half of the workers steps while the agent computes
+            actions for the other half. It is faster if the agent and the environments use different
+            cores. An agent that samples actions then samples them for one half at a time.
+            ``"auto"`` measures both modes during the first steps and keeps the faster one.
 
     Raises:
-        ValueError: an argument is out of its range, observations cannot become tensors, or the
-            action space is not Discrete, MultiDiscrete, MultiBinary or Box.
-        TypeError: ``vec_env`` is no vector environment of this package; says what to do with a
-            Gymnasium or XuanCe one.
+        ValueError: an argument is out of range, observations cannot become tensors, or the action
+            space is not Discrete, MultiDiscrete, MultiBinary or Box.
+        TypeError: ``vec_env`` is not a vec env of this package; the message names the adapter for
+            Gymnasium and XuanCe ones.
 
     Attributes:
-        states: ``(T, N, *state_shape)`` of ``state_dtype``, what was acted in. A leaf that requires
-            grad, a new one each time, unless its dtype is an integer one. For a Dict space a dict
-            of such tensors.
+        states: ``(T, N, *state_shape)`` of ``state_dtype``, the states before each step; for a Dict
+            space a dict of tensors. A new leaf tensor that requires grad, unless its dtype is an
+            integer dtype.
         actions (torch.Tensor): ``(T, N, *action_shape)`` of ``action_dtype``.
         rewards (torch.Tensor): ``(T, N)`` float32.
-        values (torch.Tensor): ``(T, N)`` float32, the agent's, of the states.
-        log_probs (torch.Tensor): ``(T, N)`` float32, the agent's, of the actions.
+        values (torch.Tensor): ``(T, N)`` float32, the agent's value estimates of the states.
+        log_probs (torch.Tensor): ``(T, N)`` float32, log-probabilities of the actions.
         done_flags (torch.Tensor): ``(T, N)`` int32: 1 where terminated.
-        trunc_flags (torch.Tensor): ``(T, N)`` int32: 1 where truncated, and at the last step of an
-            episode that was not over, whose environment is not reset.
-        end_states: ``(E, *state_shape)``, the last state of each segment, environment by
-            environment, in time order within each: what values are bootstrapped from. A segment
-            is what a rollout has of an episode.
+        trunc_flags (torch.Tensor): ``(T, N)`` int32: 1 where truncated. The rollout's last step
+            counts as truncated if the episode is unfinished; the environment is not reset.
+        end_states: ``(E, *state_shape)``, the last state of each segment, for bootstrapping,
+            ordered by environment, then by time. A segment is the part of an episode within a
+            rollout.
         ep_counts (torch.Tensor): ``(N,)`` int32, segments per environment.
-        total_return (numpy.float32): the sum of all rewards.
-        action_masks (torch.Tensor | None): ``(T, N, n)`` bool, those that the agent was given; None
-            where it was given none.
-        images (list[list[PIL.Image.Image]]): by environment, from
+        total_return (numpy.float32): sum of all rewards.
+        action_masks (torch.Tensor | None): ``(T, N, n)`` bool, the masks passed to the agent; None
+            if there are none.
+        images (list[list[PIL.Image.Image]]): images by environment, from
             :meth:`~xuance_envs.rollout.playing.RolloutLoop.test_agent`.
-        halves: 1 or 2, as is done; ``"auto"`` as long as it is being tried.
+        halves: 1 or 2; ``"auto"`` while both are being measured.
 
     Example:
         >>> import torch
@@ -139,7 +139,7 @@ class RolloutCollector(RolloutLoop):
     ) -> Self: ...
 
     def __new__(cls, vec_env: Any = None, *_: Any, **__: Any) -> Any:
-        """One of many agents, where the environments have many."""
+        """Create a `MultiAgentRolloutCollector` for multi-agent environments."""
         many = cls is RolloutCollector and isinstance(vec_env, MultiAgentVecEnv)
         return super().__new__(MultiAgentRolloutCollector if many else cls)
 
@@ -147,47 +147,47 @@ class RolloutCollector(RolloutLoop):
 
 
 class MultiAgentRolloutCollector(RolloutCollector):
-    """Has many agents play in many environments, and keeps what happens.
+    """A collector of fixed-length rollouts in multi-agent environments.
 
-    It is what a :class:`RolloutCollector` of a
-    :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` is, and does all that one
-    does, with the same arguments. Where tensors have a value for each agent, the agents' axis comes
-    after that of the environments, which are A. Where that one has states, this one has dicts:
-    ``"obs"`` of the agents, and ``"state"`` of the environments, where they have one; that goes for
-    ``t_states``, ``state_space``, ``state_shape``, and what single steps and resets return. What
-    a rollout leaves behind is apart, in ``obs`` and ``states``. Statistics are of the environments'
-    episodes; a return is the mean of the agents'.
+    :class:`RolloutCollector` creates this class for a
+    :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` and describes the common
+    arguments and methods. Tensors with a value per agent have an additional axis of length A after
+    the environments' axis. ``t_states``, ``state_space``, ``state_shape`` and the results of single
+    steps and resets are dicts with the agents' ``"obs"`` and, if there is one, the global
+    ``"state"``. Rollouts store them separately, in ``obs`` and ``states``. An episode's return is
+    the mean of the agents' returns.
 
     Args:
-        vec_env: the environments, whose agents have equal spaces; closed by ``close``.
+        vec_env: the environments, whose agents have equal spaces; ``close`` closes them.
         agent: chooses the actions; see :class:`~xuance_envs.rollout.agents.MultiAgent`.
-        steps_per_env: steps of each environment in a rollout.
-        **options: those of :class:`RolloutCollector`.
+        steps_per_env: steps per environment and rollout.
+        **options: the other arguments of :class:`RolloutCollector`.
 
     Raises:
-        TypeError: the environments have one agent each, or the agent is one for those.
-        ValueError: agents have different spaces or are in groups, an argument is out of its range,
-            or as :class:`RolloutCollector` has it.
+        TypeError: the environments or the agent are single-agent ones.
+        ValueError: agents have different spaces or are in groups, or one of the reasons listed for
+            :class:`RolloutCollector`.
 
     Attributes:
-        obs: ``(T, N, A, *shape)`` of ``state_dtype``, what was acted on; for Dict and Tuple spaces
-            dicts and tuples of such tensors. Neither these nor the states require grad.
-        states: ``(T, N, *state_shape)``, of the environments, likewise; None without any.
-        action_masks (torch.Tensor | None): ``(T, N, A, k)`` bool, of the actions; None where
-            environments give none.
-        actions (torch.Tensor): ``(T, N, A, *action_shape)``: float32 for Box, else int32.
+        obs: ``(T, N, A, *shape)`` of ``state_dtype``, the observations before each step; for Dict
+            and Tuple spaces dicts and tuples of tensors. Neither they nor the states require grad.
+        states: ``(T, N, *state_shape)``, the global states before each step; None if none.
+        action_masks (torch.Tensor | None): ``(T, N, A, k)`` bool; None if there are none.
+        actions (torch.Tensor): ``(T, N, A, *action_shape)``: float32 for Box, otherwise int32.
         rewards (torch.Tensor): ``(T, N, A)`` float32.
         values (torch.Tensor): ``(T, N, A)`` float32.
         log_probs (torch.Tensor): ``(T, N, A)`` float32.
-        acted (torch.Tensor): ``(T, N, A)`` bool: what is a transition; learn from nothing else.
-        done_flags (torch.Tensor): ``(T, N, A)`` int32: 1 where an agent was terminated, or is dead
-            though nothing said so.
-        trunc_flags (torch.Tensor): ``(T, N, A)`` int32: 1 where one was truncated, and at the last
-            step where one acted and plays on.
-        end_obs: ``(E, A, *shape)``, last observations, environment by environment, in time order
-            within each: of all steps in which an agent that acted has a flag, and of the last one.
-        end_states: ``(E, *state_shape)``, the environments' states then; None without any.
-        ep_counts (torch.Tensor): ``(N,)`` int32, how many of them each environment has.
+        acted (torch.Tensor): ``(T, N, A)`` bool: True where an active agent acted. Only these
+            entries are transitions to learn from.
+        done_flags (torch.Tensor): ``(T, N, A)`` int32: 1 where an agent terminated, or became
+            inactive without a flag.
+        trunc_flags (torch.Tensor): ``(T, N, A)`` int32: 1 where an agent was truncated, and at the
+            rollout's last step where an agent acted and is still active.
+        end_obs: ``(E, A, *shape)``, the last observations of each segment, ordered by environment,
+            then by time. A segment ends where an acting agent's ``done_flags`` or ``trunc_flags``
+            is 1, and at the last step.
+        end_states: ``(E, *state_shape)``, the global states of ``end_obs``; None if there are none.
+        ep_counts (torch.Tensor): ``(N,)`` int32, segments per environment.
 
     Example:
         >>> import torch
@@ -217,28 +217,28 @@ class MultiAgentRolloutCollector(RolloutCollector):
 
     @property
     def t_alive(self) -> torch.Tensor:
-        """``(N, A)`` bool: who acts in the next step."""
+        """``(N, A)`` bool: True for the agents that act in the next step."""
         return torch.tensor(self._envs.alive, device=self.device)
 
     def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
-        """Generalized advantage estimates of the last rollout's actions.
+        """Compute generalized advantage estimates (GAE) of the last rollout.
 
-        Each agent's are its own, and stop where it ends: what it did not act in is 0. One that was
-        truncated, or is not over, is bootstrapped from the value of its last observation; one that
-        was terminated is not. The agent is asked for these values, so this comes before it learns.
+        Each agent has its own advantages, up to its own end; they are 0 where it did not act.
+        Truncated and unfinished agents are bootstrapped from the value of their last observation,
+        terminated ones are not. The agent computes these values, so call this before updating it.
 
         Args:
-            gamma: the discount per step.
-            gae_lambda: 0 looks one step ahead, 1 to the agent's end.
+            gamma: discount factor per step.
+            gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.
 
         Returns:
             ``(T, N, A)`` float32.
 
         Raises:
-            RuntimeError: there has been no rollout yet.
-            ValueError: the agent's answer is not in order.
+            RuntimeError: there is no rollout yet.
+            ValueError: the agent's outputs are invalid.
         """
-        count = self._count_of_ends()
+        count = self._num_segments()
         masks, seen = self.action_masks, {"obs": self.end_obs, "state": self.end_states}
         if masks is not None:
             masks = masks.new_ones(count, *masks.shape[2:])
@@ -251,16 +251,16 @@ class MultiAgentRolloutCollector(RolloutCollector):
             seen_last[-1] = True
             last.transpose(0, 1)[seen_last.t()] = values
             last.masked_fill_(terminated, 0.0)
-            # What was no action is worth what was expected of it, so that nothing comes of it.
-            worth = self.values.masked_fill(~self.acted & self.values.isnan(), 0.0)
-            rewards = torch.where(self.acted, self.rewards, worth)
+            # A reward equal to the value gives an advantage of 0 where an agent did not act.
+            baseline = self.values.masked_fill(~self.acted & self.values.isnan(), 0.0)
+            rewards = torch.where(self.acted, self.rewards, baseline)
             ended = ended.flatten(1)
             advantages = generalized_advantages(
                 rewards.flatten(1),
-                worth.flatten(1),
+                baseline.flatten(1),
                 terminated.flatten(1),
                 ended,
-                checked_ends(last.flatten(1).t()[ended.t()]),
+                check_end_values(last.flatten(1).t()[ended.t()]),
                 gamma,
                 gae_lambda,
             )

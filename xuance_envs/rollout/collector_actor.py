@@ -1,6 +1,6 @@
-"""A collector in an actor of its own: environments, a copy of the agent, and what they are asked.
+"""The remote side of `RayRolloutCollector`: a collector with its environments and agent copy.
 
-What it answers is a value, or an error that says where it was. Nothing here knows what brings it.
+Methods return results or packed errors. Nothing here depends on Ray.
 """
 
 from __future__ import annotations
@@ -25,23 +25,12 @@ from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = [
-    "STACKED",
-    "CollectorActor",
-    "CollectorPlan",
-    "get_rng_states",
-    "reseed",
-    "set_rng_states",
-]
-
 STACKED = ("actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags")
-"""The results of a rollout that have a row for each step, besides the states."""
+"""Rollout results with a row per step, except the states."""
 
 
 @dataclass(frozen=True)
 class CollectorPlan:
-    """What a collector is made from."""
-
     number: int
     first: int
     num_envs: int
@@ -58,12 +47,15 @@ class CollectorPlan:
 
     @property
     def in_processes(self) -> bool:
-        """Whether its environments are in processes of their own, as a limit on time needs them."""
+        """True if the environments run in worker processes, which a step timeout requires."""
         return self.processes > 1 or self.step_timeout is not None
 
 
 class CollectorActor:
-    """Plays rollouts."""
+    """A collector that plays rollouts on request.
+
+    Every method may be retried: a repeated request has no further effect.
+    """
 
     def __init__(self, plan: CollectorPlan) -> None:
         self._plan = plan
@@ -71,27 +63,23 @@ class CollectorActor:
         self._turn: int | None = None
 
     def build(self) -> tuple[bool, Any]:
-        """Makes the environments and the agent, once."""
         return self._run_catching(self._build_and_describe)
 
     def rollout(self, turn: int) -> tuple[bool, Any]:
-        """Plays a rollout; the same one again is not played again, but told again."""
+        """Play a rollout, or return its results again if this turn was already played."""
         return self._run_catching(lambda: self._play(turn))
 
     def update(self, weights: bytes) -> tuple[bool, Any]:
-        """Gives the agent other weights, between two rollouts; likewise."""
+        """Load new agent weights, between two rollouts."""
         return self._run_catching(lambda: self._agent.load_state_dict(loads(weights)))
 
     def save(self) -> tuple[bool, Any]:
-        """Tells the :class:`~xuance_envs.rollout.loop_state.LoopState` there is; likewise."""
         return self._run_catching(self._save)
 
     def load(self, loop_state: LoopState) -> tuple[bool, Any]:
-        """Goes on from one; likewise."""
         return self._run_catching(lambda: self._load(loop_state))
 
     def close(self) -> None:
-        """Closes the environments."""
         if self._collector is not None:
             self._collector.close()
 
@@ -102,7 +90,7 @@ class CollectorActor:
             return False, pack_error(self._with_global_indices(error))
 
     def _with_global_indices(self, error: Exception) -> Exception:
-        """The same error by the environments' indices among those of all collectors."""
+        """Return the error with environment indices over all collectors."""
         plan = self._plan
         if isinstance(error, EnvError) and error.env_index >= 0:
             env = plan.first + error.env_index
@@ -110,18 +98,17 @@ class CollectorActor:
             remapped = type(error)(env, error.command, reason, *error.args[3:])
             remapped.__cause__ = error.__cause__
             return remapped
-        if type(error) is RuntimeError:  # such as that spaces differ
+        if type(error) is RuntimeError:  # for example because spaces differ
             where = f"in collector {plan.number} on {self._location()}"
-            return RuntimeError(f"{error} ({where}, whose environments count from {plan.first} on)")
+            return RuntimeError(f"{error} ({where}, whose first environment is {plan.first})")
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
             error.env_indices = tuple(plan.first + env for env in error.env_indices)
             error.env_index = None if error.env_index is None else plan.first + error.env_index
-            where = f"It was in collector {plan.number} on {self._location()}."
+            where = f"It ran in collector {plan.number} on {self._location()}."
             error.details = f"{error.details}\n{where}".lstrip()
         return error
 
     def _location(self) -> str:
-        """Its machine, in words."""
         return "this machine"
 
     def _build_and_describe(self) -> tuple[Any, Any, list[Any]]:
@@ -130,9 +117,7 @@ class CollectorActor:
             self._agent = self._unpickle(plan.agent, "the agent")
             if plan.weights is not None:
                 self._agent.load_state_dict(loads(plan.weights))
-            vec_env = self._make_vec_env(
-                self._unpickle(plan.env_fns, "what makes the environments")
-            )
+            vec_env = self._make_vec_env(self._unpickle(plan.env_fns, "the environment functions"))
             try:
                 self._collector = RolloutCollector(
                     vec_env, self._agent, seed=plan.seeds, device="cpu", **plan.options
@@ -146,14 +131,13 @@ class CollectorActor:
         return collector.state_space, collector.action_space, states
 
     def _unpickle(self, packed: bytes, what: str) -> Any:
-        """What was sent."""
         try:
             return loads(packed)
         except (ImportError, AttributeError) as error:
             raise ImportError(
                 f"{type(error).__name__}: {error}. {what[0].upper()}{what[1:]} could not be loaded "
-                f"in collector {self._plan.number} on {self._location()}: the code has to be there, "
-                f"{CODE_DISTRIBUTION_HINT}"
+                f"in collector {self._plan.number} on {self._location()}: the code must be "
+                f"available there, {CODE_DISTRIBUTION_HINT}"
             ) from error
 
     def _make_vec_env(self, functions: Sequence[Callable[..., Any]]) -> VecEnv:
@@ -169,7 +153,6 @@ class CollectorActor:
         )
 
     def _require_collector(self) -> RolloutCollector:
-        """The collector, which has been built."""
         assert self._collector is not None
         return self._collector
 
@@ -211,7 +194,7 @@ def _parts(space: Space[Any], states: Any) -> list[Any]:
 
 
 def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
-    """Gives this process's generator, and those of an agent, noise of their own."""
+    """Give this process's generator and the agent's generators their own random streams."""
     initial = torch.frombuffer(bytearray(state), dtype=torch.uint8)
     torch.set_rng_state(initial)
     if not any(path):
@@ -227,7 +210,7 @@ def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
 
 
 def get_rng_states(agent: Any) -> bytes:
-    """The states of this process's generator, and of those of an agent."""
+    """Return the states of this process's generator and the agent's generators."""
     own = [
         generator.get_state().numpy().tobytes()
         if isinstance(generator, torch.Generator)
@@ -238,12 +221,11 @@ def get_rng_states(agent: Any) -> bytes:
 
 
 def set_rng_states(agent: Any, rng_states: bytes) -> None:
-    """Puts them back."""
     shared, *own = loads_plain(rng_states, trusted=False)
     generators = list(_iter_generators(agent))
     if len(own) != len(generators):
         raise ValueError(
-            f"state: expected one of an agent with {len(generators)} generators, as this one, "
+            f"state: expected {len(generators)} agent generators, the number that this agent has, "
             f"got {len(own)}"
         )
     torch.set_rng_state(torch.frombuffer(bytearray(shared), dtype=torch.uint8))

@@ -1,6 +1,6 @@
-"""The Ray actors of many collectors: started, asked, made anew where they are lost, and ended.
+"""The Ray actors of a `RayRolloutCollector`: start, calls, restarts and shutdown.
 
-Rollouts are played in turns: each collector plays each turn once, whatever interrupts the caller.
+Each collector plays each turn (rollout) exactly once, even if the main process is interrupted.
 """
 
 from __future__ import annotations
@@ -20,20 +20,16 @@ from xuance_envs.engine.serialization import unpack_error
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 from xuance_envs.rollout.collector_actor import CollectorActor, CollectorPlan
 
-__all__ = ["CollectorActorPool", "max_cpus_per_collector"]
-
 logger = logging.getLogger("xuance_envs")
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds collectors have to close their environments before they are killed."""
+"""Seconds until collectors that are closing their environments are killed."""
 
 START_GRACE = 5.0
-"""Seconds more that a collector has to tell that a process of its own took too long to start."""
+"""Additional seconds for a collector to report that a worker process started too slowly."""
 
 
 class _RayCollectorActor(CollectorActor):
-    """A collector in a Ray actor."""
-
     def _location(self) -> str:
         import ray
 
@@ -42,8 +38,6 @@ class _RayCollectorActor(CollectorActor):
 
 
 class CollectorActorPool:
-    """The collectors of a cluster, each in an actor."""
-
     def __init__(
         self,
         cluster: RayCluster,
@@ -61,23 +55,23 @@ class CollectorActorPool:
         self._restarts_left = max_restarts
         self._weights: Any = None
         self._actors: list[Any] = [None] * len(plans)
-        # By collector: what tells that it is built, and until when; the version of the weights
-        # that it was sent; what tells that it has them.
+        # By collector: pending build call and its deadline; version of the weights sent to it;
+        # pending weight update.
         self._building: dict[int, tuple[Any, float | None]] = {}
         self._versions: dict[int, int] = {}
         self._updates: dict[int, Any] = {}
-        # Of this turn: the call and the version that it is played with; then what came of it.
+        # Of this turn, by collector: pending call and its weights' version; results and version.
         self._pending: dict[int, tuple[Any, int]] = {}
         self._results: dict[int, tuple[Mapping[str, Any], int]] = {}
 
     def register_finalizer(self, owner: Any) -> weakref.finalize[Any, Any]:
-        """Has them end with an object; what is returned ends them now."""
+        """Kill the actors when ``owner`` is collected, or when the result is called."""
         return weakref.finalize(owner, _kill_actors, self._cluster, self._actors, os.getpid())
 
     # -- starting ---------------------------------------------------------------------
 
     def start(self) -> list[Any]:
-        """Starts all; what each tells of itself once it is built."""
+        """Start all collectors and return their descriptions."""
         for number in range(len(self._plans)):
             self._launch(number)
         found = []
@@ -100,14 +94,14 @@ class CollectorActorPool:
         self._actors[number] = actor
 
     def _await_built(self, number: int) -> Any:
-        """What one tells of itself once it is built."""
+        """Wait until a collector is built; return its spaces and first states."""
         ref, limit = self._building[number]
         left = None if limit is None else max(0.0, limit - monotonic())
         try:
             description = self._get(ref, left)
         except TimeoutError:
             requested = self._cluster.describe_shortage(self._options, len(self._plans))
-            details = f"It is collector {number}. All of them take {requested}"
+            details = f"It is collector {number}; all collectors request {requested}"
             assert self._start_timeout is not None
             raise WorkerTimeoutError(
                 self._envs(number), None, self._start_timeout, "construct", details
@@ -119,11 +113,11 @@ class CollectorActorPool:
 
     @property
     def playing(self) -> bool:
-        """Whether a rollout is being played, or has not been taken."""
+        """True if a rollout is pending or not yet collected."""
         return bool(self._pending)
 
     def play(self) -> None:
-        """Has all play this turn, and does not wait; those that were asked already are not."""
+        """Start this turn in all collectors that have not started it, without waiting."""
         self._send_weights()
         self._await_updates()
         for number, actor in enumerate(self._actors):
@@ -132,7 +126,6 @@ class CollectorActorPool:
                 self._pending[number] = self._cluster.call(actor.rollout, self.turn), version
 
     def wait_rollouts(self) -> list[tuple[Mapping[str, Any], int]]:
-        """Waits for this turn of all."""
         numbers = range(len(self._actors))
         while missing := [number for number in numbers if number not in self._results]:
             self._await_restarted()
@@ -146,23 +139,22 @@ class CollectorActorPool:
         return [self._results[number] for number in numbers]
 
     def _await_restarted(self) -> None:
-        """Sees that those which were made anew are there."""
         while self._building:
             number = next(iter(self._building))
             try:
                 self._await_built(number)
-            except ActorLostError as error:  # as on a node of which nobody knew that it was leaving
+            except ActorLostError as error:  # for example on a node that was shutting down
                 self._restart(number, error)
 
     def next_turn(self) -> None:
-        """Lets go of this turn."""
+        """Discard this turn and begin the next."""
         self.turn += 1
         self._pending, self._results = {}, {}
 
     # -- weights ----------------------------------------------------------------------
 
     def update(self, weights: bytes) -> None:
-        """Gives all copies of the agent other weights; a rollout being played keeps its own."""
+        """Send new weights to all agent copies; a pending rollout keeps its own."""
         self._plans = [replace(plan, weights=weights) for plan in self._plans]
         self._weights = self._cluster.put(weights)
         self.version += 1
@@ -171,24 +163,24 @@ class CollectorActorPool:
 
     def _send_weights(self) -> None:
         for number, actor in enumerate(self._actors):
-            if self._versions[number] != self.version:  # it comes behind what it is playing
+            if self._versions[number] != self.version:  # queued after the rollout it is playing
                 self._updates[number] = self._cluster.call(actor.update, self._weights)
                 self._versions[number] = self.version
 
     def _await_updates(self) -> None:
-        """Sees that the copies have their weights, unless they are playing."""
+        """Wait until the copies have their weights, unless they are playing."""
         while self._updates and not self._pending:
             number, ref = next(iter(self._updates.items()))
-            with suppress(ActorLostError):  # another one begins with them
+            with suppress(ActorLostError):  # its replacement starts with the new weights
                 self._get(ref, None)
             del self._updates[number]
 
-    # -- asking -----------------------------------------------------------------------
+    # -- calls ------------------------------------------------------------------------
 
     def call_all(
         self, name: str, arguments: Sequence[tuple[Any, ...]] | None = None
     ) -> list[tuple[bool, Any]]:
-        """Asks all for the same between two rollouts; a lost one is made anew before."""
+        """Call a method of all collectors between two rollouts, restarting lost ones."""
         given = arguments or [()] * len(self._actors)
         calls = [self._call(number, name, given[number]) for number in range(len(self._actors))]
         answers = []
@@ -206,23 +198,22 @@ class CollectorActorPool:
         return self._cluster.call(getattr(self._actors[number], name), *arguments)
 
     def _get(self, ref: Any, seconds: float | None) -> Any:
-        """What a collector answered."""
         ok, found = self._cluster.get(ref, seconds)
         if not ok:
             raise unpack_error(found)
         return found
 
-    # -- losing and ending ------------------------------------------------------------
+    # -- restarts and shutdown --------------------------------------------------------
 
     def _restart(self, number: int, error: ActorLostError) -> None:
-        """Makes a lost collector anew, and has it play the rollout that it owes, if any."""
+        """Replace a lost collector, which then plays the pending rollout."""
         if not self._cluster.alive:
             raise self._died_error(number, error, "rollout") from None
         if self._restarts_left == 0:
             died = self._died_error(number, error, "rollout")
-            died.details += "\nno restart is left: max_restarts have been made"
+            died.details += "\nno restarts are left: max_restarts is reached"
             raise died from None
-        logger.warning("collector %d is made anew: %s", number, str(error).partition("\n")[0])
+        logger.warning("restarting collector %d: %s", number, str(error).partition("\n")[0])
         plan = self._plans[number]
         restarts = plan.restarts + 1
         seeds = plan.seeds and [
@@ -242,11 +233,11 @@ class CollectorActorPool:
         return range(plan.first, plan.first + plan.num_envs)
 
     def _died_error(self, number: int, error: ActorLostError, command: str) -> WorkerDiedError:
-        details = f"It was collector {number}. Ray says:\n{error}"
+        details = f"It was collector {number}. Ray reports:\n{error}"
         return WorkerDiedError(self._envs(number), None, None, command, details)
 
     def close(self) -> None:
-        """Has the environments closed, but for those of collectors that are playing."""
+        """Close the environments, except those of collectors that are playing."""
         if self._cluster.alive and not self._pending:
             calls = [self._cluster.call(actor.close) for actor in self._actors if actor is not None]
             if calls:
@@ -254,7 +245,7 @@ class CollectorActorPool:
 
 
 def max_cpus_per_collector(cluster: RayCluster, options: ActorOptions, collectors: int) -> int:
-    """The most CPUs that so many collectors find room with: in what is free, or if all were idle."""
+    """Return the most CPUs per collector that fit, into free or else into total capacity."""
     cluster.wait_until_idle(options)
     cpus = zip(*cluster.capacities(ActorOptions()).values(), strict=True)
     actors = zip(*cluster.capacities(options).values(), strict=True)
@@ -267,7 +258,7 @@ def max_cpus_per_collector(cluster: RayCluster, options: ActorOptions, collector
 
 def _kill_actors(cluster: RayCluster, actors: list[Any], owner: int) -> None:
     if os.getpid() != owner:
-        return  # forked from it
+        return  # a forked process
     try:
         while actors:
             if (actor := actors.pop()) is not None:

@@ -1,4 +1,4 @@
-"""Vector environments as a loop of agent and environments steps them: of one agent, or of many."""
+"""Adapters of single-agent and multi-agent vec envs to the agent loop."""
 
 from __future__ import annotations
 
@@ -20,12 +20,8 @@ from xuance_envs.rollout.agents import check_plays_many, takes_masks
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.vector_env import StepBatch, VecEnv
 
-__all__ = ["EpisodeEnd", "LoopStep", "MultiAgentEnvs", "SingleAgentEnvs"]
-
 
 class EpisodeEnd(NamedTuple):
-    """An episode that ended in a step."""
-
     place: int
     first: Any
     info: Mapping[Any, Any]
@@ -33,7 +29,7 @@ class EpisodeEnd(NamedTuple):
 
 
 class LoopStep(NamedTuple):
-    """What came of a step of n environments, by their places."""
+    """Results of a step of n environments, by their position in the batch."""
 
     obs: Any
     results: tuple[NDArray[Any], ...]
@@ -43,14 +39,14 @@ class LoopStep(NamedTuple):
 
 
 class SingleAgentEnvs:
-    """Environments with one agent each."""
+    """Adapter of a single-agent vec env."""
 
     leading_axes: Sequence[int] = ()
     team: tuple[int, ...] = ()
 
     def __init__(self, vec_env: VecEnv, agent: Any) -> None:
         if not isinstance(vec_env, VecEnv):
-            what = "a VecEnv, which has environments with one agent each"
+            what = "a VecEnv of single-agent environments"
             raise TypeError(
                 f"expected {what}, got {type(vec_env).__name__}{_conversion_hint(vec_env)}"
             )
@@ -60,25 +56,23 @@ class SingleAgentEnvs:
         self.gives_masks, self._needs_masks = takes_masks(agent)
 
     def reset(self, **given: Any) -> Any:
-        """Starts episodes, in all or in some; what is seen of these."""
+        """Reset all or some environments and return their observations."""
         observations, _ = self.vec_env.reset(**given)
         return observations
 
     def step_wait(self) -> LoopStep:
-        """Waits for the step that was started."""
         return _loop_step(*self.vec_env.step_wait())
 
     def recv(self, min_envs: int) -> tuple[NDArray[np.intp], LoopStep]:
-        """Waits for some that were sent: which they are, and what came of it."""
+        """Wait for some environments; return their indices and results."""
         batch: StepBatch = self.vec_env.recv(min_envs=min_envs)
         return batch.env_ids, _loop_step(*batch[:5])
 
     def load_state(self, state: EnvStates) -> None:
-        """Goes on from there."""
         self.vec_env.load_state(state)
 
     def masks(self) -> NDArray[np.bool_] | None:
-        """Which actions may be taken next, if the agent is to be told."""
+        """Return the next step's action masks, if the agent accepts them."""
         if not self.gives_masks:
             return None
         try:
@@ -91,22 +85,21 @@ class SingleAgentEnvs:
         return masks
 
     def query_agent(self, agent: Any, states: Any, masks: torch.Tensor | None) -> Any:
-        """An agent's answer."""
         given = {} if masks is None else {"masks": masks}
         return agent.get_actions_and_values(states, actions=None, **given)
 
 
 def _conversion_hint(given: Any) -> str:
-    """What to do with what is no VecEnv."""
+    """Suggest how to make a VecEnv of the given object."""
     if isinstance(given, VectorEnv):
         return (
-            ": wrap it with xuance_envs.compat.from_gymnasium, or make the environments with "
-            "DummyVecEnv_Gym or SubprocVecEnv_Gym"
+            ": wrap it with xuance_envs.compat.from_gymnasium, or use DummyVecEnv_Gym or "
+            "SubprocVecEnv_Gym"
         )
     if isinstance(given, MultiAgentVecEnv):
-        return ": give it to RolloutCollector itself, or derive from MultiAgentRolloutCollector"
+        return ": pass it to RolloutCollector itself, or derive from MultiAgentRolloutCollector"
     if isinstance(given, XuanCeVecMultiAgentEnv):
-        return ": give its envs_of_agents to RolloutCollector"
+        return ": pass its envs_of_agents to RolloutCollector"
     return ""
 
 
@@ -127,24 +120,23 @@ def _loop_step(
 
 
 class MultiAgentEnvs:
-    """Environments with many agents each, all with the same spaces.
+    """Adapter of a multi-agent vec env whose agents have equal spaces.
 
-    What is seen of one is a dict: ``"obs"`` of its agents, and ``"state"`` where one is carried.
-    Attributes and methods are those of :class:`SingleAgentEnvs`, and ``alive``, ``(N, A)`` bool:
-    who acts next.
+    Observations are dicts: ``"obs"`` of the agents and, if present, the global ``"state"``.
+    ``alive``, ``(N, A)`` bool, marks the agents that act next.
     """
 
     def __init__(self, vec_env: MultiAgentVecEnv, agent: Any) -> None:
         if not isinstance(vec_env, MultiAgentVecEnv):
             raise TypeError(
-                f"expected a MultiAgentVecEnv, got {type(vec_env).__name__}: environments with one "
-                "agent each go into RolloutCollector"
+                f"expected a MultiAgentVecEnv, got {type(vec_env).__name__}: use RolloutCollector "
+                "for single-agent environments"
             )
         if not vec_env.is_one:
             raise ValueError(
-                f"expected agents with equal spaces, and no groups, got {vec_env.groups} with "
-                f"{vec_env.observation_space}: where they differ, make them alike by a wrapper "
-                "around each environment that pads them"
+                f"expected agents with equal spaces and no groups, got {vec_env.groups} with "
+                f"{vec_env.observation_space}: pad different spaces with a wrapper around each "
+                "environment"
             )
         check_plays_many(agent)
         self.vec_env = vec_env
@@ -164,37 +156,32 @@ class MultiAgentEnvs:
         self._masks: Any = None
 
     def reset(self, **given: Any) -> Any:
-        """Starts episodes, in all or in some; what is seen of these."""
         start = self.vec_env.reset(**given)
         self._update_acting(start)
         return self._observation_parts(start)
 
     def step_wait(self) -> LoopStep:
-        """Waits for the step that was started."""
         return self._loop_step(self.vec_env.step_wait())
 
     def recv(self, min_envs: int) -> tuple[NDArray[np.intp], LoopStep]:
-        """Waits for some that were sent: which they are, and what came of it."""
         step = self.vec_env.recv(min_envs=min_envs)
         return step.env_ids, self._loop_step(step)
 
     def load_state(self, state: EnvStates) -> None:
-        """Goes on from there."""
         self._update_acting(self.vec_env.load_state(state))
 
     def masks(self) -> NDArray[np.bool_] | None:
-        """Which actions may be taken next, if environments say."""
+        """Return the next step's action masks, if the environments provide them."""
         return self._masks.copy() if self.gives_masks else None
 
     def query_agent(self, agent: Any, states: Any, masks: torch.Tensor | None) -> Any:
-        """An agent's answer."""
         return agent.get_actions_and_values(states["obs"], states.get("state"), masks)
 
     def _observation_parts(self, here: MultiAgentStart | MultiAgentStep) -> dict[str, Any]:
         return {name: getattr(here, name) for name in self.space}
 
     def _update_acting(self, start: MultiAgentStart | MultiAgentStep) -> None:
-        """Takes note of who acts next, and how it may."""
+        """Record which agents act next, and their action masks."""
         self.alive[start.env_ids] = start.alive
         if start.action_mask is None:
             return
@@ -204,9 +191,8 @@ class MultiAgentEnvs:
         self._masks[start.env_ids] = start.action_mask
 
     def _loop_step(self, step: MultiAgentStep) -> LoopStep:
-        acted, truncated = step.acted, step.truncated
-        # The dead of XuanCe's environments play on no more without having been terminated.
-        terminated = step.terminated | (acted & ~step.alive & ~truncated)
+        acted = step.acted
+        terminated, truncated = step.ends()
         segment_ends = np.flatnonzero(((terminated | truncated) & acted).any(axis=1))
         self._update_acting(step)
         ends = []

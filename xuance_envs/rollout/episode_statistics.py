@@ -1,4 +1,4 @@
-"""Returns and lengths of the last finished episodes of each environment."""
+"""Returns and lengths of recently finished episodes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EpisodeMetrics", "EpisodeStatistics", "merge_statistics", "slice_statistics"]
-
 
 class EpisodeStatistics:
-    """Watches steps, and keeps the returns and lengths of the last episodes that finished.
+    """Returns and lengths of each environment's last finished episodes.
 
-    The return of an episode is ``info["episode"]["r"]`` where the environment records one, else
-    ``info["episode_score"]``, else the sum of its rewards; its length likewise ``info["episode"]
-    ["l"]``, ``info["episode_step"]``, or its number of steps. Where the info counts ``lives`` and
-    says that the game is not over (``game_over``), a terminated step has cost a life only, and the
-    episode goes on.
+    An episode's return is ``info["episode"]["r"]`` if recorded, else ``info["episode_score"]``,
+    else the sum of its rewards; likewise its length, with ``info["episode"]["l"]`` and
+    ``info["episode_step"]``. A lost life (``lives`` in the info without ``game_over``) does not
+    finish an episode.
     """
 
     def __init__(self, num_envs: int, window: int) -> None:
@@ -32,17 +29,16 @@ class EpisodeStatistics:
         self._window = window
         self._scores = np.zeros(num_envs)
         self._steps = 0
-        self._episode_began = [
-            0
-        ] * num_envs  # which of the steps each environment's episode began after
+        # By environment, the step count at the start of its episode.
+        self._episode_began = [0] * num_envs
 
     def add_step(self, rewards: NDArray[Any], first: int = 0) -> None:
-        """Counts one step of every environment, or of some in a row."""
+        """Count one step of all environments, or of consecutive ones from ``first``."""
         self._scores[first : first + len(rewards)] += rewards
         self._steps += not first
 
     def add_end(self, env: int, info: Mapping[Any, Any], truncated: bool) -> bool:
-        """Notes that an environment's episode ended with the step counted last."""
+        """Record the end of an episode; return False if only a life was lost."""
         steps = self._steps - self._episode_began[env]
         recorded = info.get("episode")
         if type(recorded) is dict and "r" in recorded:
@@ -57,13 +53,12 @@ class EpisodeStatistics:
         return True
 
     def restart(self, env: int | None = None) -> None:
-        """Forgets the steps of an episode that was not played to its end; None is for all."""
+        """Discard the unfinished episode of one environment; None for those of all."""
         for which in range(len(self._episode_began)) if env is None else (env,):
             self._scores[which] = 0
             self._episode_began[which] = self._steps
 
     def state(self) -> dict[str, Any]:
-        """All of it."""
         return {
             "returns": [list(each) for each in self.returns],
             "lengths": [list(each) for each in self.lengths],
@@ -75,7 +70,7 @@ class EpisodeStatistics:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there; as many of the last episodes are kept as it keeps."""
+        """Restore a state, truncated to this window."""
         self.returns = [list(each)[-self._window :] for each in state["returns"]]
         self.lengths = [list(each)[-self._window :] for each in state["lengths"]]
         self.ends, self.max_return = list(state["ends"]), state["max_return"]
@@ -83,7 +78,6 @@ class EpisodeStatistics:
         self._episode_began = list(state["begun"])
 
     def clear_finished(self) -> None:
-        """Begins a new list of what has finished."""
         self.ends = []
 
     def _append_episode(self, env: int, score: float, length: int) -> None:
@@ -93,96 +87,96 @@ class EpisodeStatistics:
         self.ends.append((self._steps, env, score))
         if len(returns) > self._window:
             del returns[0], lengths[0]
-        if not score <= self.max_return:  # which is NaN at first
+        if not score <= self.max_return:  # initially NaN
             self.max_return = score
 
     @property
     def finished(self) -> list[float]:
-        """Returns of the episodes that finished since :meth:`forget`, in that order."""
+        """Returns of the episodes since :meth:`clear_finished`, in order of their ends."""
         return [score for *_, score in self.ends]
 
     @property
     def mean_return(self) -> float:
-        """Mean return of the episodes kept; NaN before the first."""
+        """Mean return in the window; NaN before the first episode."""
         return _mean(self.returns)
 
     @property
     def mean_length(self) -> float:
-        """Mean length of the episodes kept; NaN before the first."""
+        """Mean length in the window; NaN before the first episode."""
         return _mean(self.lengths)
 
     @property
     def median_length(self) -> float:
-        """Median length of the episodes kept; NaN before the first."""
+        """Median length in the window; NaN before the first episode."""
         return _percentile(self.lengths, 50)
 
     def return_percentile(self, percent: float) -> float:
-        """The return that so many percent of the episodes kept stay below; NaN before the first."""
+        """Compute a percentile of the returns in the window; NaN before the first episode."""
         return _percentile(self.returns, percent)
 
 
 class EpisodeMetrics:
-    """How good an agent is, by its episodes.
+    """Metrics of recently finished episodes.
 
     Attributes:
-        statistics (EpisodeStatistics): of the episodes.
+        statistics (EpisodeStatistics): the underlying statistics.
     """
 
     statistics: EpisodeStatistics
 
     @property
     def finished_ep_returns(self) -> list[float]:
-        """Returns of the episodes that finished since the last rollout began, in that order."""
+        """Returns of the episodes finished since the last rollout began, in order."""
         return self.statistics.finished
 
     @property
     def rolling_ep_returns(self) -> list[list[float]]:
-        """By environment, the returns of its last ``window`` finished episodes."""
+        """Returns of the last ``window`` finished episodes, by environment."""
         return self.statistics.returns
 
     @property
     def rolling_ep_lengths(self) -> list[list[int]]:
-        """By environment, the lengths of its last ``window`` finished episodes."""
+        """Lengths of the last ``window`` finished episodes, by environment."""
         return self.statistics.lengths
 
     @property
     def mean_ep_return(self) -> float:
-        """Mean return of those episodes, of all environments; NaN before the first."""
+        """Mean of ``rolling_ep_returns`` over all environments; NaN before the first episode."""
         return self.statistics.mean_return
 
     @property
     def lower_ep_return(self) -> float:
-        """5th percentile of their returns."""
+        """5th percentile of ``rolling_ep_returns``; NaN before the first episode."""
         return self.statistics.return_percentile(5)
 
     @property
     def median_ep_return(self) -> float:
-        """Median of their returns."""
+        """Median of ``rolling_ep_returns``; NaN before the first episode."""
         return self.statistics.return_percentile(50)
 
     @property
     def upper_ep_return(self) -> float:
-        """95th percentile of their returns."""
+        """95th percentile of ``rolling_ep_returns``; NaN before the first episode."""
         return self.statistics.return_percentile(95)
 
     @property
     def max_ep_return(self) -> float:
-        """The best return of an episode ever; NaN before the first."""
+        """Highest return of any episode so far; NaN before the first episode."""
         return self.statistics.max_return
 
     @property
     def mean_ep_length(self) -> float:
-        """Mean of their lengths."""
+        """Mean of ``rolling_ep_lengths``; NaN before the first episode."""
         return self.statistics.mean_length
 
     @property
     def median_ep_length(self) -> float:
-        """Median of their lengths."""
+        """Median of ``rolling_ep_lengths``; NaN before the first episode."""
         return self.statistics.median_length
 
 
 def merge_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The state of statistics of all environments, of those of some each."""
+    """Merge the statistics of consecutive groups of environments."""
     steps = max(state["steps"] for state in states)
     first = 0
     ends: list[tuple[int, int, float]] = []
@@ -204,7 +198,7 @@ def merge_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def slice_statistics(state: Mapping[str, Any], lo: int, hi: int) -> dict[str, Any]:
-    """The state of statistics of the environments from one index up to another; all have the best."""
+    """Extract the statistics of environments ``lo`` to ``hi``; ``max_return`` is kept."""
     parts = {name: state[name][lo:hi] for name in ("returns", "lengths", "scores", "begun")}
     ends = [(step, env - lo, score) for step, env, score in state["ends"] if lo <= env < hi]
     return {**state, **parts, "ends": ends}
@@ -215,7 +209,7 @@ def _end_order(end: tuple[int, int, float]) -> tuple[int, int]:
 
 
 def _number(value: Any) -> Any:
-    """A number that may come as an array of one element, as some wrappers record it."""
+    """Unwrap arrays of one element, which some wrappers record."""
     return value.item() if isinstance(value, np.ndarray) else value
 
 

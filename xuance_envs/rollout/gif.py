@@ -1,4 +1,4 @@
-"""GIFs that are written while their frames come."""
+"""GIF files written frame by frame."""
 
 from __future__ import annotations
 
@@ -11,26 +11,23 @@ from typing import Any
 from PIL import Image, ImageChops
 from PIL.GifImagePlugin import getdata, getheader
 
-__all__ = ["GifWriter"]
-
-COLOURS = 128
+COLORS = 128
 TICK = 10
-"""Milliseconds; a GIF counts time in these."""
+"""Milliseconds; the time unit of GIF files."""
 
 MIN_TICKS = 2
-"""Viewers take less for a mistake, and show such a GIF slowly."""
+"""Shortest duration of a frame; viewers slow down GIFs with shorter ones."""
 
 MAX_IN_MEMORY = 1 << 25
-"""Bytes; what a GIF has beyond goes to a file that nobody sees."""
+"""Bytes; a larger GIF is buffered in a temporary file."""
 
 TRAILER = b";"
 
 
 class GifWriter:
-    """Writes a GIF frame by frame, so that its length takes no memory.
+    """A GIF writer whose memory does not grow with the number of frames.
 
-    It has every frame that it was given. Pillow's own ``save`` needs all of them at once, and makes
-    one of those that look the same.
+    Pillow's ``save`` needs all frames in one call and merges identical ones.
     """
 
     def __init__(self, fps: float) -> None:
@@ -41,7 +38,6 @@ class GifWriter:
         self.close = weakref.finalize(self, self._file.close)
 
     def state(self) -> tuple[Any, ...]:
-        """All that has been written, for :meth:`restored`."""
         place = self._file.tell()
         self._file.seek(0)
         written = self._file.read(place)
@@ -50,7 +46,7 @@ class GifWriter:
 
     @classmethod
     def restored(cls, state: tuple[Any, ...]) -> GifWriter:
-        """One that goes on where another was."""
+        """Restore a writer from :meth:`state`."""
         writer = cls(1)
         writer.count, writer._duration, last, written = state
         writer._last = None if last is None else Image.frombytes("RGB", *last)
@@ -58,15 +54,15 @@ class GifWriter:
         return writer
 
     def add(self, image: Image.Image) -> None:
-        """Adds a frame, of the size of the first."""
-        frame = image.quantize(COLOURS)
+        """Append a frame of the same size as the first."""
+        frame = image.quantize(COLORS)
         seen = frame.convert("RGB")
         if self._last is None:
             header, _ = getheader(frame, info={"loop": 0})
             changed = (0, 0, *frame.size)
         else:
             header = []
-            # A frame cannot be empty.
+            # Frames must not be empty.
             changed = ImageChops.difference(seen, self._last).getbbox() or (0, 0, 1, 1)
         data = getdata(
             frame.crop(changed), changed[:2], duration=self._duration, include_color_table=True
@@ -76,7 +72,6 @@ class GifWriter:
         self.count += 1
 
     def save(self, path: Path) -> None:
-        """Saves what has been added, and closes."""
         self._file.seek(0)
         with path.open("wb") as file:
             shutil.copyfileobj(self._file, file)

@@ -1,4 +1,4 @@
-"""Halves of the environments: one steps while the agent thinks about the other."""
+"""Double buffering: one half of the environments steps while the agent acts for the other."""
 
 from __future__ import annotations
 
@@ -13,28 +13,23 @@ from xuance_envs.rollout.env_adapters import EpisodeEnd, LoopStep
 from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["Half", "HalvesTrial", "half_bounds", "validate_halves"]
-
 logger = logging.getLogger("xuance_envs")
 
 STEPS_PER_TURN = 16
-"""Steps that are timed together, with halves or without."""
+"""Steps that are timed together in one mode."""
 
 TURNS_PER_MODE = 4
-"""So many times of each kind; the first is not counted."""
+"""Timed turns per mode, the first of which is discarded."""
 
 MIN_SPEEDUP = 1.05
-"""From so much on, halves are taken: below, the difference may be chance."""
+"""Minimum speedup to choose two halves; smaller differences may be noise."""
 
 
 def half_bounds(vec_env: VecEnv | MultiAgentVecEnv) -> list[tuple[int, int]]:
-    """Index of the first environment and after the last, of each half of the workers.
-
-    Where all environments step together, there are none.
-    """
+    """Return the environment range of each half of the workers; empty with one worker."""
     try:
         firsts = [worker.env_ids.start for worker in vec_env.statistics()][1:]
-    except NotImplementedError:  # a VecEnv of somebody's own, which steps as a whole
+    except NotImplementedError:  # a custom VecEnv without workers
         firsts = []
     if not firsts:
         return []
@@ -45,23 +40,23 @@ def half_bounds(vec_env: VecEnv | MultiAgentVecEnv) -> list[tuple[int, int]]:
 def validate_halves(
     halves: int | str, vec_env: VecEnv | MultiAgentVecEnv, records: bool
 ) -> int | str:
-    """How many halves there are to be: 1 or 2, or ``"auto"`` where both are possible."""
+    """Return 1 or 2, or ``"auto"`` if both are possible."""
     if halves not in (1, 2, "auto"):
         raise ValueError(f"halves: expected 1, 2 or 'auto', got {halves!r}")
     if halves == 1:
         return 1
-    why = ""
+    mismatch = ""
     if not half_bounds(vec_env):
-        why = f"environments in two workers or more, got {vec_env!r}, which steps as a whole"
+        mismatch = f"two or more workers, got {vec_env!r}"
     elif records:
-        why = "no recorder, for pictures are taken while nothing steps"
-    if halves == 2 and why:
-        raise ValueError(f"halves=2: expected {why}")
-    return 1 if why else halves
+        mismatch = "recorder=None, because rendering requires that no environment is stepping"
+    if halves == 2 and mismatch:
+        raise ValueError(f"halves=2: expected {mismatch}")
+    return 1 if mismatch else halves
 
 
 class Half:
-    """Some environments in a row, whose results come in whatever batches are ready first."""
+    """Consecutive environments whose results arrive in batches."""
 
     def __init__(self, lo: int, hi: int, layout: StateLayout) -> None:
         self.lo = lo
@@ -72,14 +67,14 @@ class Half:
         self._batches: list[tuple[NDArray[np.intp], LoopStep, slice]] = []
 
     def add(self, env_ids: NDArray[np.intp], step: LoopStep) -> None:
-        """Keeps what is theirs of a step of some environments."""
+        """Keep this half's part of a step of some environments."""
         begin, end = np.searchsorted(env_ids, (self.lo, self.hi)).tolist()
         if begin < end:
             self._batches.append((env_ids - self.lo, step, slice(begin, end)))
             self.outstanding -= end - begin
 
     def step(self) -> LoopStep:
-        """The step of all of them, once nobody is missing; then another one begins."""
+        """Return the step of the complete half and start collecting the next."""
         batches, self._batches, self.outstanding = self._batches, [], self.hi - self.lo
         columns = [
             [each[at] for each in (step.ended, *step.results, *self._layout.parts(step.obs))]
@@ -105,25 +100,25 @@ class Half:
 
 
 class HalvesTrial:
-    """Finds out whether halves pay: some steps are made with them, some without, in turn."""
+    """A measurement that alternates between steps with and without halves."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, list[float]] = {1: [], 2: []}
 
     @property
     def halves(self) -> int:
-        """With how many the next steps are made."""
+        """Number of halves in the next turn."""
         return 1 if len(self._seconds[1]) <= len(self._seconds[2]) else 2
 
     def record(self, seconds: float, steps: int) -> int | str:
-        """Takes note of how long so many steps took."""
+        """Record a turn's duration; return the faster mode at the end, else ``"auto"``."""
         self._seconds[self.halves].append(seconds / steps)
         if len(self._seconds[2]) < TURNS_PER_MODE:
             return "auto"
         whole, halved = (float(np.median(self._seconds[kind][1:])) for kind in (1, 2))
         found = 2 if whole > MIN_SPEEDUP * halved else 1
         logger.info(
-            "halves=%d: a step takes %.0f µs with all environments at once, %.0f µs with halves",
+            "halves=%d: a step takes %.0f µs with halves=1, %.0f µs with halves=2",
             *(found, whole * 1e6, halved * 1e6),
         )
         return found

@@ -1,4 +1,4 @@
-"""What of a loop of agent and environments is kept, and how it is told to a file."""
+"""The saved state of a collector, and its serialization."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 
-__all__ = ["LoopState", "generators", "set_generators"]
-
 _VERSION = 1
 _KEYS = ("version", "num_envs", "global_steps", "envs", "loop", "torch_generator")
 _CONTENT = ("states", "fresh", "statistics", "recorder")
@@ -25,7 +23,7 @@ _CONTENT = ("states", "fresh", "statistics", "recorder")
 
 @dataclass(frozen=True)
 class LoopState:
-    """All that what comes next depends on, but for the agent and what teaches it."""
+    """Everything a collector needs to continue, except the agent and its optimizer."""
 
     envs: EnvStates
     states: list[NDArray[Any]]
@@ -37,7 +35,7 @@ class LoopState:
     rng_states: Sequence[bytes] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Bytes and numbers, for ``torch.save``."""
+        """Return the state as bytes and numbers, for ``torch.save``."""
         content = {name: getattr(self, name) for name in _CONTENT}
         return {
             "version": _VERSION,
@@ -57,15 +55,18 @@ class LoopState:
         shapes: Sequence[tuple[int, ...]],
         trusted: bool = False,
     ) -> LoopState:
-        """What :meth:`to_dict` gave."""
+        """Validate and read the result of :meth:`to_dict`."""
         missing = [name for name in _KEYS if name not in state]
         if missing:
-            raise ValueError(f"state: expected what state_dict returned, got none of its {missing}")
+            raise ValueError(
+                f"state: expected the result of state_dict, got a dict without the keys {missing}"
+            )
         if state["version"] != _VERSION:
             raise ValueError(f"state: expected version {_VERSION}, got {state['version']}")
         if state["num_envs"] != num_envs:
             raise ValueError(
-                f"state: expected that of {num_envs} environments, got one of {state['num_envs']}"
+                f"state: expected a state of {num_envs} environments, "
+                f"got one of {state['num_envs']}"
             )
         envs = EnvStates.from_bytes(state["envs"], trusted)
         content = _content(state["loop"], shapes)
@@ -79,7 +80,7 @@ class LoopState:
 
     @classmethod
     def joined(cls, parts: Sequence[LoopState]) -> LoopState:
-        """That of all environments, of those of some each; the generators are those of nobody."""
+        """Join the states of consecutive groups of environments, without torch's generators."""
         return cls(
             EnvStates.joined([part.envs for part in parts]),
             [np.concatenate(arrays) for arrays in zip(*(p.states for p in parts), strict=True)],
@@ -92,7 +93,7 @@ class LoopState:
         )
 
     def part(self, lo: int, hi: int) -> LoopState:
-        """That of the environments from one index up to another; without a recorder or noise."""
+        """Extract the environments ``lo`` to ``hi``, without recorder and agent generators."""
         return replace(
             self,
             envs=self.envs[lo:hi],
@@ -110,7 +111,8 @@ def _content(data: bytes, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
         content: dict[str, Any] = loads_plain(data, trusted=False)
         found = [np.shape(part) for part in content["states"]]
     except (FaultError, TypeError, LookupError) as error:
-        raise StateError(-1, "load_state_dict", f"cannot read the loop's state: {error}") from None
+        message = f"cannot read the collector's state: {error}"
+        raise StateError(-1, "load_state_dict", message) from None
     shapes = [tuple(shape) for shape in shapes]
     if found != shapes:
         raise StateError(-1, "load_state_dict", f"expected states of shapes {shapes}, got {found}")
@@ -118,7 +120,7 @@ def _content(data: bytes, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
 
 
 def generators(device: torch.device) -> dict[str, bytes]:
-    """The states of torch's random generators: that of the CPU, and that of the device."""
+    """Return the states of torch's generators, of the CPU and of a CUDA device."""
     found = {"torch_generator": torch.get_rng_state().numpy().tobytes()}
     if device.type == "cuda":
         found["cuda_generator"] = torch.cuda.get_rng_state(device).numpy().tobytes()
@@ -126,7 +128,6 @@ def generators(device: torch.device) -> dict[str, bytes]:
 
 
 def set_generators(state: Mapping[str, bytes], device: torch.device) -> None:
-    """Puts them back."""
     torch.set_rng_state(_tensor(state["torch_generator"]))
     if device.type == "cuda" and "cuda_generator" in state:
         torch.cuda.set_rng_state(_tensor(state["cuda_generator"]), device)

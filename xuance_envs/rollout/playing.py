@@ -1,4 +1,4 @@
-"""Rollouts: how an agent and many environments play them, and what is kept."""
+"""The rollout loop that the collectors derive from."""
 
 from __future__ import annotations
 
@@ -32,20 +32,9 @@ __all__ = ["RolloutLoop"]
 
 
 class RolloutLoop(RolloutResults, AgentLoop):
-    """Plays rollouts; arguments and attributes are those of the collectors.
+    """The rollout loop of the collectors.
 
-    Args:
-        vec_env: the environments; closed by ``close``.
-        agent: chooses the actions.
-        steps_per_env: steps of each environment in a rollout.
-        device: where the tensors are.
-        state_dtype: of the states.
-        channels_first: whether images become (C, H, W).
-        progress: whether a progress bar is shown during a rollout.
-        recorder: records episodes of environment 0.
-        window: how many finished episodes of each environment the statistics are about.
-        seed: of the first reset.
-        halves: 2 lets one half of the workers step while the agent thinks about the other.
+    :class:`~xuance_envs.rollout.collector.RolloutCollector` describes arguments and attributes.
     """
 
     images: list[list[Image.Image]]
@@ -95,13 +84,13 @@ class RolloutLoop(RolloutResults, AgentLoop):
     # -- rollouts ---------------------------------------------------------------------
 
     def rollout(self) -> None:
-        """Steps every environment ``steps_per_env`` times; see the attributes for the result.
+        """Step every environment ``steps_per_env`` times and store the results in attributes.
 
         Raises:
-            ValueError: the agent's answer has a wrong number of outputs, a wrong shape, or NaNs, or
-                is on another device.
-            TypeError: it is not made of tensors.
-            VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step` raises them.
+            ValueError: the agent returned the wrong number of outputs, a wrong shape, NaNs, or
+                tensors on a different device.
+            TypeError: an output of the agent is not a tensor.
+            VecEnvError: as in :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`.
         """
         self._reset_if_interrupted()
         self._release_results()
@@ -124,7 +113,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
         steps = iter(self._progress_bar())
         done = 0
         while (left := self.steps_per_env - done) > 0:
-            # Where masks are given, the agent thinks of all at once.
+            # With action masks, the agent acts for all environments in one call.
             masks = self._envs.gives_masks
             tried = self.halves == "auto" and not masks
             count = min(left, STEPS_PER_TURN) if tried else left
@@ -136,7 +125,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
             if tried:
                 self.halves = self._trial.record(perf_counter() - start, count)
             done += count
-        for _ in steps:  # of which there are none: it ends the progress bar
+        for _ in steps:  # none are left; this closes the progress bar
             pass
 
     def _play_whole(self, rollout: Rollout, steps: Iterable[int], ends: SegmentEnds) -> None:
@@ -144,7 +133,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
         for t in steps:
             actions, log_probs, values = self._query_agent(self.t_states, self.num_envs)
             self._start_step(self._transfer.receive(actions))
-            # Subprocesses are at work meanwhile.
+            # Worker processes step meanwhile.
             if self._masks is not None:
                 self._stored_masks.append(self._masks)
             rollout.store_outputs(t, actions, log_probs, values)
@@ -155,15 +144,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
     def _play_in_halves(
         self, rollout: Rollout, steps: Iterable[int], start: int, stop: int, ends: SegmentEnds
     ) -> None:
-        """Lets the halves take turns; between two calls nothing is under way.
-
-        Args:
-            rollout: what comes of it.
-            steps: the numbers of the steps.
-            start: the first of them.
-            stop: the number after the last one.
-            ends: of its segments.
-        """
+        """Step the halves in turn; no step is pending before and after this."""
         halves = [Half(lo, hi, self._layout) for lo, hi in self._bounds]
         parts = [self._storage.part(rollout, lo, hi) for lo, hi in self._bounds]
         turns = list(zip(halves, parts, strict=True))
@@ -174,9 +155,9 @@ class RolloutLoop(RolloutResults, AgentLoop):
         for t in steps:
             for half, part in turns:
                 while half.outstanding:
-                    came = self._envs.recv(half.outstanding)
+                    batch = self._envs.recv(half.outstanding)
                     for each in halves:
-                        each.add(*came)
+                        each.add(*batch)
                 self._finish_turn(half, part, t, ends)
                 if t + 1 < stop:
                     self._send(half, part, t + 1)
@@ -206,7 +187,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
         parts: Sequence[NDArray[Any]],
         ends: SegmentEnds,
     ) -> None:
-        """Keeps the last observations of the segments that end with a step of some environments."""
+        """Store the last observations of the segments that end with this step."""
         if t == self.steps_per_env - 1:
             rollout.truncate_unfinished()
             places = np.arange(len(parts[0]))
@@ -214,7 +195,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
             ends.add(first, places, parts)
 
     def _release_results(self) -> None:
-        """Holds on to nothing of the last rollout, so that its memory can be used again."""
+        """Drop all references to the last rollout, so that its memory can be reused."""
         self.t_states = self._layout.whole([p.clone() for p in self._layout.parts(self.t_states)])
         self.drop_results()
 
@@ -236,20 +217,20 @@ class RolloutLoop(RolloutResults, AgentLoop):
         self.ep_counts = torch.from_numpy(ends.counts()).to(self.device)
         self.total_return = np.float32(rollout.hosts[0].sum(dtype=np.float64))
 
-    # -- a test ------------------------------------------------------------------------
+    # -- test ------------------------------------------------------------------------
 
     def test_agent(self, render_every: int) -> None:
-        """Lets the agent play ``steps_per_env`` steps from a reset, and pictures it.
+        """Reset, play ``steps_per_env`` steps while rendering, and reset again.
 
-        A progress bar is shown. Afterwards ``images`` has a list of PIL images for each
-        environment, and all environments are reset. These steps are in the statistics of episodes,
-        but not in ``global_steps``, and never recorded.
+        A progress bar is shown. ``images`` then has a list of PIL images for each environment.
+        These steps count in the episode statistics, but not in ``global_steps``, and are never
+        recorded.
 
         Args:
-            render_every: steps from one image to the next.
+            render_every: number of steps between two images.
 
         Raises:
-            ValueError: ``render_every`` is below 1, or the environments do not render pictures.
+            ValueError: ``render_every`` is below 1, or the environments do not render images.
         """
         if render_every < 1:
             raise ValueError(f"render_every: expected at least 1 step, got {render_every}")

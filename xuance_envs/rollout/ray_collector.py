@@ -1,4 +1,4 @@
-"""Rollouts played where the environments are: collectors on the machines of a Ray cluster."""
+"""Rollout collection on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -48,60 +48,59 @@ C = TypeVar("C", bound="RayRolloutCollector")
 
 
 class RayRolloutCollector(RolloutResults, EpisodeMetrics):
-    """Has copies of an agent play on the machines of a Ray cluster, and keeps what happens.
+    """Collectors on a Ray cluster, each with environments and a copy of the agent.
 
-    Each collector is an actor with environments of its own and a copy of the agent; its
-    environments are in worker processes, which share memory with it, or where it has one CPU in
-    its own. What crosses the network is a rollout at a time, and the agent's weights. The
-    collectors have consecutive environments, and the tensors are those of
-    :class:`~xuance_envs.rollout.collector.RolloutCollector` over all of them: with an agent that
-    does not draw, and answers for a state whatever stands beside it, bit for bit, for any number
-    of collectors.
+    Each collector is an actor. Its environments run in worker processes that share memory with it,
+    or, with one CPU, in the actor itself. Only complete rollouts and the agent's weights cross the
+    network. The collectors have consecutive environments, and the tensors are those of a
+    :class:`~xuance_envs.rollout.collector.RolloutCollector` over all of them. They are bitwise
+    identical for any number of collectors if the agent is deterministic and its outputs for a state
+    do not depend on the rest of the batch.
 
-    Generators are told apart: collector 0 begins with the caller's state of torch's generator and
-    with the generators of torch and NumPy among the agent's attributes as they are; the others
-    begin with ones derived from these and their number.
+    Collector 0 starts with this process's torch generator and the agent's own torch and NumPy
+    generators. The other collectors derive theirs from these and their number.
 
-    A collector that is lost is made anew, with new seeds and the current weights, and plays the
-    rollout that it owed; its environments begin new episodes.
+    A lost collector is restarted with new seeds and the current weights. Its environments start new
+    episodes, and it plays the pending rollout.
 
     Args:
-        env_fns: callables that make one environment each, or one of them and ``num_envs``. What is
-            defined in ``__main__`` travels by value; modules have to be there.
-        agent: what is copied; see :class:`~xuance_envs.rollout.agents.Agent`. It has to be
-            picklable, and with ``state_dict`` and ``load_state_dict`` to be given other weights.
-        num_collectors: how many.
-        steps_per_env: steps of each environment in a rollout.
-        num_envs: how many environments one callable makes.
-        processes: CPUs that each collector asks for, and processes its environments are in;
-            ``"auto"`` for its share of the cluster's CPUs, but no more than environments.
-        seed: of the first reset: environment i of all gets ``seed + i``.
-        device: where the tensors are; None for the agent's own.
-        state_dtype: see :class:`~xuance_envs.rollout.collector.RolloutCollector`, here and below.
-        channels_first: whether images become (C, H, W).
-        window: how many finished episodes of each environment the statistics are about.
-        halves: whether environments step in halves in each collector.
+        env_fns: callables that make one environment each, or a single one with ``num_envs``.
+            Objects of ``__main__`` are pickled by value; modules must be importable on the nodes.
+        agent: the agent to copy; see :class:`~xuance_envs.rollout.agents.Agent`. It must be
+            picklable. :meth:`update_agent` needs its ``state_dict`` and ``load_state_dict``.
+        num_collectors: number of collectors.
+        steps_per_env: steps per environment and rollout.
+        num_envs: number of environments, if ``env_fns`` is a single callable.
+        processes: CPUs and worker processes per collector; ``"auto"`` for its share of the
+            cluster's CPUs, at most one per environment.
+        seed: seed of the first reset; environment i gets ``seed + i``.
+        device: device of the tensors; None for the agent's device.
+        state_dtype: dtype of the states, as in
+            :class:`~xuance_envs.rollout.collector.RolloutCollector`.
+        channels_first: order of image axes, as in the same class.
+        window: number of finished episodes per environment in the statistics.
+        halves: double buffering within each collector, as in the same class.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
-        step_timeout: seconds a process has for a step of its environments, with the resets that
-            belong to it; None lets it take any time. With a limit environments are in processes of
-            their own with one process, too.
-        resources: what else a collector takes, by Ray's names for it.
-        runtime_env: the code and variables a collector needs, as Ray describes them.
-        scheduling_strategy: how Ray spreads the collectors over the nodes.
-        address: where to connect to, as :func:`ray.init` takes it, if there is no connection.
-        start_timeout: seconds until the collectors have to be there; None for any time.
-        max_restarts: how many lost collectors may be made anew in all; None for any number.
+        step_timeout: seconds per step of a worker process, including resets; None for no limit.
+            With a limit, the environments always run in worker processes.
+        resources: additional Ray resources per collector.
+        runtime_env: Ray's runtime environment of the collectors.
+        scheduling_strategy: Ray's scheduling strategy of the collectors.
+        address: cluster address, as in :func:`ray.init`, if Ray is not connected yet.
+        start_timeout: seconds until all collectors must have started; None for no limit.
+        max_restarts: total number of collector restarts; None for no limit.
 
     Raises:
         ImportError: Ray is not installed.
-        ValueError: an argument is out of its range.
-        EnvError: a callable raised, or what it returned is no environment.
-        WorkerTimeoutError: a collector was not there in time, as where there is no room for it.
+        ValueError: an argument is out of range.
+        EnvError: a callable raised or did not return an environment.
+        WorkerTimeoutError: a collector did not start in time, for example because the cluster lacks
+            capacity.
 
     Attributes:
-        policy_lag (torch.Tensor): ``(T, N)`` int32, by how many calls of :meth:`update_agent` the
-            policy that acted was behind when the rollout was taken.
-        global_steps (int): environment steps of the rollouts that were taken.
+        policy_lag (torch.Tensor): ``(T, N)`` int32, number of :meth:`update_agent` calls that the
+            acting policy was behind when :meth:`rollout` returned.
+        global_steps (int): environment steps of all collected rollouts.
 
     Example:
         >>> import torch
@@ -143,17 +142,19 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         start_timeout: float | None = 120.0,
         max_restarts: int | None = 100,
     ) -> None:
-        recipe = checked_recipe(_functions(env_fns, num_envs), env_seed)
+        recipe = checked_recipe(_env_functions(env_fns, num_envs), env_seed)
         functions, keywords = recipe.env_fns, recipe.keywords
         if not 1 <= num_collectors <= len(functions):
             raise ValueError(
-                f"num_collectors: expected from 1 to {len(functions)}, for so many environments "
-                f"there are, got {num_collectors}"
+                f"num_collectors: expected 1 to {len(functions)} (the number of environments), "
+                f"got {num_collectors}"
             )
         if steps_per_env < 1:
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
         if processes != "auto" and not (isinstance(processes, int) and processes >= 1):
-            raise ValueError(f"processes: expected 'auto' or at least 1, got {processes!r}")
+            raise ValueError(
+                f"processes: expected 'auto' or an int of at least 1, got {processes!r}"
+            )
         checked_positive(step_timeout=step_timeout, start_timeout=start_timeout)
         self.agent = agent
         self.num_envs = len(functions)
@@ -162,7 +163,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self.device = device_of(agent, device)
         self.global_steps = 0
         self.statistics = EpisodeStatistics(self.num_envs, window)
-        self._steps_before = 0  # this program's first turn
+        self._steps_before = 0  # global steps before the first turn
         self._split = split_envs(self.num_envs, "auto", num_collectors)
         self._shapes = weight_shapes(agent)
         seeds = seed_per_env(seed, range(self.num_envs))
@@ -172,11 +173,11 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             **{"steps_per_env": steps_per_env, "window": window, "halves": halves},
         }
         packed = dumps_for_worker(on_cpu(agent))
-        asked = ActorOptions(1, dict(resources or {}), runtime_env, scheduling_strategy)
+        actor_options = ActorOptions(1, dict(resources or {}), runtime_env, scheduling_strategy)
         cluster = RayCluster(address, runtime_env)
         try:
             if processes == "auto":
-                processes = max_cpus_per_collector(cluster, asked, num_collectors)
+                processes = max_cpus_per_collector(cluster, actor_options, num_collectors)
             size = min(hi - lo for lo, hi in self._split)
             count = max(1, min(int(processes), size))
             plans = [
@@ -201,9 +202,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             cluster.release()
             raise
         self._actors = CollectorActorPool(
-            cluster, replace(asked, num_cpus=count), plans, start_timeout, max_restarts
+            cluster, replace(actor_options, num_cpus=count), plans, start_timeout, max_restarts
         )
-        self._end = self._actors.register_finalizer(self)
+        self._finalizer = self._actors.register_finalizer(self)
         try:
             built = self._actors.start()
             self.state_space, self.action_space = _common_spaces(built, self._split)
@@ -225,16 +226,16 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     # -- rollouts ---------------------------------------------------------------------
 
     def rollout(self) -> None:
-        """Plays a rollout, or takes the one that is being played; see the attributes.
+        """Play a rollout, or wait for the pending one, and store the results in attributes.
 
-        After an interrupt the next call takes it.
+        If it is interrupted, the next call returns the pending rollout.
 
         Raises:
-            EnvError: an environment failed; says which, in which collector, and where.
-            WorkerDiedError: a collector was lost, and there may be no more restarts.
-            WorkerTimeoutError: a process of one took longer than ``step_timeout``, or another in
-                place of a lost one was not there in time.
-            ValueError: the agent's answer is not in order.
+            EnvError: an environment failed; names the environment, collector and node.
+            WorkerDiedError: a collector was lost and no restarts are left.
+            WorkerTimeoutError: a step exceeded ``step_timeout``, or a restarted collector did not
+                start in time.
+            ValueError: the agent's outputs are invalid.
         """
         self.collect_async()
         self.drop_results()
@@ -247,29 +248,29 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self._actors.next_turn()
 
     def collect_async(self) -> None:
-        """Has the next rollout played, and does not wait for it: :meth:`rollout` takes it.
+        """Start the next rollout without waiting; :meth:`rollout` returns it.
 
-        Meanwhile one may learn from the last. It is played with the weights there are now. While
-        one is being played, this does nothing.
+        It uses the current weights and runs while the agent is trained on the last rollout. Does
+        nothing if a rollout is already pending.
 
         Raises:
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the collector is closed.
         """
         self._check_open()
         self._actors.play()
 
     def update_agent(self, state_dict: Mapping[str, Any] | None = None) -> None:
-        """Gives all copies of the agent other weights; a rollout being played goes on with its own.
+        """Send new weights to all agent copies; a pending rollout keeps its own.
 
-        They are sent once to each machine.
+        The weights are sent once to each machine.
 
         Args:
             state_dict: the weights; None for those of ``agent``.
 
         Raises:
-            ClosedVecEnvError: it is closed.
-            TypeError: the agent has no ``state_dict``.
-            ValueError: a parameter is missing, unknown, or of another shape; says which.
+            ClosedVecEnvError: the collector is closed.
+            TypeError: the agent has no ``state_dict`` and ``load_state_dict``.
+            ValueError: names a parameter that is missing, unknown or of the wrong shape.
         """
         self._check_open()
         if self._shapes is None:
@@ -289,8 +290,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self._actors.update(packed)
 
     def _check_open(self) -> None:
-        if not self._end.alive:
-            raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
+        if not self._finalizer.alive:
+            raise ClosedVecEnvError(f"{type(self).__name__} is closed; create a new one")
 
     def _joined(self, arrays: Iterable[Any], dim: int) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(list(arrays), dim)).to(self.device)
@@ -300,14 +301,14 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         return self._layout.whole([self._joined(parts, dim) for parts in by_part])
 
     def _set_results(self, played: Sequence[Mapping[str, Any]], versions: Sequence[int]) -> None:
-        """Shows what was played; done again after an interrupt, it comes to the same."""
-        shown: dict[str, Any] = {
+        """Store a rollout's results; repeating this after an interrupt gives the same."""
+        results: dict[str, Any] = {
             name: self._joined((found[name] for found in played), 1) for name in STACKED
         }
         states = self._states((found["states"] for found in played), 1)
         for part in self._layout.parts(states):
             part.requires_grad_(part.is_floating_point())
-        shown |= {
+        results |= {
             "states": states,
             "t_states": self._states((found["t_states"] for found in played), 0),
             "end_states": self._states((found["end_states"] for found in played), 0),
@@ -315,34 +316,34 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             "action_masks": None,
         }
         if all(found["action_masks"] is not None for found in played):
-            shown["action_masks"] = self._joined((found["action_masks"] for found in played), 1)
+            results["action_masks"] = self._joined((found["action_masks"] for found in played), 1)
         rewards = np.concatenate([found["rewards"] for found in played], 1)
-        shown["total_return"] = np.float32(rewards.sum(dtype=np.float64))
+        results["total_return"] = np.float32(rewards.sum(dtype=np.float64))
         lags = [self._actors.version - version for version in versions]
         sizes = torch.tensor([hi - lo for lo, hi in self._split])
         lag = torch.tensor(lags, dtype=torch.int32).repeat_interleave(sizes)
-        shown["policy_lag"] = lag.expand(self.steps_per_env, -1).to(self.device)
+        results["policy_lag"] = lag.expand(self.steps_per_env, -1).to(self.device)
         turns = self._actors.turn + 1
-        shown["global_steps"] = self._steps_before + turns * self.steps_per_env * self.num_envs
+        results["global_steps"] = self._steps_before + turns * self.steps_per_env * self.num_envs
         statistics = merge_statistics([found["statistics"] for found in played])
         best = np.fmax(self.statistics.max_return, statistics["max_return"])
         self.statistics.set_state({**statistics, "max_return": float(best)})
-        self.__dict__.update(shown)
+        self.__dict__.update(results)
 
     # -- states -------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that what comes next depends on, but for the agent and what teaches it.
+        """Save everything the collectors need to continue, except the agent and its optimizer.
 
-        It is what :meth:`RolloutCollector.state_dict
-        <xuance_envs.rollout.agent_loop.AgentLoop.state_dict>` gives, and may be loaded there; with
-        the generators of each collector and of its copy of the agent besides.
+        The format is that of :meth:`RolloutCollector.state_dict
+        <xuance_envs.rollout.agent_loop.AgentLoop.state_dict>`, with the generators of each
+        collector and agent copy added. Either class can load it.
 
         Raises:
-            AlreadySteppingError: a rollout is being played: take it first.
-            ClosedVecEnvError: it is closed.
-            StateError: an environment cannot be saved; says which.
-            WorkerDiedError: a collector was lost, and there may be no more restarts.
+            AlreadySteppingError: a rollout is pending; call :meth:`rollout` first.
+            ClosedVecEnvError: the collector is closed.
+            StateError: an environment's state cannot be saved; names the environment.
+            WorkerDiedError: a collector was lost and no restarts are left.
         """
         self._check_open()
         loop_state = LoopState.joined(self._call_all("save", "state_dict"))
@@ -354,24 +355,24 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         ).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, trusted: bool = False) -> None:
-        """Goes on from where a state was taken, by any number of collectors, or by one.
+        """Continue from a saved state, with any number of collectors.
 
-        With as many collectors each goes on with its own generators, so that agents that draw draw
-        the same. Otherwise they begin with ones derived from the state's.
+        With the same number of collectors, each one restores its own generators, so that random
+        agents continue identically. Otherwise generators are derived from the state's.
 
         Args:
-            state: what :meth:`state_dict` returned, here or of a
+            state: the result of :meth:`state_dict`, of this class or of
                 :class:`~xuance_envs.rollout.collector.RolloutCollector`.
-            trusted: whether the environments' states may name classes of any module; see
+            trusted: True to allow environment states to contain classes of any module; see
                 :meth:`~xuance_envs.state.env_states.EnvStates.from_bytes`.
 
         Raises:
-            AlreadySteppingError: a rollout is being played: take it first.
-            ClosedVecEnvError: it is closed.
-            ValueError: it is of another version, or of another number of environments.
-            StateError: it cannot be read; nothing has changed then.
-            StateMismatchError: its environments are not like these; nothing has changed then.
-            WorkerDiedError: a collector was lost, and there may be no more restarts.
+            AlreadySteppingError: a rollout is pending; call :meth:`rollout` first.
+            ClosedVecEnvError: the collector is closed.
+            ValueError: the state has a different version or number of environments.
+            StateError: the state cannot be read; nothing has changed.
+            StateMismatchError: the state's environments differ from these; nothing has changed.
+            WorkerDiedError: a collector was lost and no restarts are left.
         """
         self._check_open()
         shapes = [part.shape for part in self._layout.parts(self.t_states)]
@@ -399,16 +400,10 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     def _call_all(
         self, name: str, command: str, given: Sequence[LoopState] | None = None
     ) -> list[Any]:
-        """What all collectors answer between two rollouts.
-
-        Raises:
-            AlreadySteppingError: there is one that has not been taken.
-            Exception: what the first raised that did.
-        """
+        """Call all collectors between two rollouts; raise the first error."""
         if self._actors.playing:
             raise AlreadySteppingError(
-                f"{command}: expected to be between two rollouts, but one is being played: take it "
-                "with rollout() first"
+                f"{command}: cannot be called while a rollout is pending; call rollout() first"
             )
         arguments = None if given is None else [(each,) for each in given]
         answers = self._actors.call_all(name, arguments)
@@ -417,17 +412,17 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
                 raise unpack_error(found)
         return [found for _, found in answers]
 
-    # -- what else there is to ask ----------------------------------------------------
+    # -- other methods ----------------------------------------------------------------
 
     def permute_state(self, state: Any) -> Any:
-        """Reorder the channels of a state; see :meth:`RolloutCollector.permute_state`."""
+        """Move image axes to the agent's order; see :meth:`RolloutCollector.permute_state`."""
         return self._layout.permute(state)
 
     def close(self) -> None:
-        """Ends the collectors; again, it does nothing."""
-        if self._end.alive:
+        """End the collectors; further calls do nothing."""
+        if self._finalizer.alive:
             self._actors.close()
-        self._end()
+        self._finalizer()
 
     def __enter__(self: C) -> C:
         return self
@@ -436,34 +431,32 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self.close()
 
 
-def _functions(
+def _env_functions(
     env_fns: Callable[..., Any] | Iterable[Callable[..., Any]], num_envs: int | None
 ) -> Iterable[Callable[..., Any]]:
     if callable(env_fns):
         if num_envs is None or num_envs < 1:
             raise ValueError(
-                f"num_envs: expected how many environments the callable is to make, got {num_envs}"
+                f"num_envs: expected at least 1 with a single callable, got {num_envs}"
             )
         return [env_fns] * num_envs
     if num_envs is not None:
-        raise ValueError("num_envs: expected None where there is a callable for each environment")
+        raise ValueError(
+            f"num_envs: expected None with a callable for each environment, got {num_envs}"
+        )
     return env_fns
 
 
 def _common_spaces(
     built: Sequence[tuple[Any, Any, Any]], split: Sequence[tuple[int, int]]
 ) -> tuple[Any, Any]:
-    """The spaces of observations and actions, if they are the same in all collectors.
-
-    Raises:
-        RuntimeError: they are not.
-    """
+    """Return the observation and action spaces, which must be equal in all collectors."""
     first = built[0][:2]
     for (lo, _), found in zip(split, built, strict=True):
         for name, expected, got in zip(("observation", "action"), first, found, strict=False):
             if got != expected:
                 raise RuntimeError(
-                    f"environment {lo} has another {name} space than environment 0: "
+                    f"environment {lo} has a different {name} space than environment 0: "
                     f"expected {expected}, got {got}"
                 )
     return first

@@ -1,4 +1,4 @@
-"""Recordings of one environment's episodes as GIFs."""
+"""GIF recordings of one environment's episodes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ __all__ = ["GifRecorder", "image_of", "render_folder"]
 
 logger = logging.getLogger("xuance_envs")
 
-TEXT_COLOUR = (0, 204, 102)
+TEXT_COLOR = (0, 204, 102)
 
 
 def render_folder() -> str:
-    """Where recordings go: ``renders/<project>/<run>`` of the wandb run that is active.
+    """Return the default folder: ``renders/<project>/<run>`` of the active wandb run.
 
-    Without an active run it is ``renders/misc``. wandb is not imported: a run can only be active
-    where somebody has imported it.
+    Without an active run it is ``renders/misc``. This function does not import wandb.
     """
     run = getattr(sys.modules.get("wandb"), "run", None)
     if run is None:
@@ -36,20 +35,23 @@ def render_folder() -> str:
 
 
 def _folder_name(name: Any) -> str:
-    """A name as that of one folder, whatever is in it."""
+    """Return a name as a valid name of a single folder."""
     return re.sub(r'[\\/:*?"<>|\x00-\x1f]', "-", str(name)).strip(". ") or "unnamed"
 
 
 def image_of(frame: Any) -> Image.Image:
-    """What an environment rendered as an image.
+    """Convert a rendered frame to an RGB image.
+
+    Args:
+        frame: ``(height, width)``, ``(height, width, 3)`` or ``(height, width, 4)``.
 
     Raises:
-        ValueError: it is not an array of a picture.
+        ValueError: the frame is not an image.
     """
     array = np.asarray(frame)
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
         raise ValueError(
-            "expected render to return a picture, (height, width) or (height, width, 3), got "
+            "render: expected an image, (height, width) or (height, width, 3), got "
             f"{type(frame).__name__} of shape {array.shape}: make the environments with "
             "render_mode='rgb_array'"
         )
@@ -57,28 +59,27 @@ def image_of(frame: Any) -> Image.Image:
 
 
 class GifRecorder:
-    """Records episodes of environment 0: its first, then one whenever some steps have gone by.
+    """A recorder of episodes of environment 0: the first one, then one per interval of steps.
 
-    Each recording is of one whole episode, one frame per step however long it is, on each of which
-    the reward so far is drawn. It is saved as ``render_<k>.gif`` when the episode ends, k counting
-    from 0.
+    Each recording is a complete episode with one frame per step, on which the reward so far is
+    drawn. It is saved as ``render_<k>.gif`` at the end of the episode, with k counting from 0.
 
     Args:
-        render_every: environment steps, those of all environments counted, from one recording to
-            the next. The first episode that begins thereafter is recorded.
+        render_every: interval between recordings, in steps summed over all environments. The next
+            episode that starts after it is recorded.
         fps: frames per second of the GIF.
-        folder: where the GIFs go, made at once; None for :func:`render_folder`, looked up each
-            time.
+        folder: folder of the GIFs, created immediately; None for :func:`render_folder`, evaluated
+            at each recording.
 
     Raises:
-        ValueError: ``render_every`` or ``fps`` is not above 0.
+        ValueError: ``render_every`` is below 1, or ``fps`` is not positive.
 
     Attributes:
         render_every: as given.
         fps: as given.
-        count (int): how many recordings have been saved; k of the next.
-        paths (list[pathlib.Path]): where.
-        is_recording (bool): whether this episode is recorded.
+        count (int): number of saved recordings; k of the next.
+        paths (list[pathlib.Path]): paths of the saved recordings.
+        is_recording (bool): True if the current episode is being recorded.
 
     Example:
         >>> import tempfile
@@ -105,7 +106,7 @@ class GifRecorder:
         if not render_every >= 1:
             raise ValueError(f"render_every: expected at least 1 step, got {render_every}")
         if not 0 < fps < float("inf"):
-            raise ValueError(f"fps: expected a number above 0, got {fps}")
+            raise ValueError(f"fps: expected a positive number, got {fps}")
         self.render_every = render_every
         self.fps = fps
         self.paths: list[Path] = []
@@ -117,21 +118,21 @@ class GifRecorder:
 
     @property
     def count(self) -> int:
-        """How many recordings have been saved."""
+        """Number of saved recordings."""
         return len(self.paths)
 
     @property
     def is_recording(self) -> bool:
-        """Whether this episode is recorded."""
+        """True if the current episode is being recorded."""
         return self._writer is not None
 
     @property
     def folder(self) -> str:
-        """Where recordings are saved."""
+        """Folder of the recordings."""
         return render_folder() if self._folder is None else str(self._folder)
 
     def begin(self, global_steps: int) -> None:
-        """Environment 0 begins an episode; what was recorded of an unfinished one is dropped.
+        """Start a new episode; frames of an unfinished one are discarded.
 
         Args:
             global_steps: environment steps so far.
@@ -146,20 +147,20 @@ class GifRecorder:
         self._writer = GifWriter(self.fps) if wanted else None
 
     def before_step(self, render: Callable[[], Any]) -> None:
-        """Takes a picture, if a recording is on.
+        """Capture a frame if the episode is being recorded.
 
         Args:
-            render: renders environment 0.
+            render: a function that renders environment 0.
         """
         if self._writer is not None:
             self._writer.add(self._frame(render()))
 
     def after_step(self, reward: float, finished: bool, global_steps: int) -> None:
-        """Environment 0 has made a step.
+        """Record a step of environment 0 and, at the end of its episode, save the GIF.
 
         Args:
-            reward: of that step.
-            finished: whether an episode finished, and the next one has begun.
+            reward: reward of the step.
+            finished: True if the episode finished and the next one has started.
             global_steps: environment steps so far.
         """
         self._reward += reward
@@ -170,7 +171,7 @@ class GifRecorder:
             self.begin(global_steps)
 
     def state(self) -> dict[str, Any]:
-        """What it goes on from, an episode that is being recorded included."""
+        """Return the recorder's state, including the current recording."""
         return {
             "paths": [str(path) for path in self.paths],
             "due": self._next_recording,
@@ -179,10 +180,10 @@ class GifRecorder:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on from there.
+        """Restore a state.
 
         Args:
-            state: what :meth:`state` gave.
+            state: the result of :meth:`state`.
         """
         if self._writer is not None:
             self._writer.close()
@@ -196,7 +197,7 @@ class GifRecorder:
         ImageDraw.Draw(image).text(
             (size, size),
             f"Total Reward: {self._reward:g}",
-            fill=TEXT_COLOUR,
+            fill=TEXT_COLOR,
             font=ImageFont.load_default(size),
         )
         return image
@@ -206,4 +207,4 @@ class GifRecorder:
         path.parent.mkdir(parents=True, exist_ok=True)
         writer.save(path)
         self.paths.append(path)
-        logger.info("recorded an episode of total reward %g in %s", self._reward, path)
+        logger.info("saved a recording with total reward %g: %s", self._reward, path)

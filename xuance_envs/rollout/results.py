@@ -1,4 +1,4 @@
-"""What a rollout leaves behind, and what follows from it."""
+"""The results of a rollout, and their advantages."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ import torch
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import ASKED, ActionLayout, Agent, checked_answer
 
-__all__ = ["RESULTS", "RolloutResults", "checked_ends"]
-
-
 RESULTS = (
     *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
     *("end_states", "ep_counts", "total_return", "action_masks"),
 )
-"""The attributes that a rollout leaves behind."""
+"""Attributes that a rollout sets."""
 
 
 class RolloutResults:
-    """The tensors of the last rollout: see the collectors' attributes."""
+    """The tensors of the last rollout, described in the collectors' attributes."""
 
     agent: Agent
     device: torch.device
@@ -41,32 +38,32 @@ class RolloutResults:
     _results: tuple[str, ...] = RESULTS
 
     def drop_results(self) -> None:
-        """Forgets the last rollout."""
+        """Discard the last rollout."""
         for name in self._results:
             self.__dict__.pop(name, None)
 
     def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
-        """Generalized advantage estimates of the last rollout's actions.
+        """Compute generalized advantage estimates (GAE) of the last rollout.
 
-        The agent is asked for the values of ``end_states``, so this comes before it learns.
-        An episode that was truncated, or is not over, is bootstrapped from the value of its last
-        state; one that was terminated is not, even if it was truncated as well.
+        Truncated and unfinished episodes are bootstrapped from the value of their last state,
+        terminated ones are not, even if they are also truncated. The agent computes the values of
+        ``end_states``, so call this before updating it.
 
         Args:
-            gamma: the discount per step.
-            gae_lambda: 0 looks one step ahead, 1 to the end of the segment.
+            gamma: discount factor per step.
+            gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.
 
         Returns:
-            ``(T, N)`` float32. Added to ``values``, they are what values should have been.
+            ``(T, N)`` float32. Advantages plus ``values`` are the value targets.
 
         Raises:
-            RuntimeError: there has been no rollout yet.
-            ValueError: the agent's answer is not in order.
+            RuntimeError: there is no rollout yet.
+            ValueError: the agent's outputs are invalid.
         """
-        count = self._count_of_ends()
+        count = self._num_segments()
         with torch.no_grad():
             given = {}
-            if self.action_masks is not None:  # only values are wanted, so that all is allowed
+            if self.action_masks is not None:  # only values are used: allow all actions
                 given["masks"] = self.action_masks.new_ones(count, self.action_masks.shape[2])
             answer = self.agent.get_actions_and_values(self.end_states, actions=None, **given)
             values = checked_answer(answer, (count,), self._action_layout.shape, self.device)[2]
@@ -76,20 +73,19 @@ class RolloutResults:
                 self.values,
                 terminated,
                 terminated | self.trunc_flags.bool(),
-                checked_ends(values).to(self.values.dtype),
+                check_end_values(values).to(self.values.dtype),
                 gamma,
                 gae_lambda,
             )
 
-    def _count_of_ends(self) -> int:
-        """How many last states there are."""
+    def _num_segments(self) -> int:
         if "ep_counts" not in self.__dict__:
-            raise RuntimeError("advantages are those of a rollout: call rollout first")
+            raise RuntimeError("advantages: there is no rollout yet; call rollout first")
         return int(self.ep_counts.sum())
 
 
-def checked_ends(values: torch.Tensor) -> torch.Tensor:
-    """The values of last states, if they are numbers."""
+def check_end_values(values: torch.Tensor) -> torch.Tensor:
+    """Return the values of ``end_states``, which must not be NaN."""
     if torch.isnan(values).any():
-        raise ValueError(f"{ASKED}: values of end_states: got NaN")
+        raise ValueError(f"{ASKED}: values of end_states: expected numbers, got NaN")
     return values

@@ -1,7 +1,7 @@
-"""Observations as an agent sees them: tensors, images with their channels first.
+"""Conversion of observations to states: tensors with the agent's dtype and axis order.
 
-A *state* is an observation in the shape and dtype that the agent gets. A Dict or Tuple space gives
-a dict or tuple of tensors; inside this module they are lists with one part per leaf of the space.
+Dict and Tuple observations become dicts and tuples of tensors. Inside this module they are lists
+with one part per leaf of the space.
 """
 
 from __future__ import annotations
@@ -18,15 +18,11 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import Leaf, SpaceLayout
 from xuance_envs.rollout.transfer import Transfer
 
-__all__ = ["StateLayout", "StateSlot"]
-
 IMAGE_AXES = 3
 
 
 @dataclass(frozen=True)
 class _StateLeaf:
-    """What becomes of one leaf of the observation space."""
-
     observed_shape: tuple[int, ...]
     observed_dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -35,8 +31,6 @@ class _StateLeaf:
 
 
 class StateLayout:
-    """How the observations of a space become states."""
-
     def __init__(
         self,
         space: Space[Any],
@@ -61,15 +55,15 @@ class StateLayout:
         self.shape = self._space.unflatten([leaf.shape for leaf in self._leaves])
 
     def parts(self, observations: Any) -> list[Any]:
-        """The parts of observations: of one, or of a batch."""
+        """Split an observation or a batch into its parts."""
         return [observations] if self._space.flat else self._space.flatten(observations)
 
     def whole(self, parts: Sequence[Any]) -> Any:
-        """The reverse of :meth:`parts`."""
+        """Join parts into an observation or a batch."""
         return self._space.unflatten(parts)
 
     def permute(self, observation: Any) -> Any:
-        """Observations, one or a batch, arrays or tensors, with their axes in a state's order."""
+        """Move the axes of an observation or a batch to a state's order."""
         channels_moved = [
             part
             if not leaf.channels_moved
@@ -81,21 +75,20 @@ class StateLayout:
         return self.whole(channels_moved)
 
     def allocate(self, *leading: int) -> list[torch.Tensor]:
-        """Room for states on the device, whose shapes begin with ``leading``."""
         return [make() for make in self.makers(*leading)]
 
     def makers(self, *leading: int) -> list[Callable[[], torch.Tensor]]:
-        """By part, what makes such room again and again: see ``Transfer.maker``."""
+        """Return an allocator for each part: see `Transfer.maker`."""
         return [self._transfer.maker((*leading, *leaf.shape), leaf.dtype) for leaf in self._leaves]
 
     def stage(self, count: int) -> _StagingBuffer | None:
-        """What rows of ``count`` states share on their way to the device; None if it is direct."""
+        """Return a staging buffer for ``count`` states; None if writes are direct."""
         return (
             None if self._transfer.direct else _StagingBuffer(self._leaves, count, self._transfer)
         )
 
     def rows(self, parts: Sequence[torch.Tensor], stage: _StagingBuffer | None) -> list[StateSlot]:
-        """Places for batches of states: the rows of ``parts``, which come through ``stage``."""
+        """Return a slot for each row of ``parts``, written through ``stage``."""
         tensors = zip(*(part.unbind() for part in parts), strict=True)
         if stage is not None:
             return [StateSlot(self.whole(row), stage.arrays, row, stage) for row in tensors]
@@ -106,14 +99,13 @@ class StateLayout:
         ]
 
     def new_row(self, count: int) -> StateSlot:
-        """A place for a batch of states in memory of its own."""
         stage = self.stage(count)
         tensors = self.allocate(count)
         targets = self._targets(tensors) if stage is None else stage.arrays
         return StateSlot(self.whole(tensors), targets, tensors, stage)
 
     def _targets(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
-        """What observations are written into, whose axes are in their order."""
+        """Return views of tensors in the observations' axis order."""
         return [
             np.moveaxis(tensor.numpy(), -IMAGE_AXES, -1) if leaf.channels_moved else tensor.numpy()
             for tensor, leaf in zip(tensors, self._leaves, strict=True)
@@ -121,7 +113,7 @@ class StateLayout:
 
 
 class StateSlot:
-    """A place for a batch of states: written by observations, read by the agent."""
+    """Memory of a batch of states, written by observations and read by the agent."""
 
     __slots__ = ("_stage", "_targets", "_tensors", "states")
 
@@ -143,7 +135,7 @@ class StateSlot:
         places: Sequence[int] = (),
         replacements: Sequence[Sequence[Any]] = (),
     ) -> None:
-        """Stores a batch of observations, some of them replaced."""
+        """Write a batch of observations, replacing those at ``places``."""
         if self._stage is not None:
             self._stage.wait()
         for target, part in zip(self._targets, parts, strict=True):
@@ -155,16 +147,15 @@ class StateSlot:
             self._stage.send(self._tensors)
 
     def copy_from(self, states: Sequence[torch.Tensor]) -> None:
-        """Stores the parts of states that are on the device already."""
         for tensor, state in zip(self._tensors, states, strict=True):
             tensor.copy_(state)
 
 
 class _StagingBuffer:
-    """Memory that batches of observations pass through on their way to the device.
+    """Host memory for batches of observations on their way to the device.
 
-    They travel as they are, which for images in bytes is a quarter of what floats would be, and
-    are cast and turned there.
+    They are sent in their own dtype, a quarter of the bytes for images, and are cast and permuted
+    on the device.
     """
 
     def __init__(self, leaves: Sequence[_StateLeaf], count: int, transfer: Transfer) -> None:
@@ -186,11 +177,10 @@ class _StagingBuffer:
         self._sent: torch.cuda.Event | None = None
 
     def wait(self) -> None:
-        """Waits until the arrays may be written to."""
         self._transfer.wait(self._sent)
 
     def send(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Starts to bring what is in the arrays to tensors on the device."""
+        """Start copying the arrays to tensors on the device."""
         for leaf, host, device_buffer, tensor in zip(
             self._leaves, self._hosts, self._device_buffers, tensors, strict=True
         ):
@@ -211,14 +201,14 @@ def _state_leaf(
 ) -> _StateLeaf:
     if leaf.dtype is None:
         raise ValueError(
-            f"observations{leaf.path}: expected a space whose values have a fixed shape, "
-            f"got {leaf.space}, which cannot become a tensor"
+            f"observations{leaf.path}: expected a space with a fixed shape, which tensors require, "
+            f"got {leaf.space}"
         )
     dtype = state_dtype
     if not _fits(leaf, state_dtype):
         if alone:
             raise ValueError(
-                f"state_dtype: expected one that holds all values of {leaf.space}, "
+                f"state_dtype: expected a dtype that holds all values of {leaf.space}, "
                 f"got {state_dtype}"
             )
         dtype = torch.float32
@@ -235,7 +225,7 @@ def _has_channels_first(shape: tuple[int, ...]) -> bool:
 
 
 def _fits(leaf: Leaf, dtype: torch.dtype) -> bool:
-    """Whether a floating dtype, or one that holds every value of the leaf."""
+    """Return whether the dtype is floating or holds every value of the leaf."""
     numpy_dtype = _numpy_dtype(dtype)
     if numpy_dtype.kind == "f":
         return True
@@ -256,12 +246,12 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     except TypeError:
         found = np.dtype(object)
     if found.kind not in "fiu":
-        raise ValueError(f"state_dtype: expected a real number type NumPy has too, got {dtype}")
+        raise ValueError(f"state_dtype: expected a real dtype that NumPy supports, got {dtype}")
     return found
 
 
 def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
-    """Torch's name of a dtype; None where it has none that NumPy can write to."""
+    """Return torch's equivalent of a NumPy dtype; None if it has none."""
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
     except TypeError:

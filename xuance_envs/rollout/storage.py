@@ -1,4 +1,4 @@
-"""The tensors of rollouts: a set for each, and where it is collected."""
+"""Allocation and filling of rollout tensors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from xuance_envs.rollout.agents import ActionLayout
 from xuance_envs.rollout.state_layout import StateLayout, StateSlot
 from xuance_envs.rollout.transfer import Transfer
 
-__all__ = ["Rollout", "RolloutStorage", "SegmentEnds"]
-
 
 class RolloutStorage:
-    """Makes room for one rollout after the other: ``steps`` steps of ``num_envs`` environments."""
+    """An allocator of rollouts: ``steps`` steps of ``num_envs`` environments."""
 
     def __init__(
         self,
@@ -42,12 +40,9 @@ class RolloutStorage:
         self._mark: torch.cuda.Event | None = None
 
     def begin(self) -> Rollout:
-        """Room for a rollout, which may be that of the last one, unless somebody holds any of it.
-
-        What environments give is written into memory of this process, and goes to the device in two
-        ways: states at each step, because the agent needs them; rewards and flags, which it does
-        not, all together by :meth:`send`.
-        """
+        """Allocate a rollout, reusing memory of earlier ones that nothing references."""
+        # Environments write into host memory. States go to the device at each step, because the
+        # agent needs them; rewards and flags follow together in `send`.
         states = [make() for make in self._make_states]
         results = [make() for make in self._make_results]
         self._transfer.wait(self._mark)
@@ -60,7 +55,7 @@ class RolloutStorage:
         )
 
     def part(self, rollout: Rollout, lo: int, hi: int) -> Rollout:
-        """What some environments have of a rollout: the same memory."""
+        """Return a view of a rollout's environments ``lo`` to ``hi``."""
         states = [part[:, lo:hi] for part in rollout.states]
         outputs = rollout.actions, rollout.log_probs, rollout.values
         return Rollout(
@@ -77,7 +72,7 @@ class RolloutStorage:
         return self._layout.rows(states, self._stages[lo, hi])
 
     def send(self, rollout: Rollout) -> None:
-        """Starts to bring the rewards and flags to the device, unless they are there."""
+        """Start copying rewards and flags to the device if necessary."""
         if self._hosts:
             for host, tensor in zip(self._hosts, rollout.results, strict=True):
                 self._transfer.send(host, tensor)
@@ -85,10 +80,7 @@ class RolloutStorage:
 
 
 class Rollout:
-    """Everything that some steps of some environments leave behind.
-
-    Where there are many agents, their axis comes after that of the environments.
-    """
+    """The tensors of a rollout. An agents' axis comes after the environments' axis."""
 
     def __init__(
         self,
@@ -109,19 +101,17 @@ class Rollout:
     def store_outputs(
         self, t: int, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor
     ) -> None:
-        """Stores an agent's answer at step t."""
         action_row, log_prob_row, value_row = self._output_rows[t]
         action_row.copy_(actions)
         log_prob_row.copy_(log_probs)
         value_row.copy_(values)
 
     def store_results(self, t: int, results: Sequence[NDArray[Any]]) -> None:
-        """Stores what came of step t."""
         for row, result in zip(self._result_rows[t], results, strict=True):
             row[...] = result
 
     def truncate_unfinished(self) -> None:
-        """Marks what is not over after the last step as truncated."""
+        """Mark unfinished episodes as truncated at the last step."""
         _, terminated, truncated, *acted = (host[-1] for host in self.hosts)
         unfinished = (terminated | truncated) == 0
         for acted_step in acted:
@@ -130,8 +120,6 @@ class Rollout:
 
 
 class SegmentEnds:
-    """The last observations of a rollout's segments, collected as they come."""
-
     def __init__(self, layout: StateLayout, num_envs: int) -> None:
         self._layout = layout
         self._num_envs = num_envs
@@ -139,18 +127,18 @@ class SegmentEnds:
         self._parts: list[list[NDArray[Any]]] = []
 
     def add(self, first: int, places: NDArray[np.intp], parts: Sequence[NDArray[Any]]) -> None:
-        """Takes a copy of some observations out of a batch."""
+        """Copy some observations out of a batch."""
         self._envs.append(first + places)
         self._parts.append([part.take(places, axis=0) for part in parts])
 
     def states(self) -> Any:
-        """The last states, environment by environment, in time order within each."""
+        """Return the last states, ordered by environment, then by time."""
         order = np.argsort(np.concatenate(self._envs), kind="stable")
         row = self._layout.new_row(len(order))
         row.write([np.concatenate(part)[order] for part in zip(*self._parts, strict=True)])
         return row.states
 
     def counts(self) -> NDArray[np.int32]:
-        """How many segments each environment has, ``(num_envs,)``."""
+        """Return the number of segments of each environment, ``(num_envs,)``."""
         found = np.bincount(np.concatenate(self._envs), minlength=self._num_envs)
         return found.astype(np.int32)

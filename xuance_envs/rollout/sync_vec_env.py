@@ -1,4 +1,4 @@
-"""A collector that makes its environments itself."""
+"""A rollout collector that makes its environments itself."""
 
 from __future__ import annotations
 
@@ -22,45 +22,46 @@ __all__ = ["SyncVecEnv"]
 
 BACKENDS: dict[str, Callable[..., VecEnv]] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
 
-FORMS = (
+SIGNATURES = (
     "SyncVecEnv(env_fn, num_envs, steps_per_env, agent, render_every=0, render_fps=30.0) or "
     "SyncVecEnv(env_fn, num_envs, steps_per_env, render_every, render_fps, agent)"
 )
 
 
 class SyncVecEnv(RolloutCollector):
-    """A :class:`~xuance_envs.rollout.collector.RolloutCollector` over environments of its own.
+    """A :class:`~xuance_envs.rollout.collector.RolloutCollector` that makes its environments.
 
-    After ``steps_per_env`` either the agent follows, or ``render_every``, ``render_fps`` and then
-    the agent.
+    The positional arguments after ``steps_per_env`` are either ``agent, render_every, render_fps``
+    or ``render_every, render_fps, agent``.
 
     Args:
-        env_fn: makes one environment.
-        num_envs: how many to make.
-        steps_per_env: steps of each environment in a rollout.
+        env_fn: a function that makes one environment.
+        num_envs: number of environments.
+        steps_per_env: steps per environment and rollout.
         agent: chooses the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
-        render_every: environment steps from one recording of environment 0 to the next; 0 or less
-            for no recordings. See :class:`~xuance_envs.rollout.recorder.GifRecorder`.
+        render_every: environment steps between recordings of environment 0; 0 or less for no
+            recordings. See :class:`~xuance_envs.rollout.recorder.GifRecorder`.
         render_fps: frames per second of the recordings.
-        backend: ``"dummy"`` steps the environments in this process, ``"subproc"`` in worker
-            processes; or any callable that makes a vector environment from functions.
-        device: see :class:`~xuance_envs.rollout.collector.RolloutCollector`, here and below.
-        state_dtype: of the states.
-        channels_first: whether images become (C, H, W).
-        progress: whether a progress bar is shown during a rollout.
-        window: how many finished episodes of each environment the statistics are about.
-        seed: of the first reset: environment i gets ``seed + i``.
-        halves: whether half of the workers steps while the agent thinks about the other half. With
-            2 and the backend ``"subproc"`` there are by default two workers for each CPU.
-        **backend_options: given to the backend.
+        backend: ``"dummy"`` to step the environments in this process, ``"subproc"`` for worker
+            processes, or a callable that makes a vec env from a list of functions.
+        device: device of the tensors, as in
+            :class:`~xuance_envs.rollout.collector.RolloutCollector`.
+        state_dtype: dtype of the states, as in the same class.
+        channels_first: order of image axes, as in the same class.
+        progress: True to show a progress bar during rollouts.
+        window: number of finished episodes per environment in the statistics.
+        seed: seed of the first reset; environment i gets ``seed + i``.
+        halves: double buffering, as in :class:`~xuance_envs.rollout.collector.RolloutCollector`.
+            With 2 and the backend ``"subproc"``, the default is two workers per CPU.
+        **backend_options: passed to the backend.
 
     Raises:
-        ValueError: an argument is out of its range.
-        TypeError: the arguments are in neither order.
+        ValueError: an argument is out of range.
+        TypeError: the arguments match neither order.
 
     Attributes:
-        render_every: environment steps from one recording to the next; 1 without recordings.
-        render_fps: frames per second of recordings.
+        render_every: environment steps between recordings; 1 without recordings.
+        render_fps: frames per second of the recordings.
 
     Example:
         >>> import torch
@@ -115,7 +116,7 @@ class SyncVecEnv(RolloutCollector):
         env_fn: Callable[[], Any],
         num_envs: int,
         steps_per_env: int,
-        *in_order: Any,
+        *args: Any,
         backend: str | Callable[..., VecEnv] = "dummy",
         device: torch.device | str | None = None,
         state_dtype: torch.dtype = torch.float32,
@@ -124,28 +125,28 @@ class SyncVecEnv(RolloutCollector):
         window: int = 10,
         seed: int | Sequence[int | None] | None = None,
         halves: int | str = 1,
-        **by_name: Any,
+        **kwargs: Any,
     ) -> None:
         names = ("agent", "render_every", "render_fps")
-        ours = {name: by_name.pop(name) for name in names if name in by_name}
-        agent, render_every, render_fps = _in_either_order(in_order, ours)
+        named = {name: kwargs.pop(name) for name in names if name in kwargs}
+        agent, render_every, render_fps = _bind_arguments(args, named)
         if num_envs < 1:
             raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
         if isinstance(backend, str):
             if backend not in BACKENDS:
                 raise ValueError(
                     f"backend: expected one of {', '.join(map(repr, BACKENDS))}, or a callable "
-                    f"that makes a vector environment, got {backend!r}"
+                    f"that makes a vec env, got {backend!r}"
                 )
-            # All that is read of an observation is read before the next step.
-            by_name.setdefault("copy", False)
+            # Observations are read completely before the next step.
+            kwargs.setdefault("copy", False)
             if halves == 2 and backend == "subproc":
-                by_name.setdefault("in_series", math.ceil(num_envs / (2 * available_cpus())))
+                kwargs.setdefault("in_series", math.ceil(num_envs / (2 * available_cpus())))
             backend = BACKENDS[backend]
         recorder = GifRecorder(render_every, render_fps) if render_every > 0 else None
         self.render_every = render_every if render_every > 0 else 1
         self.render_fps = render_fps
-        vec_env = backend([env_fn] * num_envs, **by_name)
+        vec_env = backend([env_fn] * num_envs, **kwargs)
         try:
             super().__init__(
                 vec_env,
@@ -166,50 +167,44 @@ class SyncVecEnv(RolloutCollector):
 
     @property
     def envs(self) -> list[Any]:
-        """The environments, in a list of their own; for the backend ``"dummy"`` only."""
-        found: list[Any] = self.vec_env.envs  # it says if there are none
-        return found
+        """The environments; only with the backend ``"dummy"``."""
+        envs: list[Any] = self.vec_env.envs
+        return envs
 
     @property
     def permute_state_fn(self) -> Callable[[Any], Any]:
-        """What turns an observation as the agent sees it: ``permute_state``."""
+        """XuanCe's name for the method ``permute_state``."""
         return self.permute_state
 
     @property
     def can_record(self) -> bool:
-        """Whether episodes are recorded at all."""
+        """True if recordings are enabled."""
         return self.recorder is not None
 
     @property
     def is_recording(self) -> bool:
-        """Whether the present episode of environment 0 is recorded."""
+        """True if the current episode of environment 0 is being recorded."""
         return self.recorder is not None and self.recorder.is_recording
 
     @property
     def record_episode(self) -> int:
-        """How many recordings have been saved, which is the number of the next."""
+        """Number of saved recordings, which is also the number of the next one."""
         return 0 if self.recorder is None else self.recorder.count
 
 
-def _in_either_order(
-    in_order: Sequence[Any], by_name: dict[str, Any]
-) -> tuple[Agent, float, float]:
-    """The agent, ``render_every`` and ``render_fps``, in whichever order they came.
-
-    Raises:
-        TypeError: they came in neither.
-    """
-    bind = _agent_last if in_order and isinstance(in_order[0], Real) else _agent_first
+def _bind_arguments(args: Sequence[Any], named: dict[str, Any]) -> tuple[Agent, float, float]:
+    """Return ``agent``, ``render_every`` and ``render_fps``, given in either order."""
+    bind = _agent_last if args and isinstance(args[0], Real) else _agent_first
     with suppress(TypeError):
-        agent, render_every, render_fps = bind(*in_order, **by_name)
+        agent, render_every, render_fps = bind(*args, **named)
         plays = callable(getattr(agent, "get_actions_and_values", None))
         if plays and all(isinstance(number, Real) for number in (render_every, render_fps)):
             return agent, render_every, render_fps
-    got = [type(value).__name__ for value in in_order]
-    got += [f"{name}: {type(value).__name__}" for name, value in by_name.items()]
+    got = [type(value).__name__ for value in args]
+    got += [f"{name}: {type(value).__name__}" for name, value in named.items()]
     raise TypeError(
-        f"expected {FORMS}, an agent being what has get_actions_and_values, got after "
-        f"steps_per_env: {', '.join(got) or 'nothing'}"
+        f"expected {SIGNATURES}, where agent has get_actions_and_values; the arguments after "
+        f"steps_per_env were: {', '.join(got) or 'none'}"
     )
 
 

@@ -1,9 +1,8 @@
-"""The way between this process's memory and the device of an agent.
+"""Copies between host memory and the agent's device.
 
-Environments write into memory of this process, agents read from their device. Where that is the
-CPU, both are the same memory and nothing is moved. WrongProcessProxy arrays are *staged*: written into
-memory of fixed size that is allocated once, page-locked (pinned) where the device is CUDA, and
-copied from there without waiting for the copy.
+Environments write into host memory, agents read from their device. On the CPU both are the same
+memory. For other devices, arrays are staged in fixed host buffers, page-locked (pinned) for CUDA,
+and copied asynchronously.
 """
 
 from __future__ import annotations
@@ -17,15 +16,11 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.buffer_pool import make_allocator
 
-__all__ = ["Transfer"]
-
 _MAX_BUFFERS = 2
-"""The last rollout, where somebody holds on to it until there is a next, and the one in making."""
+"""The last rollout, if it is still referenced, and the current one."""
 
 
 class Transfer:
-    """Moves tensors between this process's memory and a device."""
-
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.direct = device.type == "cpu"
@@ -33,10 +28,9 @@ class Transfer:
         self._received: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
 
     def maker(self, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
-        """A function that makes tensors on the device, whose values are whatever was there.
+        """Return an allocator of uninitialized tensors on the device.
 
-        They may be in memory that earlier ones had, if nobody holds anything that shares it. On the
-        CPU that is seen to here; elsewhere torch's own allocator does it.
+        It reuses memory that nothing references: here on the CPU, elsewhere by torch's allocator.
         """
         if not self.direct:
             return partial(torch.empty, shape, dtype=dtype, device=self.device)
@@ -44,34 +38,27 @@ class Transfer:
         return lambda: torch.from_numpy(make())
 
     def host_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Memory of this process, such that it can be copied to the device without waiting."""
+        """Allocate host memory that can be copied to the device asynchronously."""
         return torch.zeros(shape, dtype=dtype, pin_memory=self._is_cuda)
 
     def send(self, host: torch.Tensor, there: torch.Tensor) -> None:
-        """Starts to copy ``host`` to a tensor of the same dtype and shape on the device.
-
-        Until :meth:`mark` and :meth:`wait`, ``host`` must not be written to.
-        """
+        """Start copying ``host``, which must not be written before :meth:`wait`."""
         there.copy_(host, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event | None:
-        """A mark behind all that has been sent by now; None where sending waits by itself."""
+        """Return an event after all copies sent so far; None if sending is synchronous."""
         if not self._is_cuda:
             return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch types it not
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # untyped in torch
         event.record(torch.cuda.current_stream(self.device))
         return event
 
     def wait(self, mark: torch.cuda.Event | None) -> None:
-        """Waits until the device has everything that was sent before the mark."""
         if mark is not None:
             mark.synchronize()
 
     def receive(self, tensor: torch.Tensor) -> NDArray[Any]:
-        """A tensor's values as an array, which holds until the next call.
-
-        This is the one place of a step that waits for the device.
-        """
+        """Return a tensor's values as an array that is valid until the next call."""
         if self.direct:
             return (tensor.detach() if tensor.requires_grad else tensor).numpy()
         kind = tensor.shape, tensor.dtype
@@ -79,5 +66,5 @@ class Transfer:
         if received is None:
             received = self._received[kind] = self.host_tensor(tuple(tensor.shape), tensor.dtype)
         received.copy_(tensor.detach(), non_blocking=True)
-        self.wait(self.mark())
+        self.wait(self.mark())  # the only synchronization of a step
         return received.numpy()

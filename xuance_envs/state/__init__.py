@@ -1,1 +1,1 @@
-"""The state of an environment as bytes, put into another one that the same function made."""
+"""Saving environments as bytes and restoring them in other environments of the same kind."""

@@ -1,9 +1,9 @@
-"""Atari's emulator.
+"""Checkpoint support for Atari's emulator.
 
-Its own states lack the action that it may take once more instead of the one it is given: 12 to 16 %
-of games went on differently. For each frame it draws whether it does that from a Mersenne Twister
-that its state has. So of the actions it was last asked for, the one it took can be told from what
-was drawn. It is put into another emulator by a frame that takes the action for certain.
+ale-py's states omit the last executed action, which sticky actions may repeat: 12 to 16 % of
+restored games diverged. The emulator draws from a Mersenne Twister in its state whether to repeat,
+once per frame and player. Undoing these draws shows which requested action was executed last. A
+restore executes that action in one frame without stickiness, and then loads the state.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ import numpy as np
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.handlers import NATIVE, Handler
 
-__all__ = ["ALE_ENV_CLASS", "REQUESTED_ATTRIBUTE", "ALEActionRecorder", "taken"]
-
 ALE_ENV_CLASS = "ale_py.env.AtariEnv"
-"""The class that does not take note of what its emulator was asked for."""
+"""Environment class that does not record which actions it requests from the emulator."""
 
 REQUESTED_ATTRIBUTE = "_requested_actions"
-"""The attribute in which an environment has what its emulator was last asked for: a deque of
-actions, how strongly, and for how many frames, the latest last, the first one surely taken."""
+"""Environment attribute with the requests to the emulator, oldest first: a deque of (action,
+strength, frames). The first action was certainly executed.
+"""
 
 _MAX_STICKINESS = 0.9
 _MAX_REQUESTS = 512
-"""With the stickiest, none of so many frames is one whose action was taken once in 10^23 times."""
+"""Recorded requests; at stickiness 0.9, all of them repeat with probability below 10^-23."""
 
-# Where a serialized state has the frames of this game, and what is before the generator that
-# actions stick by, the last one: a mark, and its length as text.
+# Layout of a serialized state: the episode's frame count, and the last random generator (for sticky
+# actions), preceded by a mark and the length of its text.
 _EPISODE_FRAMES = slice(12, 16)
 _OVER = struct.pack("=i", 2**30)
 _MARK = b"\xb2\xfa\xb1\xfa"
@@ -45,17 +44,22 @@ _LENGTH = struct.Struct("<i")
 _GENERATOR = re.compile(rb"(?:\d+ ){624}\d+")
 _WORDS, _MIDDLE = 624, 397
 _BITS = 0xFFFFFFFF
+_UNKNOWN_FORMAT = (
+    "cannot parse the emulator's state: the installed version of ale-py uses an unknown format"
+)
 
 _Requested = Sequence[tuple[Any, float, int]]
 _Value = tuple[bytes, int, float]
 
 
-def taken(state: bytes, requested: _Requested, stickiness: float) -> tuple[Any, float]:
-    """The action that an emulator took last, and how strongly."""
+def last_executed_action(
+    state: bytes, requested: _Requested, stickiness: float
+) -> tuple[Any, float]:
+    """Return the action that an emulator executed last, and its strength."""
     draws = _draws_newest_first(state[_generator(state)].split())
     for action, strength, frames in reversed(requested):
         for _ in range(frames):
-            next(draws)  # the other player's
+            next(draws)  # the second player's
             if next(draws) / 2**32 >= stickiness:
                 return action, strength
     action, strength, _ = requested[0]
@@ -69,23 +73,23 @@ def _generator(state: bytes) -> slice:
         (length,) = _LENGTH.unpack_from(state, start - _LENGTH.size)
         if 2 * _WORDS < length <= len(state) - start:
             return slice(start, start + length)
-    raise FaultError("", "this version of ale-py writes states in a way that is not known here")
+    raise FaultError("", _UNKNOWN_FORMAT)
 
 
 def _draws_newest_first(written: list[bytes]) -> Iterator[int]:
-    """What a Mersenne Twister drew, the latest first."""
+    """Yield a Mersenne Twister's past draws, newest first."""
     position = int(written[_WORDS])
     for word in reversed(written[:position]):
         yield _temper(int(word))
-    later = list(map(int, written[:_WORDS]))
+    newer = list(map(int, written[:_WORDS]))
     while True:
-        both = [0] * _WORDS + later
+        both = [0] * _WORDS + newer
         for k in reversed(range(_WORDS)):
             upper = _untwist(both[k + _WORDS] ^ both[k + _MIDDLE])
             lower = _untwist(both[k + _WORDS - 1] ^ both[k + _MIDDLE - 1])
             both[k] = (upper & 0x80000000) | (lower & 0x7FFFFFFF)
             yield _temper(both[k])
-        later = both[:_WORDS]
+        newer = both[:_WORDS]
 
 
 def _untwist(word: int) -> int:
@@ -102,11 +106,11 @@ def _temper(word: int) -> int:
 
 @functools.cache
 def _untemper(drawn: int) -> int:
-    """The word that a draw is made from."""
+    """Return the word that a draw was computed from."""
     word = drawn ^ (drawn >> 18)
     word ^= (word << 15) & 0xEFC60000
     half = word
-    for _ in range(5):  # each turn has seven more bits right
+    for _ in range(5):  # each round restores seven more bits
         half = word ^ ((half << 7) & 0x9D2C5680)
     word = half
     for _ in range(3):
@@ -115,15 +119,15 @@ def _untemper(drawn: int) -> int:
 
 
 def _serialized(state: Any) -> bytes:
-    # What it is pickled as, within a tuple or not: before 0.12 ale-py's own `serialize` takes these
-    # bytes for text.
+    # The bytes of the pickle, with or without a tuple: before 0.12, ale-py's `serialize` decodes
+    # them as text.
     pickled = state.__getstate__()
     written: bytes = pickled[0] if isinstance(pickled, tuple) else pickled
     return written
 
 
 class ALEActionRecorder:
-    """Takes note of what ale-py's environment asks its emulator for."""
+    """Recorder of the actions that an ale-py environment requests from its emulator."""
 
     __env_state__ = None
 
@@ -138,42 +142,42 @@ class ALEActionRecorder:
 
     @classmethod
     def attach(cls, env: Any) -> None:
-        """Begins one, unless there is one, or actions do not stick."""
+        """Attach a recorder, unless the environment has one or actions are not sticky."""
         if (
             not hasattr(env, REQUESTED_ATTRIBUTE)
             and env.ale.getFloat("repeat_action_probability") > 0
         ):
             cls(env)
 
-    def _reset(self, **how: Any) -> Any:
-        result = self.reset(**how)
+    def _reset(self, **kwargs: Any) -> Any:
+        result = self.reset(**kwargs)
         self._requested.clear()
         self._requested.append((importlib.import_module("ale_py").Action.NOOP, 1.0, 0))
         return result
 
     def _step(self, action: Any) -> Any:
         env = self._env
-        frames = env._frameskip  # its spec has it only if it was made by its id
-        if type(frames) is not int:  # drawn by the step
+        frames = env._frameskip  # `spec` has it only for environments made by id
+        if type(frames) is not int:  # a range: draw what the step will draw
             bits = env.np_random.bit_generator
             before = bits.state
             frames = int(env.np_random.integers(*frames))
             bits.state = before
         if env.continuous:
             x, y = action[0] * np.cos(action[1]), action[0] * np.sin(action[1])
-            least = env.continuous_action_threshold
-            taken, strength = (
+            threshold = env.continuous_action_threshold
+            emulated, strength = (
                 env.map_action_idx(
-                    left_center_right=-int(x < -least) + int(x > least),
-                    down_center_up=-int(y < -least) + int(y > least),
-                    fire=(action[-1] > least),
+                    left_center_right=-int(x < -threshold) + int(x > threshold),
+                    down_center_up=-int(y < -threshold) + int(y > threshold),
+                    fire=(action[-1] > threshold),
                 ),
                 float(action[0]),
             )
         else:
-            taken, strength = self._actions[action], 1.0
+            emulated, strength = self._actions[action], 1.0
         result = self.step(action)
-        self._requested.append((taken, strength, frames))
+        self._requested.append((emulated, strength, frames))
         return result
 
 
@@ -189,11 +193,11 @@ def _save(ale: Any, owner: Any) -> _Value:
     if requested is None or stickiness > _MAX_STICKINESS:
         raise FaultError(
             f"{type(owner).__qualname__}'s emulator",
-            f"it repeats actions with a probability of {stickiness:g}, and which one it would "
-            f"repeat cannot be told: expected at most {_MAX_STICKINESS}, and an environment that was "
-            "made by a vector environment or by check_saving",
+            "the action that it may repeat is unknown. An exact state needs "
+            f"repeat_action_probability of at most {_MAX_STICKINESS} (here {stickiness:g}) and an "
+            "environment made by a vector environment or by check_saving",
         )
-    action, strength = taken(state, requested, stickiness)
+    action, strength = last_executed_action(state, requested, stickiness)
     return state, _number(action), strength
 
 
@@ -205,10 +209,14 @@ def _number(action: Any) -> int:
 def _check(ale: Any, value: _Value) -> None:
     state, number, strength = value
     if not (type(state) is bytes and len(state) > 100 and type(number) is int):
-        raise FaultError("", "expected the state of an emulator")
+        raise FaultError(
+            "",
+            "expected an emulator's state as bytes and an action as int, got "
+            f"{type(state).__name__} and {type(number).__name__}",
+        )
     text = state[_generator(state)]
     if text.count(b" ") != _WORDS or text.translate(None, b"0123456789 "):
-        raise FaultError("", "expected the state of an emulator, with its random generator")
+        raise FaultError("", "expected an emulator's state with a valid random generator")
     importlib.import_module("ale_py").Action(number)
     float(strength)
 
@@ -228,10 +236,8 @@ def _load(ale: Any, value: _Value, owner: Any) -> None:
 
 
 def _without_sticky_actions(state: bytes) -> bytes:
-    """The state, so that the next action is taken for certain.
-
-    Where there is a limit of frames it is beyond that: then no frame is emulated for it.
-    """
+    """Return the state with a generator that makes the emulator execute the next action."""
+    # The frame count exceeds any frame limit: a game with a limit does not emulate that frame.
     place = _generator(state)
     rest = state[place].split(b" ", 2)[2]
     words = b"%d " % _untemper(_BITS) * 2 + rest[: rest.rindex(b" ")] + b" 0"
@@ -256,7 +262,7 @@ def _fork(ale: Any, fork: Any) -> None:
         text = b" ".join(b"%d" % word for word in [*words, _WORDS])
         start, size = match.start(), _LENGTH.size
         if _LENGTH.unpack_from(state, start - size)[0] != len(match.group()):
-            raise FaultError("", "this version of ale-py writes states in an unknown way")
+            raise FaultError("", _UNKNOWN_FORMAT)
         pieces += [state[end : start - size], _LENGTH.pack(len(text)), text]
         end = match.end()
     ale.restoreState(library.ALEState(b"".join([*pieces, state[end:]])))

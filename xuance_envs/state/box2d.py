@@ -1,8 +1,8 @@
-"""Gymnasium's environments of Box2D.
+"""Checkpoints of Gymnasium's Box2D environments, restored by replay.
 
-Nothing of a Box2D world can be read: the impulses it starts the next step from, its timers, the
-order of its contacts. But a world that is made anew at each reset follows from the generator before
-that reset and the actions since. So these are the state, and it is put in by repeating them.
+A Box2D world does not expose its impulses, timers or contact order. But a world that is created at
+each reset is determined by the generator before that reset and the actions after it. These are
+recorded as the state.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ import numpy as np
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.handlers import NATIVE, Handler
 
-__all__ = ["REPLAYED_CLASS", "Box2DRecorder"]
-
 _LOG = "_replay"
 
 REPLAYED_CLASS = "gymnasium.envs.box2d.lunar_lander.LunarLander"
-"""The class whose state is a replay."""
+"""Class of environments that are saved as replays."""
 
 
 class Box2DRecorder:
-    """Takes note of what an environment's state follows from."""
+    """Recorder of an episode's start and actions."""
 
     __env_state__ = None
 
@@ -41,7 +39,7 @@ class Box2DRecorder:
         generator = self._env._np_random
         drawn = None if generator is None else generator.bit_generator.state
         episode_start = generator, drawn, self._env._np_random_seed, seed, copy.deepcopy(options)
-        self._is_resetting = True  # in which it may step itself
+        self._is_resetting = True  # a reset may call `step`
         try:
             result = self.reset(seed=seed, options=options)
         finally:
@@ -63,9 +61,8 @@ def _recorder_of(env: Any) -> Box2DRecorder:
     if not isinstance(recorder, Box2DRecorder):
         raise FaultError(
             type(env).__qualname__,
-            "nothing of a Box2D world can be saved, and what it was made from has not been "
-            "recorded: expected an environment that was made by a vector environment or by "
-            "check_saving",
+            "its Box2D world cannot be read, and its actions were not recorded: expected an "
+            "environment made by a vector environment or by check_saving",
         )
     return recorder
 
@@ -75,7 +72,7 @@ def _save(env: Any, _: Any) -> Any:
     episode_start = recorder.episode_start
     if episode_start is not None:
         generator, drawn, *how = episode_start
-        if generator is not None:  # as it was
+        if generator is not None:  # as it was before the reset
             generator = copy.deepcopy(generator)
             generator.bit_generator.state = drawn
         episode_start = generator, *how
@@ -86,7 +83,7 @@ def _check(env: Any, value: Any) -> None:
     _recorder_of(env)
     episode_start, actions, _ = value
     if not isinstance(actions, list) or not (episode_start is None or len(episode_start) == 4):
-        raise FaultError("", "expected a generator, a seed and the actions since")
+        raise FaultError("", "expected an episode's start (four values) and a list of its actions")
 
 
 def _load(env: Any, value: Any, _: Any) -> None:
@@ -95,7 +92,7 @@ def _load(env: Any, value: Any, _: Any) -> None:
     if episode_start is None:
         recorder.episode_start, recorder.actions = None, []
     else:
-        # The public names make a generator where there is none, and forget the seed of one.
+        # The public properties create a missing generator and reset its seed.
         env._np_random, env._np_random_seed, seed, options = episode_start
         env.reset(seed=seed, options=options)
         for action in actions:
@@ -104,8 +101,7 @@ def _load(env: Any, value: Any, _: Any) -> None:
 
 
 _WORLD_REUSED = (
-    "its world is used again over resets, and what that has kept cannot be read: "
-    "no state of it is exact"
+    "its Box2D world is reused across resets and cannot be read, so no saved state would be exact"
 )
 
 

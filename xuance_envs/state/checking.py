@@ -1,4 +1,4 @@
-"""Whether an environment can be saved exactly, tried out."""
+"""Test of whether an environment can be saved exactly."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs.errors import StateError
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError, to_state_error
@@ -16,22 +17,25 @@ from xuance_envs.state.recorders import record
 
 __all__ = ["check_saving", "describe_difference"]
 
+__getattr__ = deprecated_aliases(__name__, difference="describe_difference")
+
 
 def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) -> None:
-    """Tries whether an environment goes on from a saved state as it would have without.
+    """Check that an environment continues exactly from a saved state.
 
-    One is stepped with random actions, saved, and stepped on. The state is put into a twin that was
-    stepped otherwise before, and this is given the same actions. What they return is compared bit
-    for bit, over the resets that fall into it.
+    One environment takes random actions, is saved, and takes more. The state is loaded into a
+    second environment with a different history, which then takes the same actions. All
+    observations, rewards, flags and infos must be bitwise identical, including those of resets.
 
     Args:
-        env_fn: makes the environment.
-        steps: how many there are before saving, and how many after.
-        seed: of the first reset, and of the actions.
+        env_fn: creates the environment; called twice.
+        steps: number of steps before saving, and again after it.
+        seed: seed of the first reset and of the actions.
 
     Raises:
-        StateError: it cannot be saved, or goes on otherwise; says in what.
-        StateMismatchError: two that the function made differ in what a state cannot set.
+        StateError: the environment cannot be saved, or continues differently; names the first
+            difference.
+        StateMismatchError: the two environments differ in something that a state cannot restore.
 
     Example:
         >>> import gymnasium, random
@@ -43,8 +47,8 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
         >>> try:
         ...     check_saving(lambda: Noisy(gymnasium.make("CartPole-v1")))
         ... except StateError as error:
-        ...     print(error.reason[:52])
-        1 steps after saving, the observation differs: array
+        ...     print(error.reason.partition(":")[0])
+        in step 1 after saving, the observation differs
     """
     env, twin = env_fn(), env_fn()
     try:
@@ -74,7 +78,7 @@ _Transcript = list[tuple[str, int, Any]]
 
 
 def _run_steps(env: Any, actions: list[Any]) -> _Transcript:
-    """All that comes of some steps: what it is, after how many steps, and its value."""
+    """Return everything that some steps and resets return, with names and step numbers."""
     seen: _Transcript = []
     names = "observation", "reward", "terminated", "truncated", "info"
     for number, action in enumerate(actions, 1):
@@ -98,10 +102,10 @@ def _compare(expected: _Transcript, found: _Transcript) -> None:
             raise StateError(
                 0,
                 "check_saving",
-                f"{number} steps after saving, {what} differs{where}: {_abbreviated(one)} without "
-                f"saving, {_abbreviated(other)} from the saved state. What it depends on is not among "
-                "the environment's attributes: such as the generators of random and numpy.random, "
-                "module variables, or files",
+                f"in step {number} after saving, {what} differs{where}: expected "
+                f"{_abbreviated(one)} as without saving, got {_abbreviated(other)} from the saved "
+                "state. It depends on something outside the environment's attributes, such as the "
+                "generators of random and numpy.random, module variables, or files",
             )
 
 
@@ -111,7 +115,16 @@ def _abbreviated(value: Any) -> str:
 
 
 def describe_difference(one: Any, other: Any) -> str | None:
-    """Where two values differ, in words that follow a name; None where they do not, bit for bit."""
+    """Describe where two values differ; None if they are bitwise identical.
+
+    Args:
+        one: first value.
+        other: second value.
+
+    Returns:
+        Text that follows a name, such as ``" at ['x'] in its length (1, 2)"``; empty if the values
+        differ as a whole.
+    """
     if type(one) is not type(other):
         return f" in its type ({type(one).__name__}, {type(other).__name__})"
     if isinstance(one, np.ndarray | np.generic):

@@ -1,4 +1,4 @@
-"""One environment saved and loaded."""
+"""Saving and restoring one environment."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state import box2d, mujoco  # noqa: F401  # what they handle
+from xuance_envs.state import box2d, mujoco  # noqa: F401  # they register handlers
 from xuance_envs.state.faults import FaultError, MismatchError, type_name
 from xuance_envs.state.pickling import StatePickler, StateUnpickler
 from xuance_envs.state.state_plan import FUNCTION_KEY, StatePlan
 
-__all__ = ["EnvCheckpointer", "PreparedRestore"]
-
 
 class EnvCheckpointer:
-    """Takes the state of an environment, and puts others in."""
+    """Saves and restores the state of one environment."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -26,14 +24,14 @@ class EnvCheckpointer:
 
     @property
     def plan(self) -> StatePlan:
-        """What of it is state, as it is now."""
+        """Plan of what is state, rebuilt if the environment's attributes have been replaced."""
         plan = self._plan
         if plan is None or not plan.is_current():
             plan = self._plan = StatePlan(self._env)
         return plan
 
     def save(self, seen: Any = None, plan: StatePlan | None = None) -> bytes:
-        """Its state."""
+        """Serialize the environment's state and ``seen``, its last result."""
         plan = self.plan if plan is None else plan
         self_saving_layers = plan.self_saving_layers
         attributes: list[dict[str, Any] | None] = []
@@ -46,7 +44,7 @@ class EnvCheckpointer:
                 del values[name]
             attributes.append(values)
         handled = [handler.save(obj, plan.owner(path)) for handler, obj, path in plan.handled]
-        # The public name would make one where there is none yet, and cannot be assigned to.
+        # The public property would create a missing generator, and cannot be assigned to.
         generators = [space._np_random for space in plan.spaces]
         context_digests = plan.context_digests(lambda file: StatePickler(file, plan))
         content = (plan.excluded_names, context_digests, attributes, handled, generators, seen)
@@ -64,7 +62,7 @@ class EnvCheckpointer:
         fork: Sequence[int] | None = None,
         plan: StatePlan | None = None,
     ) -> PreparedRestore:
-        """Reads a state and sees whether it can be put in; changes nothing."""
+        """Read and check a state without changing the environment."""
         plan = self.plan if plan is None else plan
         rng_fork = None if fork is None else RngFork(fork)
         try:
@@ -80,9 +78,16 @@ class EnvCheckpointer:
         if not len(names) == len(attributes) == len(plan.layers) or len(handled) != len(
             plan.handled
         ):
-            raise FaultError("", "the state has another number of wrappers than the environment")
+            raise FaultError(
+                "",
+                f"expected the state of {len(plan.layers)} wrappers and {len(plan.handled)} "
+                "objects with state handlers, got a different number of them",
+            )
         if len(generators) != len(plan.spaces):
-            raise FaultError("", "the state has another number of spaces than the environment")
+            raise FaultError(
+                "",
+                f"expected the state of {len(plan.spaces)} spaces, got that of {len(generators)}",
+            )
         for (handler, obj, _), value in zip(plan.handled, handled, strict=True):
             if handler.check is not None:
                 handler.check(obj, value)
@@ -95,7 +100,7 @@ class EnvCheckpointer:
 
 @dataclass
 class PreparedRestore:
-    """A state that can be put into an environment."""
+    """Checked state that can be applied to an environment."""
 
     plan: StatePlan
     names: Sequence[str]
@@ -107,12 +112,12 @@ class PreparedRestore:
     rng_fork: RngFork | None
 
     def apply(self) -> None:
-        """Puts it in."""
+        """Write the state into the environment."""
         plan, names = self.plan, self.names
-        alike = names == plan.excluded_names
+        same_names = names == plan.excluded_names
         for k, values in enumerate(self.attributes):
             if values is not None:
-                plan.layers[k].replace(values, plan.excluded[k], None if alike else names[k])
+                plan.layers[k].replace(values, plan.excluded[k], None if same_names else names[k])
         for (handler, obj, path), value in zip(plan.handled, self.handled, strict=True):
             handler.load(obj, value, plan.owner(path))
             if self.rng_fork is not None and handler.fork is not None:
@@ -125,7 +130,7 @@ class PreparedRestore:
 
 
 class RngFork:
-    """Derives other generators from those of a state."""
+    """Derives new random streams from the generators of a state."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = list(numbers)
@@ -133,7 +138,7 @@ class RngFork:
         self._made: dict[int, Any] = {}
 
     def __call__(self, generator: Any) -> Any:
-        """Gives a generator of NumPy's or Python's another state."""
+        """Reseed a generator of NumPy or Python from its own state."""
         if isinstance(generator, np.random.Generator):
             bits = generator.bit_generator
             if id(bits) not in self._made:
@@ -149,19 +154,19 @@ class RngFork:
         return generator
 
     def seed_sequence(self, state: str) -> Any:
-        """A seed that follows from a state and the numbers."""
+        """Return a seed derived from a state and the fork's numbers."""
         self._count += 1
         return np.random.SeedSequence([*state.encode(), *self._numbers, self._count])
 
 
 def _check_context_digests(
-    then: Mapping[str, tuple[int, str]], now: Mapping[str, tuple[int, str]]
+    saved: Mapping[str, tuple[int, str]], current: Mapping[str, tuple[int, str]]
 ) -> None:
-    """Compares what :meth:`~xuance_envs.state.state_plan.StatePlan.around` gave."""
-    for name in {**then, **now}:
-        if name.startswith(FUNCTION_KEY) and FUNCTION_KEY not in then:
-            continue  # it was saved before these were told
-        before, here = then.get(name, (0, "nothing")), now.get(name, (0, "nothing"))
+    """Compare digests of :meth:`~xuance_envs.state.state_plan.StatePlan.context_digests`."""
+    for name in {**saved, **current}:
+        if name.startswith(FUNCTION_KEY) and FUNCTION_KEY not in saved:
+            continue  # saved by a version that did not record functions
+        before, here = saved.get(name, (0, "nothing")), current.get(name, (0, "nothing"))
         if before[0] != here[0]:
             raise MismatchError(name, before[1], here[1])
 
@@ -173,7 +178,7 @@ def _check_untrusted(
     generators: Sequence[Any],
     foreign_arrays: Sequence[tuple[Any, Any]],
 ) -> None:
-    """Sees that what somebody else may have written is what putting it in expects."""
+    """Check the types in a state of unknown origin."""
     for k, values in enumerate(attributes):
         if (values is None) != (k in plan.self_saving_layers) or not isinstance(
             values, dict | None
@@ -181,10 +186,12 @@ def _check_untrusted(
             raise FaultError("", f"expected attributes in a dict, got a {type_name(values)}")
     for name in [*names, *(name for values in attributes for name in values or ())]:
         if not isinstance(name, str):
-            raise FaultError("", f"expected names of attributes, got {name!r}")
+            raise FaultError("", f"expected attribute names as strings, got {name!r}")
     for generator in generators:
         if not isinstance(generator, np.random.Generator | np.random.RandomState | None):
-            raise FaultError("", f"expected a space's generator, got a {type_name(generator)}")
+            raise FaultError(
+                "", f"expected a NumPy generator for a space, got a {type_name(generator)}"
+            )
     for array, content in foreign_arrays:
         if not isinstance(content, bytes) or len(content) != array.nbytes:
             raise FaultError("", f"expected {array.nbytes} bytes for an array, got {content!r}")
@@ -193,15 +200,15 @@ def _check_untrusted(
 def _explain_failure(
     plan: StatePlan, attributes: Any, handled: Any, error: Exception
 ) -> FaultError:
-    """Finds what could not be saved."""
+    """Find the attribute that cannot be saved."""
     for layer, values in zip(plan.layers, attributes, strict=True):
         for name, value in (values or {}).items():
             reason = _pickling_error(plan, value)
             if reason is not None:
                 return FaultError(
                     f"{layer.name}.{name}",
-                    f"a {type_name(value)} cannot be saved: {reason}. Give {layer.name} "
-                    "__env_state__ and __set_env_state__, or use register_state",
+                    f"a {type_name(value)} cannot be saved: {reason}. Define __env_state__ and "
+                    f"__set_env_state__ in {layer.name}, or use register_state",
                 )
     for (_, obj, path), value in zip(plan.handled, handled, strict=True):
         reason = _pickling_error(plan, value)
@@ -209,7 +216,7 @@ def _explain_failure(
             owner = plan.layers[path[0]].name
             where = owner if len(path) == 1 else f"{owner}.{path[1]}"
             return FaultError(
-                where, f"what a {type_name(obj)} gave for its state cannot be saved: {reason}"
+                where, f"the state returned for a {type_name(obj)} cannot be saved: {reason}"
             )
     return FaultError("", f"cannot be saved: {error}")
 

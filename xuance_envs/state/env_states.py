@@ -1,4 +1,4 @@
-"""The states of some environments of a vector environment, as a value."""
+"""Saved states of a vector environment's environments, as one immutable value."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _BOOLS = frozenset({bool, np.bool_})
 
 
 class EnvStates:
-    """The states of k environments: a value that never changes.
+    """Saved states of k environments; immutable.
 
-    It is what ``save_state`` returns and ``load_state`` takes, of any vector environment with
-    environments of the same kind, whatever its backend and however these are split.
+    ``save_state`` returns it. ``load_state`` of any vector environment with the same kind of
+    environments takes it, whatever the backend and the number of workers.
 
     Args:
-        envs: one for each environment.
-        facts: by its digest, what an environment was, and the versions of its libraries.
-        shared: by name, what is kept for all of them together.
-        trusted: whether they may name classes of any module.
+        envs: state of each environment.
+        facts: for each digest, a description of the environment and the versions of its libraries.
+        shared: data kept for all environments together, by name.
+        trusted: True if the states may name classes of any module.
 
     Attributes:
-        trusted (bool): whether they may name classes of any module: true of what was saved by this
-            process, and of what was read with ``trusted=True``.
-        nbytes (int): bytes they take.
+        trusted (bool): True if loading may import classes of any module: for states saved in this
+            process or read with ``trusted=True``.
+        nbytes (int): size in memory, in bytes.
 
     Example:
         >>> from xuance_envs import DummyVecEnv_Gym, EnvStates, Gym_Env
@@ -68,7 +68,7 @@ class EnvStates:
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError("an EnvStates never changes")
+        raise AttributeError(f"cannot set {name!r}: EnvStates is immutable")
 
     def __reduce__(self) -> Any:
         self.check_here("pickle")
@@ -78,11 +78,14 @@ class EnvStates:
         return len(self.envs)
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> EnvStates:
-        """The states of some of the environments: of one, of a slice, or of those listed.
+        """Return the states of one environment, of a slice, or of the listed ones.
+
+        Args:
+            index: an index, a slice or a sequence of indices.
 
         Raises:
-            TypeError: it is none of these, such as a mask.
-            IndexError: there is no such environment.
+            TypeError: the index is something else, such as a boolean mask.
+            IndexError: an index is out of range.
         """
         if isinstance(index, slice):
             envs = self.envs[index]
@@ -97,21 +100,18 @@ class EnvStates:
     def from_groups(
         cls, saved: Sequence[tuple[bytes, bytes, bool]], facts: Mapping[bytes, bytes]
     ) -> EnvStates:
-        """Those that groups of environments have told.
+        """Build states from the results of groups.
 
         Args:
-            saved: of each, its state, the digest of what it was saved from, and whether it is put
-                in by repeating what led to it.
-            facts: by the digests, packed, what these are.
+            saved: for each environment, its state, its digest, and True if replay restores it.
+            facts: for each digest, the packed description of the environment.
         """
-        about = {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()}
-        return cls([SavedEnv(*one) for one in saved], about)
+        descriptions = {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()}
+        return cls([SavedEnv(*one) for one in saved], descriptions)
 
     @classmethod
     def joined(cls, states: Sequence[EnvStates]) -> EnvStates:
-        """Those of several as one, in their order.
-
-        What was kept for all environments of one together is left out.
+        """Concatenate states in order, without shared data; trusted if all of them are.
 
         Args:
             states: at least one.
@@ -130,21 +130,21 @@ class EnvStates:
 
     @property
     def nbytes(self) -> int:
-        """Bytes they take in memory."""
+        """Size in memory, in bytes."""
         return sum(env.nbytes for env in self.envs) + sum(map(len, self.shared.values()))
 
     def __repr__(self) -> str:
         return f"EnvStates({len(self)} environments, {self.nbytes} bytes)"
 
-    # -- what is kept besides -----------------------------------------------------------
+    # -- extra data of wrappers ---------------------------------------------------------
 
     def adding(self, name: str, values: Sequence[Any], shared: Any = None) -> EnvStates:
-        """The same with something more: for wrappers of vector environments, about their own.
+        """Return a copy with a wrapper's own data.
 
         Args:
-            name: a name of the wrapper's own.
-            values: one for each environment, of numbers, strings, arrays and containers of them.
-            shared: something for all of them together.
+            name: name of the data, unique to the wrapper.
+            values: one value for each environment: numbers, strings, arrays or containers of them.
+            shared: a value for all environments together; None to add none.
         """
         envs = [
             replace(env, extras={**env.extras, name: dumps_plain(value)})
@@ -154,80 +154,90 @@ class EnvStates:
         return EnvStates(envs, self.facts, {**self.shared, **more}, self.trusted)
 
     def extra(self, name: str) -> list[Any] | None:
-        """What was added for each environment; None where nothing was.
+        """Return the values that :meth:`adding` added for each environment; None if there are none.
 
         Args:
-            name: what it was added under.
+            name: name of the data.
 
         Raises:
-            FaultError: it names classes that nobody vouches for.
+            FaultError: the states are not trusted and the data names an unsafe class.
         """
         if not all(name in env.extras for env in self.envs):
             return None
         return [loads_plain(env.extras[name], self.trusted) for env in self.envs]
 
     def shared_extra(self, name: str) -> Any:
-        """What was added for all environments together; None where nothing was.
+        """Return the value that :meth:`adding` added for all environments together, or None.
 
         Args:
-            name: what it was added under.
+            name: name of the data.
+
+        Raises:
+            FaultError: the states are not trusted and the data names an unsafe class.
         """
         return loads_plain(self.shared[name], self.trusted) if name in self.shared else None
 
-    # -- as bytes -----------------------------------------------------------------------
+    # -- serialization ------------------------------------------------------------------
 
     def check_here(self, what: str) -> None:
-        """Raises where states are kept elsewhere, as those of environments on a server are.
+        """Raise an error if a state is kept in another process, such as an HTTP server.
 
         Args:
-            what: what they are needed for.
+            what: the operation that needs the states, for the error.
 
         Raises:
-            StateError: one is; says why it stays there.
+            StateError: a state is kept elsewhere; says why.
         """
         for env in self.envs:
             if env.elsewhere:
                 raise StateError(-1, what, env.elsewhere)
 
     def to_bytes(self) -> bytes:
-        """All of it, compressed; see :mod:`xuance_envs.state.file_format`.
+        """Serialize all states, compressed; see :mod:`xuance_envs.state.file_format`.
 
         Raises:
-            StateError: a server keeps it; see :meth:`check_here`.
+            StateError: a server keeps the states; see :meth:`check_here`.
         """
         self.check_here("to_bytes")
         return file_format.write(self.envs, self.facts, self.shared)
 
     @classmethod
     def from_bytes(cls, data: bytes, trusted: bool = False) -> EnvStates:
-        """What :meth:`to_bytes` gave.
+        """Read the bytes that :meth:`to_bytes` returned.
 
         Args:
             data: the bytes.
-            trusted: whether it may name classes of any module, which can do anything when they are
-                read. Otherwise only what is known to hold data and do nothing.
+            trusted: True to allow classes of any module, which can run arbitrary code. By default,
+                only classes that are known to be safe are read.
 
         Raises:
-            StateError: the data is not what :meth:`to_bytes` gave, is cut off, or names something
-                else.
+            StateError: the data is not in this format, is truncated, or names an unsafe class.
         """
         return cls(*file_format.read(data, trusted), trusted)
 
     def save(self, path: str | Path) -> None:
-        """Writes it to a file, whole or not at all.
+        """Write the states to a file atomically.
 
         Args:
-            path: where to; ``.xenvs`` is the usual suffix.
+            path: the file; its usual suffix is ``.xenvs``.
+
+        Raises:
+            StateError: a server keeps the states; see :meth:`check_here`.
+            OSError: the file cannot be written.
         """
         file_format.write_file(Path(path), self.to_bytes())
 
     @classmethod
     def load(cls, path: str | Path, trusted: bool = False) -> EnvStates:
-        """Reads a file that :meth:`save` wrote; see :meth:`from_bytes`.
+        """Read a file that :meth:`save` wrote; see :meth:`from_bytes`.
 
         Args:
             path: the file.
-            trusted: whether it may name classes of any module.
+            trusted: True to allow classes of any module, which can run arbitrary code.
+
+        Raises:
+            OSError: the file cannot be read.
+            StateError: as in :meth:`from_bytes`.
         """
         return cls.from_bytes(Path(path).read_bytes(), trusted)
 
@@ -244,5 +254,5 @@ def _indices(index: int | Sequence[int], count: int) -> list[int]:
         ) from None
     for i in found:
         if not -count <= i < count:
-            raise IndexError(f"expected indices of {count} states, got {i}")
+            raise IndexError(f"expected an index into {count} states, got {i}")
     return found

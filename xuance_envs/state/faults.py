@@ -1,4 +1,4 @@
-"""Why a state cannot be taken or put in: said where the environment's index is not known yet."""
+"""Errors of saving and loading, raised where the environment's index is not known."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import Any
 
 from xuance_envs.errors import StateError, StateMismatchError
 
-__all__ = ["FaultError", "MismatchError", "to_state_error", "type_name"]
-
 _MAX_VALUE_CHARS = 300
 
 
 class FaultError(Exception):
-    """Something in an environment cannot be saved, or a state cannot be read."""
+    """Something cannot be saved, or a state cannot be read."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(where, reason)
@@ -24,12 +22,12 @@ class FaultError(Exception):
 
 
 class MismatchError(FaultError):
-    """A state is of an environment that differs from the one it is to be put into."""
+    """The saved environment differs from the one that the state is loaded into."""
 
     def __init__(self, what: str, saved: Any, here: Any) -> None:
         super().__init__(
             "",
-            f"the state is of an environment with another {what}: "
+            f"the state was saved from an environment that differs in its {what}: "
             f"{_abbreviated(saved)} when it was saved, {_abbreviated(here)} here",
         )
         self.what = what
@@ -38,14 +36,14 @@ class MismatchError(FaultError):
 
 
 def to_state_error(env: int, fault: FaultError, command: str) -> StateError:
-    """What is raised for a fault, once it is known in which environment it was found."""
+    """Convert a fault to the public error for one environment."""
     if isinstance(fault, MismatchError):
         return StateMismatchError(env, command, str(fault), "", fault.what, fault.saved, fault.here)
     return StateError(env, command, str(fault))
 
 
 def type_name(value: Any) -> str:
-    """The type of a value as an error names it."""
+    """Return the name of a value's type for error messages."""
     kind = type(value)
     return (
         kind.__qualname__

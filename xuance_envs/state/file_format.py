@@ -1,14 +1,14 @@
-r"""States as a file: what is in it can be told from its header, and nothing in it is executed.
+r"""File format of saved states: a readable header, and no executed content.
 
 .. code-block:: text
 
     8 bytes   89 58 45 4e 56 53 0d 0a, that is "\x89XENVS\r\n"
-    2 bytes   version of the format, big-endian: 1
+    2 bytes   format version, big-endian: 1
     4 bytes   length of the header
-    16 bytes  checksum of all that follows (blake2b)
-    header    JSON: library versions; what each environment was; for each its kind (snapshot, or
-              replay), and the lengths of its parts; how the rest is compressed, and its length
-    rest      the parts one after the other, compressed (xz)
+    16 bytes  checksum of all following bytes (blake2b)
+    header    JSON: library versions; description of each environment; for each environment its
+              kind (snapshot or replay) and the lengths of its parts; compression and its length
+    rest      the parts in order, compressed (xz)
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import check_safe
 from xuance_envs.state.saved_env import Facts, SavedEnv
 
-__all__ = ["MAGIC", "VERSION", "header_of", "read", "write", "write_file"]
-
 MAGIC = b"\x89XENVS\r\n"
 VERSION = 1
 
@@ -44,13 +42,13 @@ _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 20}]
 
 
 Contents = tuple[Sequence[SavedEnv], Facts, Mapping[str, bytes]]
-"""The states of environments, what these are, and by name what is kept for all together."""
+"""Environment states, their descriptions by digest, and shared data by name."""
 
 
 def write(
     saved: Sequence[SavedEnv], facts: Facts, shared: Mapping[str, bytes], **notes: Any
 ) -> bytes:
-    """States as bytes."""
+    """Serialize states; ``notes`` are added to the header."""
     parts: list[bytes] = []
     envs = []
     for env in saved:
@@ -93,12 +91,12 @@ def write(
 
 
 def header_of(data: bytes) -> dict[str, Any]:
-    """What the header says; the whole file is checked for being whole."""
+    """Return the header of a file after verifying its checksum."""
     return _verify(data)[0]
 
 
 def read(data: bytes, trusted: bool) -> Contents:
-    """The states that were written."""
+    """Read states; untrusted data is checked for unsafe classes."""
     header, packed = _verify(data)
     try:
         raw = _decompress(packed, header["bytes"])
@@ -108,7 +106,7 @@ def read(data: bytes, trusted: bool) -> Contents:
             nonlocal place
             part = raw[place : place + length]
             if type(length) is not int or length < 0 or len(part) != length:
-                raise ValueError("its parts are not as long as the header says")
+                raise ValueError("its parts do not have the lengths in the header")
             place += length
             return part
 
@@ -124,7 +122,7 @@ def read(data: bytes, trusted: bool) -> Contents:
             for digest, fact in header["what"].items()
         }
         if place != len(raw) or any(env.digest not in facts for env in envs):
-            raise ValueError("its parts are not those that the header names")
+            raise ValueError("its parts do not match the header")
     except StateError:
         raise
     except Exception as error:
@@ -137,7 +135,7 @@ def read(data: bytes, trusted: bool) -> Contents:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all, also when the machine stops meanwhile."""
+    """Write a file atomically and durably (synced to disk)."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -153,17 +151,17 @@ def write_file(path: Path, data: bytes) -> None:
 
 def _verify(data: bytes) -> tuple[dict[str, Any], bytes]:
     if len(data) < _START.size or not data.startswith(MAGIC):
-        raise _unreadable(f"it begins with {bytes(data[:8])!r}, not with {MAGIC!r}")
+        raise _unreadable(f"expected data that starts with {MAGIC!r}, got {bytes(data[:8])!r}")
     _, version, length, checksum = _START.unpack_from(data)
     if version != VERSION:
-        raise _unreadable(f"its format has version {version}, and {VERSION} is known here")
+        raise _unreadable(f"expected format version {VERSION}, got {version}")
     rest = data[_START.size :]
     if _checksum(rest) != checksum:
-        raise _unreadable("it is cut off or was changed: its checksum is another one")
+        raise _unreadable("the data is truncated or corrupted: the checksum does not match")
     try:
         header = json.loads(rest[:length])
         if not isinstance(header, dict):
-            raise TypeError("its header is no object")
+            raise TypeError("its header is not a JSON object")
     except Exception as error:
         raise _unreadable(f"{type(error).__name__}: {error}") from None
     return header, rest[length:]
@@ -171,11 +169,11 @@ def _verify(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 def _decompress(packed: bytes, length: Any) -> bytes:
     if type(length) is not int or not 0 <= length <= _MAX_BYTES:
-        raise ValueError(f"a length of {length!r}")
+        raise ValueError(f"expected a length from 0 to {_MAX_BYTES} bytes, got {length!r}")
     reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 26)
     raw = reader.decompress(packed, length + 1)
     if len(raw) != length:
-        raise ValueError("it is not as long as the header says")
+        raise ValueError(f"its uncompressed length differs from the header's {length} bytes")
     return raw
 
 
@@ -192,6 +190,4 @@ def _checksum(data: bytes) -> bytes:
 
 
 def _unreadable(reason: str) -> StateError:
-    return StateError(
-        -1, "load_state", f"expected states as EnvStates.to_bytes gives them: {reason}"
-    )
+    return StateError(-1, "load_state", f"expected the output of EnvStates.to_bytes: {reason}")

@@ -1,4 +1,4 @@
-"""What has to be the same in two environments, so that one can be given the other's state."""
+"""Identity of an environment: what must match before its state is loaded into another one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ import numpy as np
 from xuance_envs.state.faults import MismatchError
 from xuance_envs.state.layers import Layer
 
-__all__ = ["VERSION_BOUND_LIBRARIES", "Fingerprint", "is_space", "subspaces"]
-
 VERSION_BOUND_LIBRARIES = frozenset({"mujoco", "ale_py", "Box2D"})
-"""Libraries of which another version has states of another form."""
+"""Libraries whose states are valid for only one version."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DIGEST = 12
 
 
 class Fingerprint:
-    """What an environment is, in words that can be compared."""
+    """Comparable description of an environment and its library versions."""
 
     def __init__(self, parts: dict[str, Any], versions: dict[str, str]) -> None:
         self.parts = parts
@@ -34,7 +32,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, layers: Sequence[Layer], extra: dict[str, Any]) -> Fingerprint:
-        """That of an environment."""
+        """Describe the environment with these layers."""
         spec = next((s for layer in reversed(layers) if (s := layer.get("spec")) is not None), None)
         parts: dict[str, Any] = {
             "wrappers": [_class_name(layer.obj) for layer in layers],
@@ -54,18 +52,18 @@ class Fingerprint:
         )
 
     def check(self, parts: dict[str, Any], versions: dict[str, str]) -> list[str]:
-        """Compares it with that of a state."""
+        """Compare with a saved description; return warnings about other library versions."""
         for what in {**parts, **self.parts}:
             if parts.get(what) != self.parts.get(what):
                 raise MismatchError(what, parts.get(what), self.parts.get(what))
         warnings = []
         for name in {**versions, **self.versions}:
-            then, now = versions.get(name), self.versions.get(name)
-            if then == now:
+            saved, current = versions.get(name), self.versions.get(name)
+            if saved == current:
                 continue
             if name in VERSION_BOUND_LIBRARIES:
-                raise MismatchError(f"version of {name}", then, now)
-            warnings.append(f"it was saved with {name} {then}, and this is {now}")
+                raise MismatchError(f"version of {name}", saved, current)
+            warnings.append(f"it was saved with {name} {saved}, and this is {current}")
         return warnings
 
 
@@ -84,7 +82,7 @@ def _version(library: str) -> str | None:
 
 
 def is_space(value: Any) -> bool:
-    """Whether something is a space, of Gymnasium or of the older gym."""
+    """Return whether a value is a space of Gymnasium or legacy gym."""
     return _is_space_class(type(value))
 
 
@@ -99,7 +97,7 @@ def _is_space_class(kind: type) -> bool:
 
 
 def subspaces(space: Any) -> Iterator[Any]:
-    """A space and those inside it, each once, in an order of their own."""
+    """Yield a space and its nested spaces, each once, in a fixed order."""
     seen: set[int] = set()
     waiting = [space]
     while waiting:
@@ -117,7 +115,7 @@ def subspaces(space: Any) -> Iterator[Any]:
 
 
 def _space_digest(space: Any) -> str:
-    """A space in words, its bounds exactly."""
+    """Describe a space with a digest of its exact bounds."""
     bounds = hashlib.blake2b(digest_size=_DIGEST)
     for part in subspaces(space):
         for name, value in sorted(vars(part).items()):

@@ -1,8 +1,8 @@
-"""Objects that say for themselves what their state is, or for which somebody else does.
+"""Objects that define their own state, and handlers for classes that do not.
 
-An environment, a wrapper or anything that one of them holds as an attribute may have the methods
-``__env_state__()``, which returns what its state is, and ``__set_env_state__(value)``, which puts
-it in. ``__env_state__ = None`` says that it has none. For classes of others there is
+An environment, a wrapper or an object that one of them holds as an attribute may define
+``__env_state__()``, which returns its state, and ``__set_env_state__(value)``, which restores it.
+``__env_state__ = None`` declares an object stateless. For classes that you cannot change, use
 :func:`register_state`.
 """
 
@@ -12,7 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from xuance_envs._deprecated import deprecated_aliases
+
 __all__ = ["NATIVE", "Handler", "handler_of", "merge_registered", "register_state", "registered"]
+
+__getattr__ = deprecated_aliases(__name__, take_registered="merge_registered")
 
 Save = Callable[[Any], Any]
 Load = Callable[[Any, Any], None]
@@ -20,19 +24,19 @@ Load = Callable[[Any, Any], None]
 
 @dataclass(frozen=True)
 class Handler:
-    """How the state of one kind of object is taken and put in.
+    """Functions that save and restore the state of one kind of object.
 
-    What each function is given first is the object, and last, where it is said, its owner: the
-    layer that has it as an attribute, or itself if it is a layer.
+    Each function takes the object first. The owner, where mentioned, is its last argument: the
+    layer that holds the object as an attribute, or the object itself if it is a layer.
 
     Args:
-        save: returns the state; is given the owner.
-        load: puts a state into another object; is given the state and the owner.
-        check: raises unless a state can be put in; nothing is changed by that.
-        describe: the library it is of, and what has to be the same in both objects; is given the
-            owner.
-        fork: gives it another random stream, derived from its own.
-        replays: whether a state is put in by repeating what led to it.
+        save: returns the state; takes the owner.
+        load: restores a state in another object; takes the state and the owner.
+        check: raises an error unless a state can be loaded; changes nothing.
+        describe: returns the object's library and the facts that must match in both objects; takes
+            the owner.
+        fork: gives the object a new random stream, derived from its own.
+        replays: True if a state is restored by repeating the actions that led to it.
     """
 
     save: Callable[[Any, Any], Any]
@@ -44,7 +48,12 @@ class Handler:
 
     @classmethod
     def of(cls, save: Save, load: Load) -> Handler:
-        """One of functions that know nothing of owners."""
+        """Wrap functions that do not take the owner.
+
+        Args:
+            save: returns the state of an object.
+            load: restores a state in an object.
+        """
         return cls(lambda obj, _: save(obj), lambda obj, value, _: load(obj, value))
 
 
@@ -54,29 +63,29 @@ _PROTOCOL_HANDLER = Handler.of(
 )
 
 NATIVE: dict[str, Handler] = {}
-"""Handlers of objects of native libraries, by the full name of their class."""
+"""Handlers for classes of native libraries, by qualified class name."""
 
 _registered: dict[type, tuple[Save, Load]] = {}
 _handler_cache: dict[type, Handler | None] = {}
 
 
 def register_state(cls: type, save: Save, load: Load) -> None:
-    """Says how the state of a class is taken, and put into another object of it.
+    """Register functions that save and restore the state of a class.
 
-    It is for environments, wrappers and what these hold as attributes, where their class cannot be
-    given ``__env_state__`` and ``__set_env_state__``. It holds for classes derived from it, too,
-    and from then on also in worker processes.
+    Use it for environments, wrappers and objects in their attributes whose class cannot define
+    ``__env_state__`` and ``__set_env_state__``. It also applies to subclasses, and in all worker
+    processes from then on.
 
     Args:
         cls: the class.
-        save: is given an object of it; returns its state, as data that can be pickled. What the
-            object holds besides is not looked at.
-        load: is given an object that was made as the other was, and what ``save`` returned.
+        save: takes an object; returns its state as picklable data. Nothing else of the object is
+            saved.
+        load: takes an object that was created in the same way, and what ``save`` returned.
 
     Example:
         >>> import numpy as np
         >>> from xuance_envs import register_state
-        >>> class Pump:  # of a library that keeps its state from Python
+        >>> class Pump:  # its handle cannot be pickled
         ...     def __init__(self):
         ...         self.handle, self.pressure = lambda: None, 1.0
         >>> register_state(
@@ -90,18 +99,26 @@ def register_state(cls: type, save: Save, load: Load) -> None:
 
 
 def registered() -> dict[type, tuple[Save, Load]]:
-    """All that have been registered."""
+    """Return all registered functions, by class."""
     return _registered
 
 
 def merge_registered(others: dict[type, tuple[Save, Load]]) -> None:
-    """Registers what was registered in another process."""
+    """Add the registrations of another process.
+
+    Args:
+        others: its save and load functions, by class.
+    """
     _registered.update(others)
     _handler_cache.clear()
 
 
 def handler_of(kind: type) -> Handler | None:
-    """The handler of a class, if it has one."""
+    """Return the handler of a class, or None.
+
+    Args:
+        kind: the class.
+    """
     try:
         return _handler_cache[kind]
     except KeyError:

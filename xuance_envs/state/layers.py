@@ -1,6 +1,6 @@
-"""The layers of an environment, and what each of them holds.
+"""Layers of an environment and their attributes.
 
-A layer is the environment itself, what it wraps, and any other environment among its attributes.
+A layer is the environment itself, an environment that it wraps, or one among its attributes.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from collections.abc import Iterator, Mapping
 from itertools import islice, starmap
 from typing import Any
 
-__all__ = ["WRAPPED_ENV_ATTRIBUTES", "Layer", "layers_of"]
-
 WRAPPED_ENV_ATTRIBUTES = ("env", "legacy_env")
-"""Where wrappers have what they wrap."""
+"""Attributes in which wrappers hold the wrapped environment."""
 
 
 class Layer:
-    """One layer: its attributes, wherever its class keeps them."""
+    """Attributes of one layer, in its ``__dict__`` and slots."""
 
     __slots__ = ("attributes", "obj", "slots")
 
@@ -28,11 +26,10 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """Its class, as errors name it."""
+        """Class name for error messages."""
         return type(self.obj).__qualname__
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Its attributes and their values."""
         yield from self.attributes.items()
         for name in self.slots:
             try:
@@ -41,22 +38,22 @@ class Layer:
                 continue
 
     def get(self, name: str) -> Any:
-        """The value of an attribute of its own, None without one."""
+        """Return the value of an instance attribute, or None."""
         return dict(self.items()).get(name) if self.slots else self.attributes.get(name)
 
     def replace(
         self, values: Mapping[str, Any], kept: Mapping[str, Any], others: str | None
     ) -> None:
-        """Gives it these attributes, and leaves it no others but those that are kept."""
-        mine = self.attributes
+        """Set attributes, and delete all but these, ``kept`` and the names in ``others``."""
+        own = self.attributes
         if not self.slots:
-            before = len(mine)
-            mine.update(values)
-            if others is None and before == len(mine) == len(kept) + len(values):
-                return  # they are what it had
+            before = len(own)
+            own.update(values)
+            if others is None and before == len(own) == len(kept) + len(values):
+                return  # the same names as before
         stays = {*kept, *values, *(others or "").split()}
-        for name in [name for name in mine if name not in stays]:
-            del mine[name]
+        for name in [name for name in own if name not in stays]:
+            del own[name]
         for name in self.slots:
             if name not in stays and hasattr(self.obj, name):
                 object.__delattr__(self.obj, name)
@@ -64,11 +61,11 @@ class Layer:
             if name in self.slots:
                 object.__setattr__(self.obj, name, value)
             else:
-                mine[name] = value
+                own[name] = value
 
 
 def layers_of(env: Any) -> list[Layer]:
-    """The environment, what it wraps outermost first, then other environments that they hold."""
+    """Return the environment, then those it wraps, outermost first, then those in attributes."""
     layers: list[Layer] = []
     seen: set[int] = set()
 
@@ -112,12 +109,9 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 
 def _restore_inline_values(attributes: dict[str, Any]) -> None:
-    """Keeps an object quick whose attributes have been asked for as a dict.
-
-    Up to Python 3.12 that dict shares its keys with those of its class, and of such the interpreter
-    does not remember where an attribute is: steps of cheap environments took 5 to 18 % longer. One
-    that an item was popped from has keys of its own. The item is put back within the same call into
-    C, so that no interrupt comes in between.
-    """
+    """Keep attribute access fast after ``__dict__`` was read."""
+    # Up to Python 3.12 a materialized dict shares its class's keys, and the interpreter does not
+    # cache lookups in it: steps of cheap environments took 5 to 18 % longer. Popping an item gives
+    # the dict its own keys. One call into C pops and restores it, so no interrupt comes between.
     if attributes:
         list(starmap(attributes.__setitem__, islice(iter(attributes.popitem, None), 1)))

@@ -1,8 +1,8 @@
-"""MuJoCo's simulations.
+"""Checkpoint support for MuJoCo simulations.
 
-What ``mj_getState`` gives does not tell all: rewards and observations read positions that lag
-behind it by a substep. So the state is set, ``mj_forward`` computes what follows from it, and then
-everything derived is made what it was: the one buffer that all of MjData's arrays lie in.
+``mj_getState`` is incomplete: rewards and observations read positions that lag one substep behind
+it. A restore sets the state, calls ``mj_forward`` to compute derived values, and then overwrites
+the one buffer that holds all arrays of MjData.
 """
 
 from __future__ import annotations
@@ -18,23 +18,21 @@ import numpy as np
 from xuance_envs.state.faults import FaultError, MismatchError
 from xuance_envs.state.handlers import NATIVE, Handler
 
-__all__: list[str] = []
-
 _STRUCTURE = ("body_parentid", "jnt_type", "geom_type", "dof_bodyid", "actuator_trnid")
 _PARAMETERS = ("body_mass", "geom_friction", "geom_size", "dof_damping", "actuator_gainprm")
-"""What environments change of a model to make tasks of it."""
+"""Model parameters that environments change to vary their tasks."""
 
 _Value = tuple[bytes, bytes, bytes]
 
 
 class _Simulation:
-    """What is needed of one simulation each time, looked up once."""
+    """Cached lookups for one simulation."""
 
     def __init__(self, data: Any) -> None:
         self.library = importlib.import_module("mujoco")
         self.model = data.model
-        self.what = self.library.mjtState.mjSTATE_INTEGRATION
-        self.size: int = self.library.mj_stateSize(self.model, self.what)
+        self.spec = self.library.mjtState.mjSTATE_INTEGRATION
+        self.size: int = self.library.mj_stateSize(self.model, self.spec)
         self.buffer: int = data.qpos.__array_interface__["data"][0]
         self.length: int = data.nbuffer
         self._parameters = [self.model.opt.gravity] + [
@@ -45,11 +43,13 @@ class _Simulation:
             address = array.__array_interface__["data"][0]
             if array.size and not self.buffer <= address < self.buffer + self.length:
                 raise FaultError(
-                    "", "this version of mujoco lays MjData out in a way that is not known here"
+                    "",
+                    "cannot save MjData: the installed version of mujoco uses an unknown memory "
+                    "layout",
                 )
 
     def parameters(self) -> bytes:
-        """A number that tells whether a model's parameters are the same."""
+        """Return a digest of the model's parameters."""
         digest = hashlib.blake2b(repr(self.model.opt.timestep).encode(), digest_size=8)
         for array in self._parameters:
             digest.update(array)
@@ -67,29 +67,29 @@ def _simulation(data: Any) -> _Simulation:
 
 
 def _save(data: Any, _: Any) -> _Value:
-    its = _simulation(data)
-    state = np.empty(its.size)
-    its.library.mj_getState(its.model, data, state, its.what)
-    return state.tobytes(), ctypes.string_at(its.buffer, its.length), its.parameters()
+    sim = _simulation(data)
+    state = np.empty(sim.size)
+    sim.library.mj_getState(sim.model, data, state, sim.spec)
+    return state.tobytes(), ctypes.string_at(sim.buffer, sim.length), sim.parameters()
 
 
 def _check(data: Any, value: _Value) -> None:
-    its = _simulation(data)
+    sim = _simulation(data)
     state, buffer, parameters = value
-    if len(state) != 8 * its.size or len(buffer) != its.length:
-        raise MismatchError("model", f"{len(buffer)} bytes of data", f"{its.length} bytes of data")
-    if parameters != (here := its.parameters()):
+    if len(state) != 8 * sim.size or len(buffer) != sim.length:
+        raise MismatchError("model", f"{len(buffer)} bytes of data", f"{sim.length} bytes of data")
+    if parameters != (here := sim.parameters()):
         raise MismatchError(
-            "model", f"masses, sizes and the like with digest {parameters.hex()}", here.hex()
+            "model", f"masses and other parameters with digest {parameters.hex()}", here.hex()
         )
 
 
 def _load(data: Any, value: _Value, _: Any) -> None:
-    its = _simulation(data)
+    sim = _simulation(data)
     state, buffer, _ = value
-    its.library.mj_setState(its.model, data, np.frombuffer(state), its.what)
-    its.library.mj_forward(its.model, data)
-    ctypes.memmove(its.buffer, buffer, its.length)
+    sim.library.mj_setState(sim.model, data, np.frombuffer(state), sim.spec)
+    sim.library.mj_forward(sim.model, data)
+    ctypes.memmove(sim.buffer, buffer, sim.length)
 
 
 def _describe_model(model: Any, _: Any) -> tuple[str, dict[str, Any]]:

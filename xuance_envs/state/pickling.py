@@ -1,4 +1,4 @@
-"""An environment's attributes as bytes, and back."""
+"""Serialization of an environment's attributes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from xuance_envs.state.state_plan import (
     is_not_state,
     qualified_name,
 )
-
-__all__ = ["StatePickler", "StateUnpickler", "check_safe", "dumps_plain", "loads_plain"]
 
 _PROTOCOL = 5
 
@@ -63,7 +61,7 @@ _SAFE_CLASSES = frozenset(
         ("ale_py._ale_py", "Action"),
     }
 )
-"""What may be named by a state that nobody vouches for: it holds data and does nothing."""
+"""Classes that an untrusted state may name: they only hold data."""
 
 _REBUILD = "xuance_envs.state.rebuild"
 _PLAIN_FUNCTIONS = {
@@ -91,12 +89,11 @@ _FUNCTIONS = frozenset(
     id(getattr(rebuild, name)) for name in (*_PLAIN_FUNCTIONS, *_TARGET_FUNCTIONS)
 )
 _REDUCERS = rebuild.REDUCERS
-_NEW_OBJECT: Any = object().__reduce_ex__(2)[0]
-"""What makes an object of a class, by the name under which pickles know it."""
+_NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
 
 
 class StatePickler(pickle.Pickler):
-    """Writes what an environment holds; what is no state is written as where it is."""
+    """Pickler that writes paths instead of objects that are not state."""
 
     def __init__(self, file: Any, plan: StatePlan) -> None:
         super().__init__(file, _PROTOCOL)
@@ -132,35 +129,37 @@ class StatePickler(pickle.Pickler):
         if is_space(obj):
             return NotImplemented
         if is_native(kind):
-            raise FaultError("", f"a {type_name(obj)} cannot be saved: its library keeps its state")
+            raise FaultError(
+                "", f"a {type_name(obj)} cannot be saved: its library hides its state from Python"
+            )
         if is_not_state(kind) and (path := self._plan.path_of(obj)) is not None:
             return rebuild.there, (path,)
         return _reduce_complete(obj)
 
 
 def _reduce_complete(obj: Any) -> Any:
-    """How an object is written whose class leaves something out of its pickles."""
+    """Return a complete reduction of an object whose class pickles it incompletely."""
     kind = type(obj)
     if isinstance(obj, random.Random):
         state = random.Random.getstate(obj), vars(obj)
         return _NEW_OBJECT, (kind,), state, None, None, rebuild.with_random
     if isinstance(obj, np.random.Generator):
-        raise FaultError("", "NumPy's pickles forget of which class it is")
+        raise FaultError("", "NumPy's pickles do not record subclasses of Generator")
     pickles = getattr(kind, "__getstate__", None)
-    if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # which make another one
+    if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # calls __init__ instead
         return _NEW_OBJECT, (kind,), vars(obj), None, None, rebuild.with_attributes
     return NotImplemented
 
 
 def _uses_foreign_memory(array: Any) -> bool:
-    """Whether an array is on memory of another library, where it is to stay."""
+    """Return whether an array lies in another library's memory, where it must stay."""
     while type(array) is np.ndarray:
         array = array.base
     return array is not None and not isinstance(array, (bytes, bytearray))
 
 
 class StateUnpickler(pickle.Unpickler):
-    """Reads what an environment held, for another one."""
+    """Unpickler that reads a state for one environment."""
 
     def __init__(
         self,
@@ -178,13 +177,13 @@ class StateUnpickler(pickle.Unpickler):
                 **_PLAIN_FUNCTIONS,
                 **{n: _then_fork(_PLAIN_FUNCTIONS[n], spawn) for n in spawned},
             }
-        # Of another class, because what is found is kept by this object, which has the state: it
-        # is gone as soon as that is read, unless it keeps itself.
+        # A separate object: bound methods of the unpickler itself would form a reference cycle that
+        # keeps the state's bytes in memory.
         self._target = _InspectionTarget(trusted) if plan is None else _Target(plan, trusted)
 
     @property
     def foreign_arrays(self) -> Sequence[tuple[Any, bytes]]:
-        """Arrays on memory that is not NumPy's, and what is to be in them."""
+        """Arrays in another library's memory, with their new content."""
         return self._target.foreign_arrays
 
     @override
@@ -200,26 +199,24 @@ class StateUnpickler(pickle.Unpickler):
 
 
 class _Target:
-    """What a state finds in the environment that it is for."""
+    """Functions that resolve a state's references in the target environment."""
 
     method = staticmethod(getattr)
 
-    # These change what has just been made, and nothing else, where the state can be trusted.
-
     def with_attributes(self, made: Any, attributes: dict[str, Any]) -> None:
-        """Gives an object that was just made its attributes."""
+        """Set the attributes of a new object; trusted states only."""
         if not self._trusted:
             raise _unsafe_class_error(type(made).__module__, type(made).__qualname__)
         vars(made).update(attributes)
 
     def with_random(self, made: Any, state: tuple[Any, dict[str, Any]]) -> None:
-        """Gives a generator of a class derived from Python's its state and its attributes."""
+        """Set the state and attributes of a new object derived from ``random.Random``."""
         drawn, attributes = state
         self.with_attributes(made, attributes)
         random.Random.setstate(made, drawn)
 
     def function(self, path: tuple[Any, ...], name: str) -> Any:
-        """What the environment has at a place, if that is the function of this name."""
+        """Return the environment's function at a path if it has the expected name."""
         found = self.there(path)
         if qualified_name(found) != name:
             where = ".".join(map(str, path[1:]))
@@ -236,13 +233,13 @@ class _Target:
         self._classes: dict[tuple[str, str], type] | None = None
 
     def native(self, path: tuple[Any, ...], content: bytes) -> Any:
-        """An array on memory that is not NumPy's."""
+        """Return an array in another library's memory and store its new content."""
         array = self.there(path)
         self.foreign_arrays.append((array, content))
         return array
 
     def class_named(self, module: str, name: str) -> Any:
-        """A class: the environment's own of that name, or else that of the module."""
+        """Return a class, preferring the one that the environment uses."""
         if not self._trusted and (module, name) not in _SAFE_CLASSES:
             raise _unsafe_class_error(module, name)
         if self._classes is None:
@@ -253,7 +250,7 @@ class _Target:
 
 
 class _InspectionTarget:
-    """Stands for an environment where a state is only looked at."""
+    """Stand-in for the target environment while a state is only inspected."""
 
     foreign_arrays: tuple[Any, ...] = ()
 
@@ -263,7 +260,7 @@ class _InspectionTarget:
         self.with_attributes = self.with_random = _placeholder
 
     def class_named(self, module: str, name: str) -> Any:
-        """A class, if it is harmless."""
+        """Return a class if it is safe."""
         if not self._trusted and (module, name) not in _SAFE_CLASSES:
             raise _unsafe_class_error(module, name)
         return _PLACEHOLDER if self._trusted else _class_of(module, name)
@@ -274,28 +271,27 @@ def _class_of(module: str, name: str) -> Any:
 
 
 def check_safe(data: bytes) -> None:
-    """Reads a state that nobody vouches for, without an environment."""
+    """Raise a fault if an untrusted state names an unsafe class or cannot be read."""
     try:
         StateUnpickler(data, None, trusted=False).load()
     except FaultError:
         raise
     except Exception as error:
         raise FaultError(
-            "", f"expected the state of an environment, but cannot read it: {error}"
+            "", f"cannot read the state of an environment: {type_name(error)}: {error}"
         ) from error
 
 
 class _NoPlan:
-    """That of no environment."""
+    """Plan for data that belongs to no environment."""
 
-    known: dict[int, Any] = {}  # noqa: RUF012  # never written to
+    known: dict[int, Any] = {}  # noqa: RUF012  # read-only
     layers: tuple[Any, ...] = ()
 
     def path_of(self, obj: Any) -> None:
-        """Nothing has a place."""
+        pass
 
     def resolve(self, path: Any) -> Any:
-        """Nothing is there."""
         raise LookupError(path)
 
 
@@ -303,14 +299,14 @@ _NO_PLAN: Any = _NoPlan()
 
 
 def dumps_plain(value: Any) -> bytes:
-    """Writes something that belongs to no environment."""
+    """Serialize data that belongs to no environment."""
     file = io.BytesIO()
     StatePickler(file, _NO_PLAN).dump(value)
     return file.getvalue()
 
 
 def loads_plain(data: bytes, trusted: bool) -> Any:
-    """Reads what :func:`dumps_plain` wrote."""
+    """Read the result of :func:`dumps_plain`."""
     if not trusted:
         check_safe(data)
     try:
@@ -318,11 +314,11 @@ def loads_plain(data: bytes, trusted: bool) -> Any:
     except FaultError:
         raise
     except Exception as error:
-        raise FaultError("", f"cannot read what was saved: {error}") from error
+        raise FaultError("", f"cannot read saved data: {type_name(error)}: {error}") from error
 
 
 class _Placeholder:
-    """Stands for what an environment has, where there is none; nothing can be done with it."""
+    """Inert stand-in for a part of the target environment."""
 
     __slots__ = ()
 
@@ -340,8 +336,8 @@ def _placeholder(*_: Any) -> _Placeholder:
 def _unsafe_class_error(module: str, name: str) -> FaultError:
     return FaultError(
         "",
-        f"the state has an object of {module}.{name}, which is not among those known to be "
-        "harmless: load it with trusted=True if you know where it comes from",
+        f"the state contains a {module}.{name}, which is not on the list of safe classes: load it "
+        "with trusted=True if you trust its source",
     )
 
 
@@ -350,7 +346,7 @@ def _then_fork(make: Callable[..., Any], spawn: Callable[[Any], Any]) -> Callabl
 
 
 def _classes_of(plan: StatePlan) -> Iterator[type]:
-    """The classes of what an environment holds, and those its methods can name."""
+    """Yield the classes of an environment's values, and those visible to its methods."""
     for layer in plan.layers:
         for kind in type(layer.obj).__mro__:
             yield kind

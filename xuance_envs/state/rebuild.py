@@ -1,7 +1,7 @@
-"""What a state is rebuilt from: the few functions that its bytes name.
+"""Functions that the bytes of a state may call.
 
-Everything an environment holds is written as plain data and calls of these. So reading a state
-needs to trust nothing but them, and a few types that do nothing but hold data.
+A state consists of plain data and calls of these functions, so reading it requires trust in
+nothing else. States name them: they cannot be renamed.
 """
 
 from __future__ import annotations
@@ -16,64 +16,46 @@ from numpy.typing import NDArray
 
 from xuance_envs._override import override
 
-__all__ = [
-    "REDUCERS",
-    "array",
-    "bit_generator",
-    "class_named",
-    "function",
-    "generator",
-    "method",
-    "native",
-    "python_random",
-    "random_state",
-    "scalar",
-    "there",
-    "view",
-    "with_attributes",
-    "with_random",
-]
-
-_NEEDS_TARGET = "only of use where a state is put into an environment"
+_NEEDS_TARGET = "works only while a state is loaded into an environment"
 
 
 def there(path: tuple[Any, ...]) -> Any:
-    """What the environment that is loaded into has at this place."""
+    """Return the target environment's object at a path."""
     raise TypeError(_NEEDS_TARGET)
 
 
 def function(path: tuple[Any, ...], name: str) -> Any:
-    """The same, where it is a function of this name."""
+    """Return the target environment's function at a path, if it has this name."""
     raise TypeError(_NEEDS_TARGET)
 
 
 def with_attributes(made: Any, attributes: dict[str, Any]) -> None:
-    """Gives an object that was just made its attributes."""
+    """Set the attributes of a new object."""
     raise TypeError(_NEEDS_TARGET)
 
 
 def with_random(made: Any, state: tuple[Any, dict[str, Any]]) -> None:
-    """Gives a generator of a class derived from Python's its state and its attributes."""
+    """Set the state and attributes of a new object derived from ``random.Random``."""
     raise TypeError(_NEEDS_TARGET)
 
 
 def native(path: tuple[Any, ...], content: Any) -> Any:
-    """An array on memory that is not NumPy's: what is there, with this content."""
+    """Return the target environment's array at a path, to be filled with this content."""
     raise TypeError(_NEEDS_TARGET)
 
 
 def class_named(module: str, name: str) -> Any:
-    """A class of the environment that is loaded into, or of a module."""
+    """Return a class of the target environment or of a module."""
     raise TypeError(_NEEDS_TARGET)
 
 
 def method(owner: Any, name: str) -> Any:
-    """A bound method."""
+    """Return a bound method."""
     raise TypeError(_NEEDS_TARGET)
 
 
 def array(data: bytes, dtype: str, shape: tuple[int, ...], form: int) -> NDArray[Any]:
-    """An array of its own memory."""
+    """Return a new array; ``form`` is 1 for Fortran order, plus 2 for read-only."""
     order: Any = "F" if form & 1 else "C"
     made = np.frombuffer(data, dtype)
     if made.shape != shape:
@@ -87,12 +69,12 @@ def array(data: bytes, dtype: str, shape: tuple[int, ...], form: int) -> NDArray
 def view(
     base: NDArray[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str
 ) -> NDArray[Any]:
-    """An array on the memory of another one."""
+    """Return a view into another array's memory."""
     return np.ndarray(shape, dtype, base, offset, strides)
 
 
 def scalar(data: bytes, dtype: str) -> Any:
-    """A number of NumPy's."""
+    """Return a NumPy scalar."""
     return np.frombuffer(data, dtype)[0]
 
 
@@ -100,9 +82,9 @@ _BIT_GENERATORS = {"MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"}
 
 
 def bit_generator(kind: str, state: dict[str, Any], seed: tuple[Any, ...] | None) -> Any:
-    """A source of random bits in a state."""
+    """Return a bit generator in a given state."""
     if kind not in _BIT_GENERATORS:
-        raise ValueError(f"no random generator of NumPy's: {kind!r}")
+        raise ValueError(f"expected a bit generator of NumPy, got {kind!r}")
     made = getattr(np.random, kind)(_UNSEEDED)
     if seed is None:
         made.state = state
@@ -112,9 +94,9 @@ def bit_generator(kind: str, state: dict[str, Any], seed: tuple[Any, ...] | None
 
 
 class _LazySeedSequence(ISpawnableSeedSequence):
-    """A :class:`numpy.random.SeedSequence` that is made when somebody asks for it.
+    """Lazily built :class:`numpy.random.SeedSequence`.
 
-    Only spawning does, and it takes as long as all else of a generator.
+    Only spawning needs it, and building it takes as long as the rest of a generator.
     """
 
     def __init__(self, seed_parameters: tuple[Any, ...]) -> None:
@@ -122,14 +104,13 @@ class _LazySeedSequence(ISpawnableSeedSequence):
 
     @cached_property
     def made(self) -> np.random.SeedSequence:
-        """It."""
         entropy, key, pool, spawned = self._seed_parameters
         return np.random.SeedSequence(
             entropy, spawn_key=key, pool_size=pool, n_children_spawned=spawned
         )
 
     def seed_parameters(self) -> tuple[Any, ...]:
-        """What it is made of, as it is now."""
+        """Return the current parameters of the seed sequence."""
         return _seed_parameters(self.made) if "made" in vars(self) else self._seed_parameters
 
     @override
@@ -155,7 +136,7 @@ def _seed_parameters(seed: np.random.SeedSequence) -> tuple[Any, ...]:
 
 
 class _ZeroSeedSequence(ISeedSequence):
-    """Seeds what is given its state next."""
+    """Cheap seed for a bit generator whose state is set next."""
 
     @override
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
@@ -164,7 +145,7 @@ class _ZeroSeedSequence(ISeedSequence):
 
 @cache
 def _zeros(count: int, dtype: Any) -> NDArray[Any]:
-    """So many of them, which are only read."""
+    """Return zeros, cached; read-only by convention."""
     return np.zeros(count, dtype)
 
 
@@ -172,25 +153,25 @@ _UNSEEDED = _ZeroSeedSequence()
 
 
 def generator(bits: Any) -> np.random.Generator:
-    """A generator that draws from a source of bits."""
+    """Return a generator with this bit generator."""
     return np.random.Generator(bits)
 
 
 def random_state(state: dict[str, Any]) -> Any:
-    """A generator of NumPy's older kind."""
+    """Return a legacy NumPy generator."""
     made = np.random.RandomState(0)
     made.set_state(state)
     return made
 
 
 def python_random(state: tuple[Any, ...]) -> Any:
-    """A generator of Python's."""
+    """Return a generator of Python's ``random``."""
     made = random.Random()
     made.setstate(state)
     return made
 
 
-# -- how each is written -----------------------------------------------------------------
+# -- reducers ----------------------------------------------------------------------------
 
 
 def _reduce_array(value: NDArray[Any]) -> Any:
@@ -242,4 +223,4 @@ REDUCERS: dict[type, Any] = {
     **{getattr(np.random, name): _reduce_bit_generator for name in _BIT_GENERATORS},
     **dict.fromkeys(_SCALARS, _reduce_scalar),
 }
-"""By exact type, what tells how a value is rebuilt."""
+"""Reduce functions by exact type."""

@@ -1,4 +1,4 @@
-"""What has to be taken note of from an environment's beginning, so that it can be saved later."""
+"""Recorders that must run from an environment's creation so that it can be saved later."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["record"]
-
 
 def record(env: Any) -> None:
-    """Has an environment take note of it, if it is of a kind that needs that.
-
-    Nothing happens unless one of two libraries has been loaded: ale-py, whose emulator does not
-    tell which action it may repeat, and Box2D, whose worlds do not tell anything.
-    """
+    """Attach a recorder to an environment of ale-py or Box2D."""
     recorders: list[tuple[str, Callable[[Any], Any]]] = []
     if "ale_py" in sys.modules:
         from xuance_envs.state import ale

@@ -1,4 +1,4 @@
-"""One environment's state, as it is kept and written."""
+"""Saved state of one environment."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-__all__ = ["Facts", "SavedEnv"]
-
 Facts = Mapping[bytes, tuple[dict[str, Any], dict[str, str]]]
-"""By its digest, what an environment is, and the versions of its libraries."""
+"""By digest, the description of an environment and the versions of its libraries."""
 
 
 @dataclass(frozen=True)
 class SavedEnv:
-    """One environment's state."""
-
     elsewhere: ClassVar[str] = ""
 
     env: bytes
@@ -25,5 +21,4 @@ class SavedEnv:
 
     @property
     def nbytes(self) -> int:
-        """Bytes it takes."""
         return len(self.env) + sum(map(len, self.extras.values()))

@@ -1,4 +1,4 @@
-"""What of one environment is state and what is not: found out once, and looked after."""
+"""Selection of the attributes of an environment that are state."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
 from xuance_envs.state.handlers import Handler, handler_of
 from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, layers_of
 
-__all__ = ["FUNCTION_KEY", "Path", "StatePlan", "is_not_state", "qualified_name"]
-
 Path = tuple[Any, ...]
-"""Where something is: the number of a layer, the name of an attribute, and keys into containers."""
+"""Location of an object: layer number, attribute name, keys into containers."""
 
 _EXCLUDED_NAMES = frozenset({"spec", "_cached_spec", REQUESTED_ATTRIBUTE})
 _EXCLUDED_TYPES = (
@@ -40,18 +38,18 @@ _EXCLUDED_MODULES = (
     "gymnasium.envs.mujoco.mujoco_rendering",
 )
 FUNCTION_KEY = "function"
-"""Begins what says which function an attribute is, and by itself that it is said at all."""
+"""Prefix of the keys that record a function attribute; alone, it marks states that record them."""
 
 _NATIVE_MODULES = frozenset({"mujoco", "ale_py", "Box2D"})
 _STATELESS_LIBRARIES = frozenset(
     {"gymnasium", "gym", "xuance_envs", "builtins", "abc", "typing", "collections", "ale_py"}
 )
-"""Libraries whose classes hold nothing that environments change."""
+"""Libraries whose class attributes environments do not change."""
 
 
 @functools.cache
 def is_not_state(kind: Any) -> bool:
-    """Whether values of a type are no state: each environment keeps its own."""
+    """Return whether values of a type stay with their environment."""
     module = kind.__module__
     if issubclass(kind, threading.local):
         return False
@@ -61,7 +59,7 @@ def is_not_state(kind: Any) -> bool:
 
 
 def qualified_name(value: Any) -> str | None:
-    """The full name of a function or a class, by which it is told from others."""
+    """Return the full name of a function or class, None for other values."""
     if isinstance(value, functools.partial):
         return qualified_name(value.func)
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
@@ -71,12 +69,12 @@ def qualified_name(value: Any) -> str | None:
 
 @functools.cache
 def is_native(kind: Any) -> bool:
-    """Whether values of a type are of a library that keeps its state from Python."""
+    """Return whether a type belongs to a library that hides its state from Python."""
     return kind.__module__.partition(".")[0] in _NATIVE_MODULES and kind.__name__ != "Action"
 
 
 class StatePlan:
-    """What is done for one environment whenever it is saved or loaded."""
+    """Plan for saving and loading one environment."""
 
     def __init__(self, env: Any) -> None:
         self.layers = layers_of(env)
@@ -96,7 +94,7 @@ class StatePlan:
                 self.self_saving_layers.add(k)
             excluded: dict[str, Any] = {}
             for name, value in layer.items():
-                if len(self.known.get(id(value), ())) == 1:  # another layer
+                if len(self.known.get(id(value), ())) == 1:  # a layer
                     if name in WRAPPED_ENV_ATTRIBUTES:
                         excluded[name] = value
                 elif self._is_excluded(k, layer, name, value, seen):
@@ -122,7 +120,7 @@ class StatePlan:
         self.fingerprint = Fingerprint.of(self.layers, extra)
 
     def _is_excluded(self, k: int, layer: Layer, name: str, value: Any, seen: set[int]) -> bool:
-        """Whether an attribute is none of its layer's state; takes note of what it is instead."""
+        """Return whether an attribute is not state, and register its space, handler or function."""
         if name in _EXCLUDED_NAMES:
             return True
         kind: Any = type(value)
@@ -142,30 +140,31 @@ class StatePlan:
         if is_not_state(kind):
             function = qualified_name(value)
             if function is not None:
-                what = f"{FUNCTION_KEY}: {layer.name}.{name}"
-                self._function_digests[what] = zlib.crc32(function.encode()), function
+                key = f"{FUNCTION_KEY}: {layer.name}.{name}"
+                self._function_digests[key] = zlib.crc32(function.encode()), function
             if isinstance(value, (types.FunctionType, functools.partial)):
                 self._functions.append((f"{layer.name}.{name}", value))
             return True
         if is_native(kind) and k not in self.self_saving_layers:
             raise FaultError(
                 f"{layer.name}.{name}",
-                f"a {type_name(value)} cannot be saved: its library keeps its state from Python. "
-                f"Give {layer.name} __env_state__ and __set_env_state__, or use register_state",
+                f"a {type_name(value)} cannot be saved: its library hides its state from Python. "
+                f"Define __env_state__ and __set_env_state__ in {layer.name}, or use "
+                "register_state",
             )
         return False
 
     def owner(self, path: Path) -> Any:
-        """The layer that something is in, or that it is."""
+        """Return the layer that a path starts from."""
         return self.layers[path[0]].obj
 
     @property
     def replays(self) -> bool:
-        """Whether a state of it is put in by repeating what led to it."""
+        """True if the state is restored by replay."""
         return any(handler.replays for handler, _, _ in self.handled)
 
     def is_current(self) -> bool:
-        """Whether what it knows of the environment still holds."""
+        """Return whether all excluded attributes are still the same objects."""
         for attributes, name, value in self._excluded_in_dicts:
             if attributes.get(name) is not value:
                 return False
@@ -177,7 +176,7 @@ class StatePlan:
         return True
 
     def resolve(self, path: Path) -> Any:
-        """What is at a place."""
+        """Return the object at a path."""
         layer = self.layers[path[0]]
         if len(path) == 1:
             return layer.obj
@@ -188,7 +187,7 @@ class StatePlan:
         return value
 
     def path_of(self, obj: Any) -> Path | None:
-        """Where in the containers of an environment something is that is no state."""
+        """Return the path of an object in the environment's attributes and containers, or None."""
         for k, layer in enumerate(self.layers):
             for name, value in layer.items():
                 for path, item in _walk_containers(value, (k, name)):
@@ -197,7 +196,7 @@ class StatePlan:
         return None
 
     def context_digests(self, pickler: Any) -> dict[str, tuple[int, str]]:
-        """Which functions it has, what these and classes hold: what cannot be put into another one."""
+        """Return digests of what a restore cannot set: functions, closures, class attributes."""
         found = dict(self._function_digests)
         for name, function in self._functions:
             content = _closure_values(function)
@@ -219,7 +218,7 @@ def _add_digest(found: dict[str, tuple[int, str]], name: str, value: Any, pickle
     try:
         pickler(file).dump(value)
     except Exception:
-        return  # such as a function or a lock: it is taken to be the same
+        return  # cannot be pickled, such as a lock: assumed equal
     found[name] = zlib.crc32(file.getvalue()), repr(value)[:200]
 
 
@@ -234,7 +233,7 @@ def _closure_values(function: Any) -> Any:
 
 def _is_bound(cell: Any) -> bool:
     try:
-        cell.cell_contents  # noqa: B018  # an empty one raises
+        cell.cell_contents  # noqa: B018  # raises for an empty cell
     except ValueError:
         return False
     return True
@@ -251,7 +250,7 @@ def _class_attributes(layers: list[Layer]) -> Iterator[tuple[type, str]]:
                 if name.startswith("__") or name == "_abc_impl" or callable(value):
                     continue
                 if hasattr(type(value), "__get__") or is_space(value):
-                    continue  # properties, class methods, slots; a space is compared as such
+                    continue  # properties, class methods, slots; spaces are compared elsewhere
                 yield kind, name
 
 

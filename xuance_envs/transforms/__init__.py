@@ -1,8 +1,7 @@
-"""What lies between environments and an agent: each a ``VecEnv`` around a ``VecEnv``.
+"""Transforms (vector wrappers): each is a ``VecEnv`` around a ``VecEnv``, so they stack.
 
-So they stack. To make one of your own, derive from
-:class:`~xuance_envs.transforms.transform.Transform`, or from one of the three for observations,
-rewards and actions.
+For a custom transform, derive from :class:`~xuance_envs.transforms.transform.Transform`, or from
+one of its subclasses for observations, rewards and actions.
 """
 
 from xuance_envs.transforms.actions import ActionTransform, ClipActions, RescaleActions

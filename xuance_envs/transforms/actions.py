@@ -21,12 +21,12 @@ __all__ = ["ActionTransform", "ClipActions", "RescaleActions"]
 
 
 class ActionTransform(Transform):
-    """A transform of actions in a Box: to derive from. Define :meth:`_acted`.
+    """Base class for transforms of actions in a Box; define :meth:`_acted`.
 
     Args:
         vec_env: the vector environment.
-        space: of one action that is given.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        space: space of one action passed to the transform.
+        keep_raw: True to keep ``raw_observations`` from the start.
     """
 
     def __init__(self, vec_env: VecEnv, space: Space[Any], *, keep_raw: bool) -> None:
@@ -35,7 +35,14 @@ class ActionTransform(Transform):
         self._action_writer = ActionWriter(self._rows)
 
     def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """The environments' actions for those given, ``(k, *shape)``, an array of their own."""
+        """Convert actions to the environments' actions.
+
+        Args:
+            actions: ``(k, *shape)``; must not be modified.
+
+        Returns:
+            A new array ``(k, *shape)``.
+        """
         raise NotImplementedError
 
     def _forward(
@@ -48,20 +55,20 @@ class ActionTransform(Transform):
 
 
 class RescaleActions(ActionTransform):
-    """Actions from bounds of the agent's to the environment's own.
+    """Rescale actions linearly from the agent's bounds to the environment's bounds.
 
-    ``low`` becomes the environment's lower bound and ``high`` its upper one, exactly, and what is
-    between lies between. What is outside goes outside by as much: that is the environment's
-    business, or that of ``check_actions``; :class:`ClipActions` around this one keeps it inside.
+    ``low`` maps exactly to the environment's lower bound, and ``high`` to its upper bound. Actions
+    outside these bounds are extrapolated; put :class:`ClipActions` around this transform to clip
+    them.
 
     Args:
-        vec_env: the vector environment, its actions a Box with bounds, of floats.
-        low: the least the agent gives, a number or an array of the actions' shape.
-        high: the most, likewise.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        vec_env: the vector environment; its actions are a bounded Box of floats.
+        low: smallest action of the agent: a number, or an array of the action's shape.
+        high: largest action of the agent, in the same form.
+        keep_raw: True to keep ``raw_observations`` from the start.
 
     Raises:
-        ValueError: the actions are in no such Box, or ``low`` is not below ``high``.
+        ValueError: the action space is not such a Box, or ``low`` is not below ``high``.
 
     Example:
         >>> import numpy as np
@@ -87,9 +94,9 @@ class RescaleActions(ActionTransform):
         if space.dtype.kind != "f" or not space.is_bounded():
             hint = ""
             if isinstance(vec_env, ClipActions):
-                hint = f"; put ClipActions around {name}, not within it"
+                hint = f"; put ClipActions around {name}, not inside it"
             raise ValueError(
-                f"{name}: expected actions in a Box of floats with bounds, got {space}{hint}"
+                f"{name}: expected actions in a bounded Box of floats, got {space}{hint}"
             )
         lowest, highest = (
             np.broadcast_to(np.asarray(bound, np.float64), space.shape) for bound in (low, high)
@@ -106,21 +113,23 @@ class RescaleActions(ActionTransform):
 
     def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
         share = (actions - self._low) / self._width
-        # So that 0 and 1 give the bounds themselves, whatever is rounded.
+        # This form maps 0 and 1 to the exact bounds, whatever the rounding.
         acted = self._to_low * (1 - share) + self._to_high * share
         own: NDArray[Any] = acted.astype(self._dtype)
         return own
 
 
 class ClipActions(ActionTransform):
-    """Actions kept within the environment's bounds; the agent may give any.
+    """Clip actions to the environment's bounds.
+
+    The transform's own action space has no bounds.
 
     Args:
-        vec_env: the vector environment, its actions a Box.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        vec_env: the vector environment; its actions are a Box.
+        keep_raw: True to keep ``raw_observations`` from the start.
 
     Raises:
-        ValueError: they are in something else.
+        ValueError: the action space is not a Box of numbers.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""What episodes came to."""
+"""Episode statistics in infos."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["EpisodeStatistics"]
 
 
 class _RunningEpisodes(NamedTuple):
-    """The episodes that are under way, ``(num_envs,)`` each."""
+    """Statistics of the current episodes, ``(num_envs,)`` each."""
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
@@ -26,16 +26,15 @@ class _RunningEpisodes(NamedTuple):
 
 
 class EpisodeStatistics(Transform):
-    """Each episode's return, length and time in the info of its last step, as Gymnasium names them.
+    """Add each episode's return, length and duration to the info of its last step.
 
-    ``infos[i]["episode"]`` is a dict with ``r``, the sum of the rewards before any transform,
-    wherever this one stands among them; ``l``, the number of steps; and ``t``, the seconds since
-    the episode began. It is made when it is looked at. Where a worker was lost, the step that
-    stands in for it is no step of the episode.
+    ``infos[i]["episode"]`` is a dict with Gymnasium's keys: ``r`` is the sum of the rewards before
+    any transform, ``l`` the number of steps, and ``t`` the duration in seconds. The dict is built
+    when it is first read. The step that replaces a failed worker's step is not counted.
 
     Args:
         vec_env: the vector environment.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        keep_raw: True to keep ``raw_observations`` from the start.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -72,8 +71,8 @@ class EpisodeStatistics(Transform):
         return obs
 
     def _transform(self, batch: Batch) -> _RunningEpisodes:
-        now = self._state
-        returns, lengths, started_at = now.returns.copy(), now.lengths.copy(), now.started_at.copy()
+        old = self._state
+        returns, lengths, started_at = old.returns.copy(), old.lengths.copy(), old.started_at.copy()
         at = batch.at
         if batch.began is None or not batch.began.all():
             returns[at] += self.raw_results.exact_rewards
@@ -95,11 +94,11 @@ class EpisodeStatistics(Transform):
         lengths[batch.envs_of_rows(batch.lost_rows)] -= 1
         envs, now = batch.envs_of_rows(batch.ended), perf_counter()
         columns = returns[envs], lengths[envs], now - started_at[envs]
-        told = zip(*(column.tolist() for column in columns), strict=True)
+        finished = zip(*(column.tolist() for column in columns), strict=True)
         rows = batch.ended.tolist()
         batch.add_to_infos(
             "episode",
-            {row: partial(_episode_info, *each) for row, each in zip(rows, told, strict=True)},
+            {row: partial(_episode_info, *each) for row, each in zip(rows, finished, strict=True)},
         )
         returns[envs], lengths[envs], started_at[envs] = 0, 0, now
 

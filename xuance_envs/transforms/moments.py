@@ -1,4 +1,4 @@
-"""Mean and variance of everything seen so far, in one pass."""
+"""Running mean and variance."""
 
 from __future__ import annotations
 
@@ -8,33 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "MAX_MAGNITUDE",
-    "NOT_FINITE",
-    "MomentBuffers",
-    "Moments",
-    "check_finite",
-    "check_scale",
-    "find_unusable",
-]
-
 ONES_DOT_LIMIT = 4096
-"""Numbers of which a product with ones is the quicker sum; of more, BLAS would start threads."""
+"""Largest size for which a product with ones is the fastest sum; above it, BLAS starts threads."""
 
 NOT_FINITE = (FloatingPointError, RuntimeWarning)
-"""What samples that cannot be counted raise; the latter where NumPy's warnings are made errors."""
+"""Exceptions for samples that cannot be counted; RuntimeWarning if warnings are errors."""
 
 MAX_MAGNITUDE = 1e150
-"""The largest magnitude of a number whose square is finite, and the sum of many such."""
+"""Largest magnitude whose square is finite, also when many squares are summed."""
 
 
 class MomentBuffers:
-    """MomentBuffers in which samples are summed and scaled, so many at most.
+    """Preallocated arrays for summing and scaling a limited number of samples.
 
-    A call of NumPy's costs more than its arithmetic where there are a few samples. Calls that
-    repeat one row for all the others, and reductions, cost two or three times as much as those
-    over arrays of one shape; so a row is first written out for each sample, and sums are products
-    with ones.
+    For few samples, a NumPy call costs more than its arithmetic, and broadcasts and reductions cost
+    two to three times as much as elementwise calls. So the mean is written out once per sample, and
+    sums are products with ones.
     """
 
     __slots__ = (
@@ -52,24 +41,25 @@ class MomentBuffers:
         self._count = count
         self._shape = shape
         rows = (count, *shape)
-        # A number need not be written out: an array of it alone is as quick.
+        # A scalar is not repeated: a zero-dimensional array is as fast.
         self._means = np.empty(rows if shape else ())
-        self._mean: Any = None  # which is written out
+        self._mean: Any = None  # the mean that `_means` repeats
         self._arrays = np.ones(count), self._means, np.empty(rows), np.empty(rows)
         is_vector = len(shape) == 1 and count * shape[0] <= ONES_DOT_LIMIT
         self._row_ones = np.ones(shape) if is_vector else None
         self._clip_low, self._clip_high = np.array(-float(clip)), np.array(float(clip))
 
     def sums(self, samples: NDArray[Any], origin: Any) -> tuple[Any, Any]:
-        """The sum of the deviations from an origin, and of their squares.
+        """Return the sums of deviations from an origin and of their squares.
 
-        Float64; Python's own numbers where samples are, whose arithmetic is the same and quicker.
+        Both are float64, or Python floats for scalar samples, whose arithmetic is identical but
+        faster.
         """
         ones, means, deviations, squares = self._views_for(samples)
         if origin is not self._mean:
             self._broadcast_mean(origin)
         np.subtract(samples, means, out=deviations)
-        # Squares first: the other sum may be one of infinities of both signs.
+        # Squares first: infinities of both signs would make the sum of deviations NaN.
         if not self._shape:
             squared = float(deviations.dot(deviations))
             if math.isfinite(squared):
@@ -87,7 +77,7 @@ class MomentBuffers:
         raise FloatingPointError
 
     def scale(self, samples: NDArray[Any], moments: Moments, out: NDArray[Any]) -> None:
-        """Gives the deviations from the mean, in standard deviations and within bounds."""
+        """Write the samples' clipped z-scores to ``out``."""
         _, means, rows, deviations = self._views_for(samples)
         if moments.mean is not self._mean:
             self._broadcast_mean(moments.mean)
@@ -97,31 +87,31 @@ class MomentBuffers:
         out[...] = rows.clip(self._clip_low, self._clip_high, out=rows)
 
     def _views_for(self, samples: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
-        """As much room as there are samples: ones, a row written out, and room twice."""
+        """Return the buffers, cut to the number of samples."""
         count = len(samples)
         if count == self._count:
             return self._arrays
         return tuple(array[:count] if array.ndim else array for array in self._arrays)
 
     def _broadcast_mean(self, mean: Any) -> None:
-        # No call in between, so that an interrupt finds either mean.
+        # No call in between, so an interrupt leaves either the old or the new mean.
         self._means[...] = mean
         self._mean = mean
 
 
 class Moments:
-    r"""The mean and the population's variance of so many samples; never changed.
+    r"""Immutable mean and population variance of a number of samples.
 
-    With the mean m of n samples and the sum q of their squared deviations from it, k samples more
-    with deviations d from m give, after Chan, Golub and LeVeque,
+    Let m be the mean of n samples and q the sum of squared deviations from it. After k more samples
+    with deviations d from m, Chan, Golub and LeVeque give
 
     .. math::
 
         m' = m + \frac{\sum d}{n + k}, \qquad
         q' = q + \sum d^2 - \frac{(\sum d)^2}{n + k},
 
-    which for k = 1 is Welford's formula. The first samples are taken as deviations from the first
-    one, so that what is far from zero loses no digits.
+    which for k = 1 is Welford's formula. The first batch uses deviations from its first sample, so
+    values far from zero lose no precision.
 
     Welford 1962, https://doi.org/10.1080/00401706.1962.10490022; Chan, Golub and LeVeque 1983,
     https://doi.org/10.1080/00031305.1983.10483115.
@@ -139,20 +129,20 @@ class Moments:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], epsilon: float) -> Moments:
-        """Those of no samples of a shape."""
+        """Return the moments of no samples."""
         if not shape:
             return cls(0, 0.0, 0.0, float(epsilon))
         return cls(0, np.zeros(shape), np.zeros(shape), np.array(float(epsilon)))
 
     @property
     def variance(self) -> Any:
-        """The population's: the mean squared deviation; 1 before the first sample."""
+        """Population variance; 1 before the first sample."""
         return self.squares / float(self.count) if self.count else self.squares + 1.0
 
     def with_samples(
         self, buffers: MomentBuffers, samples: NDArray[Any], more: NDArray[Any] | None = None
     ) -> Moments:
-        """Those of these samples, too."""
+        """Return new moments that include these samples."""
         count, origin = self.count, self.mean
         if not count:
             if not len(samples):
@@ -169,7 +159,7 @@ class Moments:
 
 
 def _origin(sample: Any) -> Any:
-    """A copy of one sample in float64; of a number Python's own."""
+    """Copy one sample as float64, a scalar as a Python float."""
     copy = np.array(sample, np.float64)
     if not np.isfinite(copy).all():
         raise FloatingPointError
@@ -177,7 +167,7 @@ def _origin(sample: Any) -> Any:
 
 
 def check_scale(name: str, epsilon: float, clip: float) -> None:
-    """Raises unless numbers can be divided and clipped so."""
+    """Raise a ValueError unless ``epsilon`` and ``clip`` are above 0 and ``epsilon`` is finite."""
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise ValueError(f"{name}: epsilon: expected a number above 0, got {epsilon!r}")
     if not clip > 0:
@@ -185,9 +175,9 @@ def check_scale(name: str, epsilon: float, clip: float) -> None:
 
 
 def check_finite(*samples: NDArray[Any] | None) -> None:
-    """Raises if there is NaN or infinity among the numbers of arrays."""
+    """Raise FloatingPointError if an array contains NaN or infinity."""
     for numbers in samples:
-        # Of a few numbers a search takes half the time of a reduction.
+        # For few numbers, a search in the bytes takes half the time of a reduction.
         if (
             numbers is not None
             and numbers.dtype.kind == "f"
@@ -197,5 +187,5 @@ def check_finite(*samples: NDArray[Any] | None) -> None:
 
 
 def find_unusable(numbers: NDArray[Any]) -> NDArray[np.intp]:
-    """Where there is NaN, infinity, or what is too large for its square: ``(k, ndim)``."""
+    """Return the indices of NaN, infinity and too large numbers, ``(k, ndim)``."""
     return np.argwhere(~(np.abs(numbers) <= MAX_MAGNITUDE))

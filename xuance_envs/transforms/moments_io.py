@@ -1,4 +1,4 @@
-"""What transforms learn, as one takes it over from another."""
+"""Conversion of learned moments to and from plain data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from xuance_envs.errors import VecEnvError
 from xuance_envs.transforms.moments import MAX_MAGNITUDE, Moments
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["env_id_of", "moment_key", "moments_from_dict", "moments_to_dict"]
-
 
 def env_id_of(vec_env: VecEnv) -> str:
-    """The id of the environments; empty where they have none, or do not tell."""
+    """Return the environments' id, or an empty string."""
     with suppress(AttributeError, NotImplementedError, VecEnvError):
         (spec,) = vec_env.get_attr("spec", env_ids=[0])
         return str(getattr(spec, "id", ""))
@@ -25,12 +23,12 @@ def env_id_of(vec_env: VecEnv) -> str:
 
 
 def moment_key(what: str, name: str) -> str:
-    """What is learned of one part of observations, by name."""
+    """Return the key for one quantity of one part of the observations."""
     return f"{what}.{name}" if name else what
 
 
 def moments_to_dict(environment: str, moments: Mapping[str, Moments]) -> dict[str, Any]:
-    """Moments as numbers and lists of numbers; exactly: a variance is squares over count."""
+    """Convert moments to numbers and lists, exactly: the variance is squares / count."""
     learned: dict[str, Any] = {"environment": environment}
     for name, its in moments.items():
         learned["count"] = its.count
@@ -42,14 +40,16 @@ def moments_to_dict(environment: str, moments: Mapping[str, Moments]) -> dict[st
 def moments_from_dict(
     transform: str, environment: str, own: Mapping[str, Moments], learned: Mapping[str, Any]
 ) -> dict[str, Moments]:
-    """The reverse of :func:`moments_to_dict`."""
-    theirs = str(learned.get("environment", ""))
-    if theirs and environment and theirs != environment:
-        raise ValueError(f"{transform}: expected what was learned in {environment}, got {theirs}")
+    """Check data of :func:`moments_to_dict` and convert it to moments."""
+    given = str(learned.get("environment", ""))
+    if given and environment and given != environment:
+        raise ValueError(f"{transform}: expected statistics learned in {environment}, got {given}")
     names = [moment_key(what, name) for name in own for what in ("mean", "squares")]
     expected = {"environment", "count", *names}
     if learned.keys() != expected:
-        raise ValueError(f"{transform}: expected {sorted(expected)}, got {sorted(learned)}")
+        raise ValueError(
+            f"{transform}: expected the keys {sorted(expected)}, got {sorted(learned)}"
+        )
     return {name: _moments(transform, name, its, learned) for name, its in own.items()}
 
 
@@ -59,13 +59,13 @@ def _moments(transform: str, name: str, own: Moments, learned: Mapping[str, Any]
     shape = np.shape(own.mean)
     if mean.shape != shape or squares.shape != shape:
         raise ValueError(
-            f"{transform}: {moment_key('mean', name)} and {moment_key('squares', name)}: expected shape "
-            f"{shape}, got {mean.shape} and {squares.shape}"
+            f"{transform}: {moment_key('mean', name)} and {moment_key('squares', name)}: "
+            f"expected shape {shape}, got {mean.shape} and {squares.shape}"
         )
     if count < 0 or not (np.abs(mean) <= MAX_MAGNITUDE).all() or not (squares >= 0).all():
         raise ValueError(
-            f"{transform}: expected a count, finite means, and sums of squared deviations from 0 "
-            f"on, got {count}, {mean} and {squares}"
+            f"{transform}: expected a non-negative count, finite means and non-negative sums of "
+            f"squared deviations, got {count}, {mean} and {squares}"
         )
     if not shape:
         return Moments(count, float(mean), float(squares), own.epsilon)

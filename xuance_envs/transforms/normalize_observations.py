@@ -1,4 +1,4 @@
-"""Observations by their mean and variance so far."""
+"""Normalization of observations by their running mean and variance."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.errors import EnvError
 from xuance_envs.transforms.leaves import leaf_name, replace_leaves, select_leaves
 from xuance_envs.transforms.moments import (
+    MAX_MAGNITUDE,
     NOT_FINITE,
     MomentBuffers,
     Moments,
@@ -31,34 +32,33 @@ __all__ = ["NormalizeObservations"]
 
 
 class NormalizeObservations(ObservationTransform):
-    r"""Observations by their mean and variance over all environments, since the beginning.
+    r"""Normalize observations by their running mean and variance over all environments.
 
     .. math:: \mathrm{clip}\left(\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}, -c, c\right)
 
-    Each call first counts all that it brought: every environment's observation, last observations
-    of episodes and first ones in ``reset_obs`` included, each once. Then it normalizes all of it,
-    so that both sides of an episode's end are on one scale. The row of a worker that was lost is
-    normalized, but not counted. How they are counted is at
-    :class:`~xuance_envs.transforms.moments.Moments`.
+    Each call first updates the statistics with every observation that it returns, including the
+    last observations of episodes and the first ones in ``reset_obs``. Then it normalizes all of
+    them with the same statistics. An observation that replaces a failed worker's is normalized but
+    not counted. :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
 
     Args:
-        vec_env: the vector environment, its observations a Box of numbers, or a Dict of such.
+        vec_env: the vector environment; its observations are a Box of numbers, or a Dict of them.
         epsilon: added to the variance.
-        clip: the largest magnitude of what is returned; ``math.inf`` for any.
-        keys: of a Dict space, what is normalized; the rest stays as it is. None for all.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        clip: largest magnitude of the result; ``math.inf`` for no limit.
+        keys: keys of a Dict space to normalize; the others stay unchanged. None for all keys.
+        keep_raw: True to keep ``raw_observations`` from the start.
 
     Attributes:
-        count (int): observations counted.
-        mean: float64, of each number of an observation; for a Dict space a dict by key.
-        variance: likewise, the population's; 1 before the first observation.
+        count (int): number of counted observations.
+        mean: mean of an observation, float64 of its shape; for a Dict space, a dict by key.
+        variance: population variance, in the same form; 1 before the first observation.
 
     Raises:
-        ValueError: observations are images or no numbers, an argument is out of its range, or
-            observations are normalized already.
-        EnvError: an observation has NaN or infinity, or while it learns a number too large for its
-            square; from ``reset``, ``step`` and ``recv``. It is not counted, what the call brought
-            is lost, and the environments stay usable: reset that one.
+        ValueError: observations are images or not numbers, an argument is out of range, or the
+            observations are already normalized.
+        EnvError: in ``reset``, ``step`` or ``recv``, an observation contains NaN or infinity, or
+            while training a magnitude above 1e150. That call is not counted and its results are
+            lost. The environments stay usable: reset the one that the error names.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -87,38 +87,38 @@ class NormalizeObservations(ObservationTransform):
         self._names = {i: leaf_name(leaf) for i, leaf in leaves.items()}
         for inner in transforms_of(vec_env):
             if isinstance(inner, NormalizeObservations) and inner.parts & {*self._names.values()}:
-                raise ValueError(f"{name}: the observations of {inner!r} are normalized already")
+                raise ValueError(f"{name}: the observations of {inner!r} are already normalized")
         self._moment_buffers = {
             i: MomentBuffers(vec_env.num_envs, leaves[i].shape, clip) for i in leaves
         }
         self._buffers = (
             self._moment_buffers[0] if isinstance(vec_env.observation_space, spaces.Box) else None
         )
-        none = {i: Moments.empty(leaves[i].shape, float(epsilon)) for i in leaves}
+        empty = {i: Moments.empty(leaves[i].shape, float(epsilon)) for i in leaves}
         bound = np.float32(clip)
         boxes = {leaf.path: spaces.Box(-bound, bound, leaf.shape) for leaf in leaves.values()}
         space = replace_leaves(vec_env.observation_space, boxes)
-        super().__init__(vec_env, space, none, keep_raw=keep_raw)
+        super().__init__(vec_env, space, empty, keep_raw=keep_raw)
         self._environment = env_id_of(vec_env)
 
     @property
     def parts(self) -> frozenset[str]:
-        """The names of what is normalized: empty for observations of a Box, else keys."""
+        """Names of the normalized parts: dotted keys of a Dict space; one empty name for a Box."""
         return frozenset(self._names.values())
 
     @property
     def count(self) -> int:
-        """How many observations have been counted."""
+        """Number of counted observations."""
         return next(iter(self._moments().values())).count
 
     @property
     def mean(self) -> Any:
-        """The mean of each number of an observation, float64; for a Dict space a dict by key."""
+        """Mean of an observation, float64 of its shape; for a Dict space, a dict by key."""
         return self._by_name(lambda moments: np.array(moments.mean))
 
     @property
     def variance(self) -> Any:
-        """The population's variance, likewise."""
+        """Population variance, with the layout of :attr:`mean`; 1 before the first observation."""
         return self._by_name(lambda moments: np.array(moments.variance))
 
     def _by_name(self, value: Callable[[Moments], Any]) -> Any:
@@ -137,10 +137,10 @@ class NormalizeObservations(ObservationTransform):
     def prepare_learned(self, learned: Mapping[str, Any]) -> Callable[[], None]:
         name = type(self).__name__
         moments = moments_from_dict(name, self._environment, self._moments(), learned)
-        by_place = {i: moments[part] for i, part in self._names.items()}
+        by_leaf = {i: moments[part] for i, part in self._names.items()}
 
         def learn() -> None:
-            self._state = self._state._replace(memory=by_place)
+            self._state = self._state._replace(memory=by_leaf)
 
         return learn
 
@@ -154,7 +154,7 @@ class NormalizeObservations(ObservationTransform):
             or not obs.flags.writeable
         ):
             return super()._transform(batch)
-        # The same for what most steps bring, in fewer words, which take as long as the arithmetic.
+        # Fast path for ordinary steps: the interpreter's overhead is as large as the arithmetic.
         rows, into, memory = self._state
         try:
             moments = memory[0].with_samples(buffers, obs)
@@ -192,7 +192,7 @@ class NormalizeObservations(ObservationTransform):
     def _error(
         self, i: int, batch: Batch, part: NDArray[Any], first: NDArray[Any] | None = None
     ) -> EnvError:
-        """What names the first number that cannot be normalized."""
+        """Build the error for the first number that cannot be normalized."""
         places = find_unusable(part)
         is_first = not len(places)
         if is_first:
@@ -206,10 +206,10 @@ class NormalizeObservations(ObservationTransform):
         return EnvError(
             env,
             "reset" if began else "step",
-            f"{type(self).__name__}: expected numbers to normalize, got {part[at]} at "
-            f"{self._input_layout.leaves[i].path}{list(at[1:])} of the {'first ' if began else ''}"
-            f"observation in step {number} since all were reset; nothing of that "
-            "step has been counted",
+            f"{type(self).__name__}: expected finite numbers of at most {MAX_MAGNITUDE:g}, got "
+            f"{part[at]} at {self._input_layout.leaves[i].path}{list(at[1:])} of the "
+            f"{'first ' if began else ''}observation in step {number} since the last full reset; "
+            "that step was not counted",
         )
 
     def _put(self, memory: dict[int, Moments], parts: Sequence[Any], into: SpaceRows) -> None:

@@ -1,4 +1,4 @@
-"""Rewards by the deviation of the discounted return so far."""
+"""Normalization of rewards by the standard deviation of the discounted return."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from xuance_envs._override import override
 from xuance_envs.errors import EnvError
 from xuance_envs.transforms.moments import (
+    MAX_MAGNITUDE,
     NOT_FINITE,
     MomentBuffers,
     Moments,
@@ -27,13 +28,7 @@ __all__ = ["NormalizeRewards"]
 
 
 class _Returns(NamedTuple):
-    """What is known of rewards.
-
-    Attributes:
-        now: ``(num_envs,)`` float64: the discounted return of each environment's episode so far.
-        spare: room for the next ones.
-        moments: of all returns so far.
-    """
+    """Current returns ``(num_envs,)``, a buffer for the next ones, and the moments of all."""
 
     current: NDArray[np.float64]
     spare: NDArray[np.float64]
@@ -41,33 +36,33 @@ class _Returns(NamedTuple):
 
 
 class NormalizeRewards(RewardTransform):
-    r"""Rewards by the deviation of the discounted return.
+    r"""Divide rewards by the running standard deviation of the discounted return.
 
     .. math:: R \leftarrow \gamma R + r, \qquad
         \mathrm{clip}\left(\frac{r}{\sqrt{\sigma^2(R) + \epsilon}}, -c, c\right)
 
-    R is an environment's own, and starts anew at 0 with each of its episodes. Each call first
-    counts the returns of all environments that it brought a step of, and then divides. The row of a
-    worker that was lost counts nothing. The mean is not subtracted, which would change what is
-    worth striving for.
+    Each environment has its own R, which restarts at 0 with each episode. Each call first counts
+    the returns of all environments that made a step, and then divides their rewards. The step that
+    replaces a failed worker's step is not counted. The mean is not subtracted: that would change
+    the optimal policy.
 
     Args:
         vec_env: the vector environment.
-        gamma: the discount, best the one that is learned with.
+        gamma: discount factor, ideally that of the learning algorithm.
         epsilon: added to the variance.
-        clip: the largest magnitude of what is returned; ``math.inf`` for any.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        clip: largest magnitude of the result; ``math.inf`` for no limit.
+        keep_raw: True to keep ``raw_observations`` from the start.
 
     Attributes:
-        count (int): returns counted.
-        mean (float): their mean.
-        variance (float): their variance, the population's; 1 before the first.
+        count (int): number of counted returns.
+        mean (float): mean of the returns.
+        variance (float): population variance of the returns; 1 before the first.
         returns (numpy.ndarray): ``(num_envs,)`` float64, R of each environment.
 
     Raises:
-        ValueError: an argument is out of its range, or rewards are normalized already.
-        EnvError: while it learns, a reward is NaN, infinite, or too large for its square; from
-            ``step`` and ``recv``. It is not counted, what the call brought is lost, and the
+        ValueError: an argument is out of range, or the rewards are already normalized.
+        EnvError: in ``step`` or ``recv``, while training, a reward or return is NaN, infinite or
+            above 1e150 in magnitude. That call is not counted and its results are lost. The
             environments stay usable.
 
     Example:
@@ -99,34 +94,34 @@ class NormalizeRewards(RewardTransform):
             raise ValueError(f"{name}: gamma: expected a number from 0 to 1, got {gamma!r}")
         for inner in transforms_of(vec_env):
             if isinstance(inner, NormalizeRewards):
-                raise ValueError(f"{name}: the rewards of {inner!r} are normalized already")
+                raise ValueError(f"{name}: the rewards of {inner!r} are already normalized")
         super().__init__(vec_env, keep_raw=keep_raw)
         self._gamma = np.array(float(gamma))
         self._clip = float(clip)
         self._bounds = np.array(-self._clip), np.array(self._clip)
         self._buffers = MomentBuffers(self.num_envs, ())
-        none = Moments.empty((), float(epsilon))
-        self._state = _Returns(np.zeros(self.num_envs), np.zeros(self.num_envs), none)
+        empty = Moments.empty((), float(epsilon))
+        self._state = _Returns(np.zeros(self.num_envs), np.zeros(self.num_envs), empty)
         self._environment = env_id_of(vec_env)
 
     @property
     def count(self) -> int:
-        """How many returns have been counted."""
+        """Number of counted returns."""
         return self._state.moments.count
 
     @property
     def mean(self) -> float:
-        """The mean of the returns."""
+        """Mean of the returns."""
         return float(self._state.moments.mean)
 
     @property
     def variance(self) -> float:
-        """The population's variance of the returns; 1 before the first."""
+        """Population variance of the returns; 1 before the first."""
         return float(self._state.moments.variance)
 
     @property
     def returns(self) -> NDArray[np.float64]:
-        """The discounted return of each environment's episode so far, ``(num_envs,)``."""
+        """Discounted return of each environment's current episode, ``(num_envs,)`` float64."""
         return self._state.current.copy()
 
     @override
@@ -177,11 +172,12 @@ class NormalizeRewards(RewardTransform):
             after[batch.at] = returns
         exact = np.divide(rewards, moments.deviation)
         limit = self._clip * moments.deviation
-        # What was counted is small enough for its square; in most steps the squares' sum tells
-        # that none is beyond the limit.
+        # Fast check: if the sum of squares is within the limit, every reward is. Counted rewards
+        # have finite squares.
         if not (self.training and is_plain and rewards.dot(rewards) <= limit * limit):
             exact.clip(*self._bounds, out=exact)
-        return exact, tuple.__new__(_Returns, (after, current, moments))  # as its own, and quicker
+        # Faster than `_Returns(...)`.
+        return exact, tuple.__new__(_Returns, (after, current, moments))
 
     def _error(self, returns: NDArray[np.float64], rewards: NDArray[Any], batch: Batch) -> EnvError:
         row = int(find_unusable(returns)[0, 0])
@@ -190,14 +186,14 @@ class NormalizeRewards(RewardTransform):
         return EnvError(
             env,
             "step",
-            f"{type(self).__name__}: expected a number to normalize, got the reward "
-            f"{rewards[row]} in step {number} since all were reset; nothing "
-            "of that step has been counted",
+            f"{type(self).__name__}: expected finite returns of at most {MAX_MAGNITUDE:g}, got the "
+            f"reward {rewards[row]} in step {number} since the last full reset; that step was not "
+            "counted",
         )
 
 
 def _stepped_rows(batch: Batch) -> NDArray[np.bool_]:
-    """Which returns were made by steps, ``(k,)`` bool."""
+    """Return a mask of the rows that environments stepped, ``(k,)`` bool."""
     stepped = np.ones(len(batch.rewards), np.bool_) if batch.began is None else ~batch.began
     stepped[batch.lost_rows] = False
     return stepped

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space
 
+from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.serialization import copy_of
@@ -17,15 +18,11 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["ObservationTransform", "ObservationTransformState", "TransformObservations"]
 
+__getattr__ = deprecated_aliases(__name__, ObservationState="ObservationTransformState")
+
 
 class ObservationTransformState(NamedTuple):
-    """What a transform of observations remembers.
-
-    Attributes:
-        rows: the last observations of all environments, transformed.
-        spare: room for the next ones.
-        known: what else there is.
-    """
+    """Last transformed observations, a buffer for the next ones, and the subclass's memory."""
 
     rows: SpaceRows
     spare_rows: SpaceRows
@@ -33,15 +30,15 @@ class ObservationTransformState(NamedTuple):
 
 
 class ObservationTransform(Transform):
-    """A transform of observations: to derive from.
+    """Base class for transforms of observations.
 
-    Define :meth:`_put`, and what else a transform remembers in :meth:`_learn`.
+    Define :meth:`_put`; define :meth:`_learn` too if the transform keeps a memory.
 
     Args:
         vec_env: the vector environment.
-        space: of one transformed observation.
-        known: what it remembers at first.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        space: space of one transformed observation.
+        memory: the initial memory.
+        keep_raw: True to keep ``raw_observations`` from the start.
     """
 
     _state: ObservationTransformState
@@ -58,7 +55,7 @@ class ObservationTransform(Transform):
 
     @property
     def buf_obs(self) -> Any:
-        """The last observations, in an array of their own that may be written to."""
+        """Last observations of all environments, in an array that may be modified."""
         if self._buf_obs is None:
             self._buf_obs = self._state.rows.copy_writable()
         return self._buf_obs
@@ -70,24 +67,26 @@ class ObservationTransform(Transform):
     def _learn(
         self, memory: Any, batch: Batch, parts: Sequence[Any], firsts: Sequence[Any] | None
     ) -> Any:
-        """What it remembers after a call.
+        """Return the memory after a call; the old memory must not be modified.
 
         Args:
-            known: what it remembered before.
-            batch: what the call brought.
-            parts: the leaves of its observations.
-            firsts: those of the first observations of episodes after those that ended; None if none
-                did.
+            memory: memory before the call.
+            batch: results of the call.
+            parts: leaves of its observations.
+            firsts: leaves of the first observations after ended episodes; None if no episode ended.
+
+        Returns:
+            The new memory.
         """
         return memory
 
     def _put(self, memory: Any, parts: Sequence[Any], into: SpaceRows) -> None:
-        """Transforms observations, each by itself.
+        """Transform observations independently of each other.
 
         Args:
-            known: what it remembers.
-            parts: the leaves of a batch of observations.
-            into: where they go.
+            memory: current memory.
+            parts: leaves of a batch of observations.
+            into: destination rows.
         """
         raise NotImplementedError
 
@@ -99,14 +98,14 @@ class ObservationTransform(Transform):
         before: ObservationTransformState,
         into: SpaceRows,
     ) -> None:
-        """Transforms the observations that a call brought.
+        """Transform the observations of one call; calls :meth:`_put` by default.
 
         Args:
-            known: what it remembers after the call.
-            batch: what the call brought.
-            parts: the leaves of its observations.
-            before: what it remembered before.
-            into: where they go.
+            memory: memory after the call.
+            batch: results of the call.
+            parts: leaves of its observations.
+            before: state before the call.
+            into: destination rows.
         """
         self._put(memory, parts, into)
 
@@ -141,11 +140,11 @@ class ObservationTransform(Transform):
         return into.as_batch()
 
     def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
-        """Transforms what the next actions of environments that were loaded are chosen from."""
+        """Transform the observations that the next actions of loaded environments depend on."""
         self._put(self._state.memory, self._input_layout.flatten(obs), into)
 
     def _with_rows(self, batch: Any, ids: Sequence[int], values: Sequence[Any]) -> Any:
-        """A copy of a batch of all with the leaves of others in the places of some."""
+        """Return a copy of a full batch with the leaves of some environments replaced."""
         parts = []
         for i, old in enumerate(self._layout.flatten(batch)):
             part = list(old) if isinstance(old, list) else old.copy()
@@ -164,24 +163,24 @@ class ObservationTransform(Transform):
 
 
 def _are_views(parts: Sequence[Any]) -> bool:
-    """Whether observations are read-only views, which the next step overwrites."""
+    """Return whether observations are read-only views, which the next step overwrites."""
     return bool(parts) and isinstance(parts[0], np.ndarray) and not parts[0].flags.writeable
 
 
 class TransformObservations(ObservationTransform):
-    """Observations as a function makes them.
+    """Apply a function to observations.
 
     Args:
         vec_env: the vector environment.
-        function: called with a batch of observations, of as many environments as there happen to
-            be: an array ``(k, *obs_shape)``, a dict or tuple of arrays for Dict and Tuple spaces.
-            It returns a batch of k observations of ``space``, each made of its own alone.
-        space: of one observation that it returns.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        function: called with a batch of k observations, of any number of environments: an array
+            ``(k, *obs_shape)``, or a dict or tuple of arrays for Dict and Tuple spaces. Returns a
+            batch of k observations in ``space``. Each result must depend only on its own row.
+        space: space of one returned observation.
+        keep_raw: True to keep ``raw_observations`` from the start.
 
     Raises:
-        ValueError: what the function returned is not a batch of observations of the space; from
-            ``reset``, ``step`` and ``recv``.
+        ValueError: in ``reset``, ``step`` or ``recv``, the function did not return a batch of
+            observations in ``space``.
 
     Example:
         >>> import numpy as np
@@ -213,6 +212,6 @@ class TransformObservations(ObservationTransform):
             into.put(made, ALL_ENVS, len(into))
         except BadValueError as error:
             raise ValueError(
-                f"{type(self).__name__}: what the function made of the observations of "
-                f"{len(into)} environments: {error}"
+                f"{type(self).__name__}: the function returned invalid values for the observations "
+                f"of {len(into)} environments: {error}"
             ) from None

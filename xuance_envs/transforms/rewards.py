@@ -18,13 +18,24 @@ __all__ = ["ClipRewards", "RewardTransform", "ScaleRewards", "TransformRewards"]
 
 
 class RewardTransform(Transform):
-    """A transform of rewards: to derive from. Define :meth:`_rewarded`.
+    """Base class for transforms of rewards; define :meth:`_rewarded`.
 
-    Where an episode has just begun, there is no reward, and 0 stays 0.
+    Results of a reset have the reward 0, before and after the transform.
+
+    Args:
+        vec_env: the vector environment.
+        keep_raw: True to keep ``raw_observations`` from the start.
     """
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
-        """The rewards ``(k,)`` float64, an array of their own, and the ``_state`` after them."""
+        """Transform the rewards of a batch, ``batch.given_rewards``.
+
+        Args:
+            batch: results of one call.
+
+        Returns:
+            The rewards as a new float64 array ``(k,)``, and the next ``_state``.
+        """
         raise NotImplementedError
 
     def _transform(self, batch: Batch) -> Any:
@@ -38,13 +49,13 @@ class RewardTransform(Transform):
 
 
 class ClipRewards(RewardTransform):
-    """Rewards kept within bounds.
+    """Clip rewards to bounds.
 
     Args:
         vec_env: the vector environment.
-        low: the least reward.
-        high: the greatest.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        low: smallest reward.
+        high: largest reward.
+        keep_raw: True to keep ``raw_observations`` from the start.
 
     Raises:
         ValueError: ``low`` is not below ``high``.
@@ -73,15 +84,15 @@ class ClipRewards(RewardTransform):
 
 
 class ScaleRewards(RewardTransform):
-    """Rewards times a number.
+    """Multiply rewards by a constant.
 
     Args:
         vec_env: the vector environment.
-        scale: the number.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        scale: the factor.
+        keep_raw: True to keep ``raw_observations`` from the start.
 
     Raises:
-        ValueError: it is no finite number.
+        ValueError: ``scale`` is not finite.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -95,7 +106,9 @@ class ScaleRewards(RewardTransform):
 
     def __init__(self, vec_env: VecEnv, scale: float, *, keep_raw: bool = False) -> None:
         if not np.isfinite(scale):
-            raise ValueError(f"{type(self).__name__}: scale: expected a number, got {scale!r}")
+            raise ValueError(
+                f"{type(self).__name__}: scale: expected a finite number, got {scale!r}"
+            )
         super().__init__(vec_env, keep_raw=keep_raw)
         self._scale = float(scale)
 
@@ -104,17 +117,17 @@ class ScaleRewards(RewardTransform):
 
 
 class TransformRewards(RewardTransform):
-    """Rewards as a function makes them.
+    """Apply a function to rewards.
 
     Args:
         vec_env: the vector environment.
-        function: called with the rewards ``(k,)`` of as many environments as there happen to be:
-            float64 in a step of all, float32 in ``recv``. It returns as many, each made of its own
-            alone.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        function: called with the rewards ``(k,)`` of any number of environments: float64 from
+            ``step``, float32 from ``recv``. Returns k numbers. Each must depend only on its own
+            reward.
+        keep_raw: True to keep ``raw_observations`` from the start.
 
     Raises:
-        ValueError: it returned something else; from ``step`` and ``recv``.
+        ValueError: in ``step`` or ``recv``, the function did not return k numbers.
 
     Example:
         >>> import numpy as np

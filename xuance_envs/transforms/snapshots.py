@@ -1,4 +1,4 @@
-"""What transforms remember of environments, kept with these environments' states."""
+"""State of transforms, saved together with the environments' states."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_states
 
-__all__ = ["TransformSnapshot", "saved_by_transform"]
-
 
 class TransformSnapshot(NamedTuple):
-    """What one transform remembers of one environment."""
+    """State of one transform for one environment."""
 
     reward: float
     exact_reward: float | None
@@ -22,7 +20,7 @@ class TransformSnapshot(NamedTuple):
 
 
 def saved_by_transform(state: EnvStates, key: str) -> tuple[list[TransformSnapshot], Any]:
-    """What a transform kept with states: of each environment, and what it had learned."""
+    """Return a transform's snapshots and learned data from saved states."""
     checked_states(state)
     try:
         kept = state.extra(key)
@@ -31,12 +29,12 @@ def saved_by_transform(state: EnvStates, key: str) -> tuple[list[TransformSnapsh
             return [TransformSnapshot(*one) for one in kept], learned
     except (FaultError, TypeError) as fault:
         raise StateError(-1, "load_state", str(fault)) from None
-    place, _, name = key.partition(" ")
+    inner, _, name = key.partition(" ")
     raise StateMismatchError(
         -1,
         "load_state",
-        f"expected states that were saved through {name}, around {place} other transforms, got "
-        "states that were not: wrap in the same transforms, in the same order",
+        f"expected states saved through {name} with {inner} transforms inside it, got other "
+        "states: use the same transforms in the same order as when saving",
         what="transforms",
         here=name,
     )

@@ -1,4 +1,4 @@
-"""Several observations, one after the other, as one."""
+"""Stacking of consecutive observations."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 __all__ = ["StackObservations"]
 
 FirstObservations = dict[int, list[Any]]
-"""By environment whose episode began within its last step, the parts of its first observation."""
+"""First observations, as leaves, of environments whose episode began within their last step."""
 
 
 class StackObservations(ObservationTransform):
-    """The last n observations of an episode, concatenated along the last axis, the oldest first.
+    """Concatenate the last n observations of an episode along the last axis, oldest first.
 
-    An episode begins with n copies of its first observation, and that is what ``reset_obs`` is: no
-    stack reaches back into the episode before. Where a worker was lost, the last stack is returned
-    as it was.
+    An episode starts with n copies of its first observation, even in ``reset_obs``: a stack never
+    crosses an episode boundary. After a worker failure, the environment's last stack is returned
+    unchanged.
 
     Args:
-        vec_env: the vector environment, its observations a Box with at least one axis, or a Dict
-            of such.
-        n: how many.
-        keys: of a Dict space, what is stacked; the rest stays as it is. None for all.
-        keep_raw: whether ``raw_observations`` are kept from the beginning.
+        vec_env: the vector environment; its observations are a Box with at least one axis, or a
+            Dict of them.
+        n: number of observations in a stack.
+        keys: keys of a Dict space to stack; the others stay unchanged. None for all keys.
+        keep_raw: True to keep ``raw_observations`` from the start.
 
     Raises:
         ValueError: ``n`` is below 1, or observations cannot be concatenated.
@@ -65,7 +65,9 @@ class StackObservations(ObservationTransform):
         leaves = select_leaves(name, vec_env, keys)
         for leaf in leaves.values():
             if not leaf.shape:
-                raise ValueError(f"{name}: expected observations with an axis, got {leaf.space}")
+                raise ValueError(
+                    f"{name}: expected observations with at least one axis, got {leaf.space}"
+                )
         self._widths = {i: leaf.shape[-1] for i, leaf in leaves.items()}
         boxes = {leaf.path: _stacked(leaf, count) for leaf in leaves.values()}
         space = replace_leaves(vec_env.observation_space, boxes)
@@ -106,7 +108,7 @@ class StackObservations(ObservationTransform):
         if batch.began is not None and batch.began.all():
             self._put(memory, parts, into)
             return
-        alone = [] if batch.began is None else batch.began.nonzero()[0].tolist()
+        began = [] if batch.began is None else batch.began.nonzero()[0].tolist()
         lost = batch.lost_rows.tolist()
         for i, (part, out) in enumerate(zip(parts, into.parts, strict=True)):
             width = self._widths.get(i)
@@ -122,7 +124,7 @@ class StackObservations(ObservationTransform):
                 for row, env in enumerate(batch.env_ids):
                     if env in before.memory:
                         _fill(out[row, ..., :-width], before.memory[env][i])
-            for row in alone:
+            for row in began:
                 _fill(out[row], part[row])
             for row in lost:
                 first = before.memory.get(batch.env_ids[row])
@@ -157,14 +159,14 @@ class StackObservations(ObservationTransform):
                     into.parts[i][row] = self._state.rows.parts[i][env]
 
     def _merge_partial(self, batch: Batch) -> None:
-        _ = self.buf_obs  # which stays as it is
+        _ = self.buf_obs  # copy the current rows before they change
         parts = self._layout.flatten(batch.obs)
         for i in self._widths:
             self._state.rows.parts[i][batch.at] = parts[i]
 
 
 def _fill(out: NDArray[Any], part: NDArray[Any]) -> None:
-    """Fills stacks with copies of one observation each."""
+    """Fill each stack with copies of one observation."""
     width = part.shape[-1]
     if out.size == 0:
         return

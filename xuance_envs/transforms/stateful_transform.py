@@ -1,53 +1,54 @@
-"""What transforms learn, and how one gets to know it from another."""
+"""Saving, loading and sharing of what transforms learn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["StatefulTransform"]
-
 
 class StatefulTransform:
-    """What learns from what it sees, or has others within it that do.
+    """Base class of transforms that learn statistics, or contain transforms that do.
 
     Attributes:
-        training (bool): whether it learns from what it sees; :meth:`freeze` ends that.
+        training (bool): True if the transform updates its statistics; :meth:`freeze` sets False.
     """
 
     training: bool
 
     @property
     def transforms(self) -> Sequence[StatefulTransform]:
-        """This one and those within it, from the outside to the inside."""
+        """This transform and those inside it, outermost first."""
         return [self]
 
     def learned(self) -> dict[str, Any]:
-        """What it has learned, by name, as numbers, text and lists of numbers; often nothing."""
+        """Return what this transform has learned: numbers, strings and lists of numbers by name."""
         return {}
 
     def prepare_learned(self, learned: Mapping[str, Any]) -> Callable[[], None]:
-        """Checks what another one has learned; what is returned makes it this one's.
+        """Check learned data and return a function that adopts it.
 
         Args:
-            learned: as :meth:`learned` gives it, or the same as arrays.
+            learned: result of :meth:`learned`; its lists may be arrays.
+
+        Returns:
+            A function without arguments that replaces this transform's data.
 
         Raises:
-            ValueError: it is of another shape or environment.
+            ValueError: the data has the wrong shape, or comes from a different environment.
         """
-        raise NotImplementedError(f"{type(self).__name__} learns nothing")
+        raise NotImplementedError(f"{type(self).__name__} has no statistics to load")
 
     def freeze(self) -> None:
-        """Has this transform, and those within it, learn nothing more."""
+        """Stop learning in this transform and all transforms inside it."""
         for transform in self.transforms:
             transform.training = False
 
     def state_dict(self) -> dict[str, Any]:
-        """What this transform and those within it have learned.
+        """Return what this transform and those inside it have learned.
 
         Returns:
-            One flat dict by name, of numbers, text and lists of numbers, which ``torch.save`` and
-            ``numpy.savez`` take.
+            A flat dict of numbers, strings and lists of numbers, suitable for ``torch.save`` and
+            ``numpy.savez``.
         """
         return {
             f"{name}.{key}": value
@@ -56,14 +57,14 @@ class StatefulTransform:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Has this transform and those within it know what others had learned.
+        """Load learned data into this transform and those inside it.
 
         Args:
-            state: as :meth:`state_dict` gave it, or as ``numpy.load`` gives it back.
+            state: as returned by :meth:`state_dict`, or read back by ``numpy.load``.
 
         Raises:
-            ValueError: it is of other transforms, of another shape or environment; then nothing
-                has changed.
+            ValueError: the data comes from other transforms, shapes or environments. Nothing has
+                changed then.
         """
         given: dict[str, dict[str, Any]] = {}
         for name, value in state.items():
@@ -72,42 +73,42 @@ class StatefulTransform:
         self._load_learned(given, exactly=True)
 
     def sync_from(self, other: object) -> None:
-        """Has this transform and those within it know what those of another one have learned.
+        """Copy learned data from another vector environment's transforms, such as for evaluation.
 
         Args:
-            other: the environments that are trained on, say, for this one to be tested on. It may
-                have more transforms than this one.
+            other: the outermost transform to copy from, such as that of the training environments.
+                It may have more transforms than this one.
 
         Raises:
-            TypeError: it is no transform.
-            ValueError: it lacks a transform that this one has, or has one of another shape or
-                environment; then nothing has changed.
+            TypeError: ``other`` is not a transform.
+            ValueError: ``other`` lacks a transform that this one has, or its shape or environment
+                differs. Nothing has changed then.
         """
         if not isinstance(other, StatefulTransform):
             raise TypeError(f"sync_from: expected a transform, got {other!r}")
         self._load_learned(
-            {name: its.learned() for name, its in _stateful_transforms(other).items()}
+            {name: each.learned() for name, each in _stateful_transforms(other).items()}
         )
 
     def _load_learned(self, given: Mapping[str, Mapping[str, Any]], exactly: bool = False) -> None:
-        mine = _stateful_transforms(self)
-        if not mine.keys() <= given.keys() or (exactly and mine.keys() != given.keys()):
+        own = _stateful_transforms(self)
+        if not own.keys() <= given.keys() or (exactly and own.keys() != given.keys()):
             raise ValueError(
-                f"expected what {_listed(mine)} learned, got what {_listed(given)} learned"
+                f"expected statistics of {_listed(own)}, got those of {_listed(given)}"
             )
-        learn = [transform.prepare_learned(given[name]) for name, transform in mine.items()]
+        learn = [transform.prepare_learned(given[name]) for name, transform in own.items()]
         for each in learn:
             each()
 
 
 def _stateful_transforms(outermost: StatefulTransform) -> dict[str, StatefulTransform]:
-    """The transforms that learn, by names under which their counterparts are found."""
+    """Return the transforms that learn, by class name and number."""
     found: dict[str, StatefulTransform] = {}
     for transform in outermost.transforms:
         if transform.learned():
             name = type(transform).__name__
-            alike = sum(key.partition("-")[0] == name for key in found)
-            found[f"{name}-{alike + 1}" if alike else name] = transform
+            count = sum(key.partition("-")[0] == name for key in found)
+            found[f"{name}-{count + 1}" if count else name] = transform
     return found
 
 

@@ -1,4 +1,4 @@
-"""What every transform is: a vector environment that changes what another one takes and gives."""
+"""Base class of all transforms."""
 
 from __future__ import annotations
 
@@ -22,33 +22,31 @@ from xuance_envs.vector_envs.last_results import checked_clones
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 from xuance_envs.vector_envs.wrapper import VecEnvWrapper
 
-__all__ = ["Transform", "transforms_of"]
-
 
 class Transform(StatefulTransform, VecEnvWrapper):
-    """A vector environment that changes what another one takes and gives.
+    """Vector environment that changes the actions or results of another one.
 
-    It steps at once, in halves, and with ``send`` and ``recv``, resets some environments or all,
-    and hands on what it does not change. Where an episode ended, the last observation and
-    ``reset_obs`` are both transformed, and nothing else in the infos.
+    It supports ``step``, ``step_async``/``step_wait``, ``send``/``recv`` and partial resets, and
+    passes through what it does not change. When an episode ends, the last observation and
+    ``reset_obs`` are both transformed; the rest of the infos is not.
 
-    To derive from it, define :meth:`_transform`, or :meth:`_forward` where actions are changed.
-    What a transform remembers from call to call is its ``_state``, which is never changed but
-    replaced, once a call is over: so a step that was interrupted can be repeated, and counts once.
+    A subclass defines :meth:`_transform`, or :meth:`_forward` for actions. It keeps its memory in
+    ``_state``, which is replaced after each call and never modified, so that an interrupted step
+    can be repeated and counts only once.
 
     Args:
         vec_env: the vector environment.
-        observation_space: of one environment, if another than its.
-        action_space: of one environment, if another than its.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        observation_space: space of one transformed observation, if it differs.
+        action_space: space of one action passed to the transform, if it differs.
+        keep_raw: True to keep :attr:`raw_observations` from the start.
 
     Raises:
-        TypeError: it is no ``VecEnv``, or one of environments with many agents.
+        TypeError: ``vec_env`` is not a ``VecEnv``, or it is multi-agent.
 
     Attributes:
-        vec_env (VecEnv): the vector environment.
-        training (bool): whether it learns from what it sees, which ``freeze`` ends.
-        raw_results (RawResults): what came before any transform.
+        vec_env (VecEnv): the inner vector environment.
+        training (bool): True if the transform updates its statistics; ``freeze`` sets False.
+        raw_results (RawResults): results before any transform.
     """
 
     def __init__(
@@ -72,9 +70,9 @@ class Transform(StatefulTransform, VecEnvWrapper):
         self._changes_actions = type(self)._forward is not Transform._forward
         self._state: Any = None
         self._steps = 0
-        self._buf_obs: Any = None  # the last observations, once somebody has read them
+        self._buf_obs: Any = None  # the last observations, once they were read
         self._exact_rewards: NDArray[np.float64] | None = None
-        # Of calls that are not over: what they brought is not transformed yet.
+        # Progress of unfinished calls, so that an interrupted one can be repeated.
         self._stepping = self._sending = False
         self._received: StepBatch | None = None
         self._transformed: tuple[Batch, NDArray[np.intp], Any] | None = None
@@ -82,60 +80,72 @@ class Transform(StatefulTransform, VecEnvWrapper):
         self.buf_rews, self.buf_dones = vec_env.buf_rews, vec_env.buf_dones
         self.buf_truncations, self.buf_infos = vec_env.buf_truncations, vec_env.buf_infos
 
-    # -- what a transform does --------------------------------------------------------
+    # -- hooks for subclasses -----------------------------------------------------------
 
     def _transform(self, batch: Batch) -> Any:
-        """Changes what a call brought."""
+        """Transform the results of a call in place, in ``batch``.
+
+        Args:
+            batch: results of a step, a reset or a ``recv``.
+
+        Returns:
+            The next ``_state``.
+        """
         return self._state
 
     def _forward(
         self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]] | None
     ) -> Any:
-        """The environments' own actions for those given to some of them, or to all."""
+        """Convert actions to the environments' actions.
+
+        Args:
+            actions: the actions passed to the transform.
+            env_ids: their environments; None for all.
+
+        Returns:
+            The actions for the inner vector environment.
+        """
         return actions
 
     def _merge_partial(self, batch: Batch) -> None:
-        """Puts what was made of some environments beside what is known of the others.
-
-        It may be called twice with the same batch.
-        """
+        """Update ``_state`` with results of some environments; may run twice with one batch."""
 
     def _update_buf_obs(self, batch: Batch) -> None:
-        """Has ``buf_obs`` show what some environments' reset brought."""
+        """Update ``buf_obs`` after a reset of some environments."""
 
-    # -- what it knows ----------------------------------------------------------------
+    # -- raw results --------------------------------------------------------------------
 
     @property
     def transforms(self) -> list[Transform]:
-        """This one and those within it, from the outside to the inside."""
+        """This transform and those inside it, outermost first."""
         return transforms_of(self)
 
     @property
     def raw_rewards(self) -> NDArray[np.float32]:
-        """The last rewards before any transform, ``(k,)`` float32: of a step, or of a ``recv``."""
+        """Rewards of the last step or ``recv`` before any transform, ``(k,)`` float32."""
         return self.raw_results.rewards.copy()
 
     @property
     def raw_observations(self) -> Any:
-        """The last observations before any transform: of a step, a reset, or a ``recv``.
+        """Observations of the last step, reset or ``recv`` before any transform.
 
-        They are kept from the first time they are read, or from the beginning with ``keep_raw``.
+        They are kept once this attribute has been read, or from the start with ``keep_raw``.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True
             self.raw_results.record_observations(self.transforms[-1].vec_env.buf_obs)
         return self.raw_results.observations
 
-    # -- all at a time ----------------------------------------------------------------
+    # -- stepping all environments ------------------------------------------------------
 
     @property
     def waiting(self) -> bool:
-        """Whether a step is pending."""
+        """True if a step is pending."""
         return self._stepping or self.vec_env.waiting
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
-        """The last step's rewards before they were rounded, ``(num_envs,)`` float64."""
+        """Rewards of the last step before rounding to float32, ``(num_envs,)`` float64."""
         return (
             self.vec_env.exact_rewards
             if self._exact_rewards is None
@@ -190,7 +200,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         return batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.infos
 
     def step_batch(self) -> Batch:
-        """Waits for the step, as :meth:`step_wait`; what it brought, for the next transform."""
+        """Wait for the step like :meth:`step_wait`; return a batch for the next outer transform."""
         vec_env = self.vec_env
         try:
             if self._stepping and not vec_env.waiting:
@@ -208,7 +218,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         except Exception:
             self._stepping = False
             raise
-        # No call in between, so that an interrupt finds either all of it or nothing.
+        # No call in between, so an interrupt leaves either all or nothing of it.
         self._state, self._buf_obs, self._exact_rewards = state, None, batch.exact_rewards
         self._steps += 1
         self.buf_rews, self.buf_dones = batch.rewards, batch.terminated
@@ -216,7 +226,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         self._stepping = False
         return batch
 
-    # -- some at a time ---------------------------------------------------------------
+    # -- asynchronous stepping ----------------------------------------------------------
 
     @override
     def async_reset(
@@ -260,7 +270,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         )
 
     def _transform_received(self, received: StepBatch) -> tuple[Batch, NDArray[np.intp], Any]:
-        """What is made of it, and of this transform."""
+        """Transform received results; also return their environments and the next ``_state``."""
         envs = received.env_ids
         began = None if self._awaiting_first_result is None else self._awaiting_first_result[envs]
         batch = Batch(
@@ -270,13 +280,12 @@ class Transform(StatefulTransform, VecEnvWrapper):
             self.raw_results.record_step(batch)
         return batch, envs, self._transform(batch)
 
-    # -- states -----------------------------------------------------------------------
+    # -- checkpoints --------------------------------------------------------------------
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`.
 
-        What the transform remembers of each environment is a part of it, and so is what it has
-        learned.
+        The states include the transform's memory of each environment, and its learned statistics.
         """
         self._check_not_stepping("save_state")
         state = self.vec_env.save_state(env_ids)
@@ -289,7 +298,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
     ) -> tuple[Any, StepInfos]:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
 
-        What was learned is loaded where all environments are. Nothing of it is counted.
+        Learned statistics are loaded only if ``env_ids`` is None. The loaded observations are not
+        counted.
         """
         self._check_not_stepping("load_state")
         saved, learned = saved_by_transform(state, self._state_key)
@@ -318,18 +328,18 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     @property
     def _state_key(self) -> str:
-        """Under which its own is kept with states of environments."""
+        """Key of this transform's data in saved states: position and class name."""
         return f"{len(self.transforms) - 1} {type(self).__name__}"
 
     def _snapshot(self, env: int) -> TransformSnapshot:
-        """What it remembers of an environment."""
+        """Return this transform's state for one environment."""
         exact = None if self._exact_rewards is None else float(self._exact_rewards[env])
         return TransformSnapshot(
             float(self.buf_rews[env]), exact, dict(self.buf_infos[env]), self._env_state(env)
         )
 
     def _restore(self, ids: Sequence[int], saved: Sequence[TransformSnapshot], obs: Any) -> Any:
-        """Remembers that of environments; what their next actions are chosen from."""
+        """Restore snapshots; return the transformed observations for the next actions."""
         self._discard_pending()
         vec_env = self.vec_env
         rewards, infos = self.buf_rews.copy(), list(self.buf_infos)
@@ -344,17 +354,29 @@ class Transform(StatefulTransform, VecEnvWrapper):
         return self._restore_env_state(ids, [one.env_state for one in saved], obs)
 
     def _env_state(self, env: int) -> Any:
-        """What its ``_state`` has of an environment, as numbers, arrays and containers of them."""
+        """Return the part of ``_state`` that belongs to one environment.
+
+        It may consist of numbers, arrays and containers of them.
+        """
         return None
 
     def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
-        """Puts that back."""
+        """Restore what :meth:`_env_state` returned.
+
+        Args:
+            ids: the environments.
+            shares: the value of each.
+            obs: their observations after loading, not transformed.
+
+        Returns:
+            The transformed observations.
+        """
         return obs
 
-    # -- what is on its way -----------------------------------------------------------
+    # -- pending results ----------------------------------------------------------------
 
     def _drain_pending(self) -> None:
-        """Takes in what is on its way, of environments that are not to be reset."""
+        """Receive pending results before some environments are reset."""
         if self.waiting:
             self.step_wait()
         while self._sending:
@@ -364,19 +386,19 @@ class Transform(StatefulTransform, VecEnvWrapper):
                 self._sending = False
 
     def _discard_pending(self) -> None:
-        """Lets go of what is on its way: all environments are to be reset."""
+        """Forget pending results before all environments are reset."""
         self._stepping = self._sending = False
         self._received = self._transformed = self._awaiting_first_result = None
 
     def _check_not_stepping(self, what: str) -> None:
         if self._stepping and not self.vec_env.waiting:
             raise AlreadySteppingError(
-                f"{what} was called while a step is pending: finish it with step_wait first"
+                f"{what} was called while a step is pending: call step_wait first"
             )
 
 
 def transforms_of(vec_env: VecEnv) -> list[Transform]:
-    """The transforms that a vector environment is made of, from the outside to the inside."""
+    """Return the transforms in a vector environment, outermost first."""
     found: list[Transform] = []
     while isinstance(vec_env, VecEnvWrapper):
         if isinstance(vec_env, Transform):

@@ -1,4 +1,4 @@
-"""What one call of a vector environment brought, on its way through a transform."""
+"""Results of one call on their way through transforms."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["NO_ENVS", "Batch", "RawResults"]
-
 NO_ENVS = np.arange(0)
-"""No environment."""
+"""Empty environment indices."""
 
 
 class Batch:
-    """Observations, rewards, flags and infos of k environments; a transform replaces some of them."""
+    """Observations, rewards, flags and infos of k environments, modified in place by transforms."""
 
     __slots__ = (
         *("obs", "rewards", "terminated", "truncated", "infos"),
@@ -54,41 +52,41 @@ class Batch:
 
     @classmethod
     def of_last_step(cls, source: VecEnv) -> Batch:
-        """What a step brought that was over when an interrupt came."""
+        """Rebuild the results of a step that finished before an interrupt."""
         flags = source.buf_dones, source.buf_truncations
         return cls(copy_of(source.buf_obs), source.buf_rews, *flags, source.buf_infos, source)
 
     @property
     def given_rewards(self) -> NDArray[Any]:
-        """The rewards that came: float64, as exact as can be had, or ``rewards``."""
+        """Rewards before this transform: float64 if available, else ``rewards``."""
         return self.rewards if self.source is None else self.source.exact_rewards
 
     @property
     def at(self) -> Any:
-        """The index of its environments in an array of all."""
+        """Index of the batch's environments in arrays of all environments."""
         return slice(None) if self.envs is None else self.envs
 
     def envs_of_rows(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The environments at some rows."""
+        """Return the environments of some rows."""
         return rows if self.envs is None else self.envs[rows]
 
     @property
     def env_ids(self) -> list[int]:
-        """Its environments, by row."""
+        """Environments by row."""
         return list(range(len(self.rewards))) if self.envs is None else self.envs.tolist()
 
     @property
     def is_reset(self) -> bool:
-        """Whether all environments were reset, and nothing else."""
+        """True for the results of a reset of all environments."""
         return self.envs is None and self.began is not None
 
     def call_number_after(self, number: int) -> int:
-        """Which call since all were reset brought it, if the one before was that."""
+        """Return this call's number since the last full reset, given the previous number."""
         return 0 if self.is_reset else number + 1
 
     @property
     def lost_rows(self) -> NDArray[np.intp]:
-        """The rows that stand in for a step whose worker was lost: not what an environment did."""
+        """Rows that replace the step of a failed worker."""
         ended = self.ended
         if not len(ended) or self.terminated[ended].all():
             return NO_ENVS
@@ -99,12 +97,12 @@ class Batch:
         return np.array(lost_rows, np.intp)
 
     def drop_lost(self, part: NDArray[Any]) -> NDArray[Any]:
-        """The rows of an array but for those at :attr:`lost`."""
+        """Return an array without :attr:`lost_rows`."""
         lost_rows = self.lost_rows
         return np.delete(part, lost_rows, axis=0) if len(lost_rows) else part
 
     def first_observations(self, layout: SpaceLayout) -> Any:
-        """The first observations of the episodes after those that ended, as one batch."""
+        """Return the first observations after ended episodes, as one batch."""
         values = self._reset_observations()
         if layout.flat and layout.leaves[0].dtype is not None:
             return np.stack(values)
@@ -125,7 +123,7 @@ class Batch:
         return [infos[row]["reset_obs"] for row in self.ended.tolist()]
 
     def set_first_observations(self, observations: Sequence[Any]) -> None:
-        """Gives the infos other first observations, one for each of ``ended``."""
+        """Replace the first observations in the infos, one for each of ``ended``."""
         infos = self.infos
         if isinstance(infos, StepInfos):
             self.infos = infos.with_reset_observations(observations)
@@ -136,7 +134,7 @@ class Batch:
             self.infos = changed
 
     def add_to_infos(self, key: str, values: Mapping[int, Callable[[], Any]]) -> None:
-        """Gives some infos one key more."""
+        """Add a key to the infos of some rows, lazily if the infos support it."""
         infos = self.infos
         if isinstance(infos, StepInfos):
             envs = self.env_ids
@@ -149,7 +147,7 @@ class Batch:
 
 
 class RawResults:
-    """What the vector environment within all transforms brought last."""
+    """Last results of the vector environment inside all transforms."""
 
     def __init__(self, num_envs: int) -> None:
         self.rewards = np.zeros(num_envs, np.float32)
@@ -158,17 +156,17 @@ class RawResults:
         self._source: VecEnv | None = None
 
     def record_step(self, batch: Batch) -> None:
-        """Takes note of what a step or ``recv`` brought."""
+        """Store the results of a step or ``recv``."""
         self.rewards, self._source = batch.rewards, batch.source
         if self.keep:
             self.observations = copy_of(batch.obs)
 
     def record_observations(self, obs: Any) -> None:
-        """Takes note of observations, if they are kept."""
+        """Store observations if they are kept."""
         if self.keep:
             self.observations = copy_of(obs)
 
     @property
     def exact_rewards(self) -> NDArray[Any]:
-        """The rewards: float64 if a step of all brought them."""
+        """Rewards of the last call, float64 after a step of all environments."""
         return self.rewards if self._source is None else self._source.exact_rewards

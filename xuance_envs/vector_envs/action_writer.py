@@ -14,8 +14,6 @@ from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.driver import Driver
 
-__all__ = ["ActionWriter", "all_in_space", "check_in_space"]
-
 SMALL_BATCH = 32
 """Batch size up to which Python's ``min`` and ``max`` are faster than NumPy's reductions."""
 

@@ -16,18 +16,6 @@ from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.restarts import RestartPolicy
 from xuance_envs.state.env_states import EnvStates
 
-__all__ = [
-    "checked_env_ids",
-    "checked_info_bytes",
-    "checked_positive",
-    "checked_recipe",
-    "checked_restarts",
-    "checked_seed",
-    "env_indices",
-    "seed_per_env",
-    "split_envs",
-]
-
 _BOOLS = frozenset({bool, np.bool_})  # neither can be subclassed
 
 
@@ -107,7 +95,7 @@ def seed_per_env(seed: int | Sequence[int | None] | None, ids: Sequence[int]) ->
 
 
 def checked_seed(name: str, seed: Any, otherwise: str = "") -> int:
-    """Validate a seed: a non-negative int of any size, as Gymnasium accepts it."""
+    """Validate a seed: like Gymnasium, accept a non-negative int of any size."""
     with suppress(TypeError):
         if (number := operator.index(seed)) >= 0:
             return number
@@ -134,7 +122,7 @@ def checked_restarts(
         modes = "'raise', 'restart' or 'resume'" if resumes else "'raise' or 'restart'"
         raise ValueError(f"on_worker_failure: expected {modes}, got {on_worker_failure!r}")
     if max_restarts is not None and max_restarts < 0:
-        raise ValueError(f"max_restarts: expected at least 0 or None, got {max_restarts!r}")
+        raise ValueError(f"max_restarts: expected None or at least 0, got {max_restarts!r}")
     if on_worker_failure != "raise":
         return RestartPolicy(max_restarts, on_exception, on_worker_failure == "resume")
     if on_exception:

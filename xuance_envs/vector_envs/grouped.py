@@ -30,8 +30,6 @@ from xuance_envs.vector_envs.last_results import (
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
-__all__ = ["GroupedVecEnv"]
-
 _T = TypeVar("_T")
 
 

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["LastObservationBuffer"]
-
 
 class LastObservationBuffer:
     """Writable batch of the last observations, replaced after each step.
 
-    A large batch is copied on first access only. Until then it is derived from the returned batch,
+    A large batch is copied only on first access. Until then it is derived from the returned batch,
     or from the shared arrays while they still hold the same step.
     """
 

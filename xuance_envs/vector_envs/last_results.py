@@ -14,14 +14,6 @@ from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = [
-    "LAST_RESULT_KEY",
-    "LastResult",
-    "checked_clones",
-    "checked_last_results",
-    "restore_buffers",
-]
-
 _INTEGERS = int, np.integer
 
 LAST_RESULT_KEY = "seen"
@@ -40,7 +32,7 @@ class LastResult(NamedTuple):
 
 
 def checked_last_results(state: EnvStates, count: int, rows: SpaceRows) -> list[LastResult] | None:
-    """Validate the results in a state; None if another interface saved it."""
+    """Validate the results in a state; None if a different interface saved it."""
     checked_states(state, count)
     try:
         given = state.extra(LAST_RESULT_KEY)

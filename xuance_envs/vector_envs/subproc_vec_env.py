@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs.engine.cpus import affinity_cpus, available_cpus
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.group.recipe import Recipe
@@ -33,6 +34,8 @@ from xuance_envs.vector_envs.arguments import (
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
 __all__ = ["SubprocVecEnv", "fork_hazard", "start_processes"]
+
+__getattr__ = deprecated_aliases(__name__, danger_of_fork="fork_hazard")
 
 logger = logging.getLogger("xuance_envs")
 

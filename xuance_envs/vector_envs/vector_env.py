@@ -69,11 +69,11 @@ class VecEnv(ABC):
         metadata (dict): metadata of the first environment.
         buf_obs: the last observations, in a writable array. Each step sets a new array, so
             references to earlier ones keep their values.
-        buf_rews: rewards of the last step, as returned.
-        buf_dones: ``terminated`` of the last step, as returned.
-        buf_truncations: ``truncated`` of the last step, as returned.
-        buf_infos: infos of the last step, as returned.
-        checks_actions (bool): True if every action is checked to be in its space.
+        buf_rews: ``rewards`` that the last step returned.
+        buf_dones: ``terminated`` that the last step returned.
+        buf_truncations: ``truncated`` that the last step returned.
+        buf_infos: ``infos`` that the last step returned.
+        checks_actions (bool): True if every action is checked against the action space.
         autotuned (Autotuned | None): measurements of :func:`~xuance_envs.making.make_vec`, if it
             chose this backend automatically.
 
@@ -146,7 +146,7 @@ class VecEnv(ABC):
         options: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> tuple[Any, StepInfos]:
-        """Start a new episode in all environments, or in some.
+        """Start a new episode in all or some environments.
 
         A pending step is completed first, and its result is discarded.
 
@@ -173,19 +173,19 @@ class VecEnv(ABC):
 
         Args:
             actions: one action per environment: an array with ``num_envs`` rows, a list of actions,
-                a dict of batches for a Dict space, or a tuple of batches for a Tuple space. With a
-                single environment, also its bare action.
+                a dict of batches for a Dict space, or a tuple of batches for a Tuple space. For one
+                environment, its bare action is accepted, too.
 
         Returns:
             ``(obs, rewards, terminated, truncated, infos)``:
 
             - ``obs``: ``(num_envs, *obs_shape)`` in the space's dtype; a dict or tuple of such
               arrays for Dict and Tuple spaces; a tuple of objects for spaces without a fixed shape.
-              If an episode ended, its last observation.
+              Where an episode ended, the row is its last observation.
             - ``rewards``: ``(num_envs,)`` float32.
             - ``terminated``, ``truncated``: ``(num_envs,)`` bool.
-            - ``infos``: sequence of ``num_envs`` dicts. If an episode ended, also with
-              ``"reset_obs"``, the first observation of the next episode, and ``"reset_info"``.
+            - ``infos``: sequence of ``num_envs`` dicts. Where an episode ended, the dict also has
+              ``"reset_obs"`` and ``"reset_info"``, the next episode's first observation and info.
 
         Raises:
             ValueError: the actions are invalid; no environment has been stepped.
@@ -261,13 +261,13 @@ class VecEnv(ABC):
 
         Returns:
             ``(obs, rewards, terminated, truncated, infos, env_ids)`` of at least ``min_envs``
-            environments, or of fewer after ``timeout``. The arrays are new ones, also with
+            environments, or of fewer after ``timeout``. The arrays are new, even with
             ``copy=False``. ``buf_obs`` and the other buffers do not change.
 
         Raises:
-            WorkerTimeoutError: no environment was ready within ``timeout``, and ``recv`` may be
-                called again; or a worker exceeded ``step_timeout``, and the vectorized environment
-                is closed.
+            WorkerTimeoutError: no environment was ready within ``timeout``; ``recv`` may be called
+                again. Also if a worker exceeded ``step_timeout``; the vectorized environment is
+                then closed.
             NotSteppingError: no environment is stepping or resetting.
             ValueError: fewer than ``min_envs`` environments are stepping or resetting.
             EnvError: an environment raised; the vectorized environment is then closed.
@@ -287,12 +287,12 @@ class VecEnv(ABC):
 
         Returns:
             A new bool array ``(num_envs, n)``. n is the number of actions for Discrete,
-            ``sum(nvec)`` for MultiDiscrete (part by part), and two per bit for MultiBinary. For
+            ``sum(nvec)`` for MultiDiscrete (part after part), and two per bit for MultiBinary. For
             Dict and Tuple spaces, a dict or tuple of such arrays.
 
         Raises:
             AttributeError: an environment has no mask; the message lists the places searched.
-            EnvError: an environment raised, or its mask has a wrong length. The vectorized
+            EnvError: an environment raised, or its mask has the wrong length. The vectorized
                 environment stays usable.
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: the vectorized environment is closed.
@@ -319,7 +319,7 @@ class VecEnv(ABC):
     def call(
         self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """Call a method of all environments, or of some, through their wrappers.
+        """Call a method of all or some environments, through their wrappers.
 
         Args:
             name: name of the method.
@@ -339,7 +339,7 @@ class VecEnv(ABC):
         self._not_supported("call")
 
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """Read an attribute of all environments, or of some, through their wrappers.
+        """Read an attribute of all or some environments, through their wrappers.
 
         Args:
             name: name of the attribute.
@@ -356,7 +356,7 @@ class VecEnv(ABC):
         self._not_supported("get_attr")
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
-        """Set an attribute of all environments, or of some.
+        """Set an attribute of all or some environments.
 
         It is set on the outermost wrapper that has it, or else on the innermost environment.
 
@@ -366,14 +366,14 @@ class VecEnv(ABC):
             env_ids: indices of the environments; None for all.
 
         Raises:
-            ValueError: the list or tuple has a wrong length.
+            ValueError: the list or tuple has the wrong length.
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("set_attr")
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """Save the complete state of all environments, or of some.
+        """Save the complete state of all or some environments.
 
         Args:
             env_ids: indices of the environments; None for all.
@@ -392,10 +392,10 @@ class VecEnv(ABC):
     def load_state(
         self, state: EnvStates, env_ids: Sequence[int] | None = None
     ) -> tuple[Any, StepInfos]:
-        """Restore saved states into all environments, or into some.
+        """Restore saved states into all or some environments.
 
-        Afterwards the same actions lead to bitwise identical observations, rewards, flags, infos
-        and resets as before. ``buf_obs`` and the other buffers are restored as well.
+        From then on, the same actions give the same observations, rewards, flags, infos and resets
+        as after saving, bit for bit. ``buf_obs`` and the other buffers are restored as well.
 
         Args:
             state: one state per environment, saved by this or another vectorized environment, of
@@ -447,7 +447,7 @@ class VecEnv(ABC):
         self._not_supported("clone_state")
 
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
-        """Render all environments, or some.
+        """Render all or some environments.
 
         Args:
             mode: passed to environments whose ``render`` has a mode argument.

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
+from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs._override import override
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.state.env_states import EnvStates
@@ -16,6 +17,8 @@ from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
 __all__ = ["VecEnvDelegate", "VecEnvWrapper", "checked_vec_env"]
+
+__getattr__ = deprecated_aliases(__name__, AroundVecEnv="VecEnvDelegate")
 
 
 class VecEnvDelegate:

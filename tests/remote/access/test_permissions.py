@@ -173,7 +173,7 @@ def test_keyword_arguments_may_be_limited_to_values(serve: ServerMaker) -> None:
     for kwargs in ({"length": 7}, {"env_seed": 3, "length": 5}):
         RemoteVecEnv(server.url, "Counting", 1, env_kwargs=kwargs).close()
     for kwargs in ({"length": 6}, {"length": 5.0}, {"length": True}):
-        with pytest.raises(errors.RemoteForbiddenError, match="'length' may be 5 or 7"):
+        with pytest.raises(errors.RemoteForbiddenError, match="'length' must be 5 or 7"):
             RemoteVecEnv(server.url, "Counting", 1, env_kwargs=kwargs)
 
 

@@ -53,11 +53,11 @@ def test_a_line_is_a_token_or_a_name_and_a_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("# nothing\n", "expected one token a line, got none"),
+        ("# nothing\n", "expected one token per line, got none"),
         ("a/b secret\n", "line 1: expected a name"),
         (
             "a\nalice secret max-chairs=3\n",
-            "line 2: expected, after the token, admin or any",
+            "line 2: after the token, expected admin or any",
         ),
         ("alice secret max-envs-per-session=many\n", "line 1"),
         ("alice secret max-envs-per-session=-1\n", "at least"),
@@ -80,7 +80,7 @@ def test_a_file_that_everybody_may_read_is_warned_of(
     assert "everybody" not in caplog.text
     file.chmod(0o644)
     Tokens.load(file)
-    assert f"{file}: everybody on this machine may read these tokens" in caplog.text
+    assert f"all users of this machine can read the tokens in {file}" in caplog.text
 
 
 def test_a_name_may_have_limits_of_its_own(serve: ServerMaker, tmp_path: Path) -> None:
@@ -107,14 +107,14 @@ def test_a_file_that_changes_is_read_again(
     alice, bob = Asking(server, "old"), Asking(server, "two")
     alice.ask("create", env_id="Counting")
     file.write_text("a/b c\n", encoding="utf-8")
-    wait_until(lambda: "the tokens stay as they are" in caplog.text)
+    wait_until(lambda: "the previous ones stay valid" in caplog.text)
     assert alice.ask("vectorized_reset").status_code == 200
     file.write_text("alice new\n", encoding="utf-8")
     wait_until(lambda: bob.ask("vectorized_reset").status_code == 401)
     assert alice.ask("vectorized_reset").status_code == 401
     alice.client.headers["Authorization"] = "Bearer new"
     assert alice.ask("vectorized_reset").status_code == 200, "her session goes on"
-    wait_until(lambda: "of bob closed: its token is none of the server's any more" in caplog.text)
+    wait_until(lambda: "of bob closed: token revoked" in caplog.text)
     assert "of alice opened" in caplog.text
 
 

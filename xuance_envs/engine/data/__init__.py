@@ -1,1 +1,1 @@
-"""What lies in the arrays of a step: observations, actions, rewards, flags and infos."""
+"""Data of a vector step: spaces in arrays, infos in columns, action masks."""

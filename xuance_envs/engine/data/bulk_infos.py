@@ -1,4 +1,4 @@
-"""Infos that come as arrays for all environments at once, into the columns of infos."""
+"""Info columns written for all environments in one call."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from xuance_envs.engine.data.info_columns import (
     Kind,
 )
 
-__all__ = ["BulkInfoWriter", "LazyRowExtras"]
-
 _ALL = slice(None)
 
 
 class BulkInfoWriter:
-    """Writes one key of many environments' infos at a time."""
+    """Writer of one info key for many environments at a time."""
 
     def __init__(self, arrays: InfoArrays) -> None:
         self.rest: dict[int, Any] = {}
@@ -31,7 +29,6 @@ class BulkInfoWriter:
         self._full: dict[str, int] = {}
 
     def clear(self, at: Any = _ALL) -> None:
-        """Removes all keys of some environments."""
         self._arrays.kinds[:, at] = 0
         self._full.clear()
 
@@ -43,7 +40,7 @@ class BulkInfoWriter:
         at: Any = _ALL,
         mask: NDArray[np.bool_] | None = None,
     ) -> bool:
-        """Writes a key."""
+        """Write a key; return False if it fits no column."""
         table = self.table
         if kind is None or not table.fits(kind):
             return False
@@ -66,7 +63,7 @@ class BulkInfoWriter:
 
 
 class LazyRowExtras(Mapping[int, Frozen]):
-    """By environment, what does not fit columns, as rows of arrays; made into a dict when asked."""
+    """Info values outside columns, by environment: rows of arrays, made into dicts on access."""
 
     def __init__(
         self,

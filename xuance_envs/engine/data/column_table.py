@@ -1,4 +1,4 @@
-"""Which columns a group's infos have: learned from what turns up, within the room there is."""
+"""Assignment of info keys to columns, learned from the infos within a fixed capacity."""
 
 from __future__ import annotations
 
@@ -21,21 +21,18 @@ from xuance_envs.engine.data.info_columns import (
     NumberKind,
 )
 
-__all__ = ["ColumnTable", "is_ascending"]
-
 MAX_REORDERINGS = 8
-"""How often columns are put into another order; infos that differ from then on state theirs."""
+"""Number of times that columns are reordered; later infos in a different order store their own."""
 
 _FIRST_ARRAY = len(NUMBER_KINDS) + 1
 _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
 
 
 class ColumnTable:
-    """The columns of a group's infos.
+    """Columns of a group's infos.
 
-    A column has a key. Numbers of any type have a cell there. Arrays have bytes besides, as many as
-    the largest kind of them takes; a kind that is in no cell makes room for others when there is
-    too little.
+    A number takes a cell in its key's column. Arrays also take bytes, as many as the column's
+    largest array kind. If bytes run out, kinds that no cell uses are removed.
     """
 
     def __init__(
@@ -54,7 +51,6 @@ class ColumnTable:
 
     @property
     def layout(self) -> ColumnLayout:
-        """The columns as they are now, for those who read them."""
         if not self.keys:
             return NO_COLUMNS
         kinds: list[ArrayKind | None] = [None] * max(
@@ -67,12 +63,12 @@ class ColumnTable:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """How many columns, and how many of each environment's bytes, are in use."""
+        """Columns in use, and bytes in use per environment."""
         ends = [self._offsets[key] + size for key, size in self._sizes.items()]
         return len(self.keys), max(ends, default=0)
 
     def code(self, key: Any, kind: Kind) -> int:
-        """The code of a kind in the column of a key; 0 where the column does not take it."""
+        """Return the code of a kind in a key's column, or 0 if the column does not accept it."""
         if key not in self.slots:
             return 0
         if isinstance(kind, NumberKind):
@@ -82,17 +78,16 @@ class ColumnTable:
         return self._kinds.get(kind, 0)
 
     def fits(self, kind: Kind) -> bool:
-        """Whether there would be room for a value, were it the only one."""
+        """Return whether a value would fit if it were the only one."""
         return isinstance(kind, NumberKind) or kind.nbytes <= self._arrays.bytes.shape[1]
 
     def start(self, key: str) -> int:
-        """Where a column's arrays begin in an environment's bytes."""
         return self._offsets.get(key, 0)
 
     def add_columns(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
-        """Makes columns for the values of an info, as long as there is room, in its order.
+        """Add columns for an info's values in its key order, while there is room.
 
-        Columns of another order are put into this one, a few times.
+        Existing columns in a different order are reordered, up to MAX_REORDERINGS times.
         """
         self.finish_relayout()
         order = self._merge_order(list(wanted), orders)
@@ -101,7 +96,7 @@ class ColumnTable:
             self._relayout(order, kinds, sizes)
 
     def _merge_order(self, wanted: Sequence[Any], orders: Sequence[Sequence[str]]) -> list[str]:
-        """The keys of the columns with those that are wanted, in their order."""
+        """Return the column keys with the wanted keys inserted in their order."""
         slots = self.slots
         known = [slots[key] for key in wanted if key in slots]
         agrees = is_ascending(known)
@@ -128,9 +123,9 @@ class ColumnTable:
     def _with_arrays(
         self, order: Sequence[str], wanted: Mapping[Any, Kind]
     ) -> tuple[dict[ArrayKind, int], dict[str, int]]:
-        """The codes of kinds of arrays, and the bytes of columns, with those that are wanted.
+        """Return array kind codes and column sizes that include the wanted ones.
 
-        Where there is too little room, what is in no cell goes first.
+        If there is too little room, kinds that no cell uses are removed first.
         """
         new = {
             key: kind
@@ -152,7 +147,7 @@ class ColumnTable:
     def _with_kind(
         self, kinds: Mapping[ArrayKind, int], sizes: Mapping[str, int], key: str, kind: ArrayKind
     ) -> tuple[dict[ArrayKind, int], dict[str, int]] | None:
-        """The same with one kind more in a column; None if there is no room for it."""
+        """Add a kind to a column; return None if there is no room."""
         taken = set(kinds.values())
         free = next((code for code in _ARRAY_CODES if code not in taken), None)
         code = kinds.get(kind, free)
@@ -164,7 +159,7 @@ class ColumnTable:
     def _in_use(
         self, wanted: Mapping[Any, Kind], kinds: Mapping[ArrayKind, int], sizes: Mapping[str, int]
     ) -> tuple[dict[ArrayKind, int], dict[str, int]]:
-        """What of those is in a cell, or wanted."""
+        """Return the kinds and sizes that cells use or that are wanted."""
         kind_of = {code: kind for kind, code in kinds.items()}
         used: dict[str, set[ArrayKind]] = {}
         for key in sizes:
@@ -184,7 +179,6 @@ class ColumnTable:
     def _relayout(
         self, order: Sequence[str], kinds: dict[ArrayKind, int], sizes: dict[str, int]
     ) -> None:
-        """Puts what is in the arrays where it is to be from now on."""
         unused = iter(range(len(self.keys), MAX_COLUMNS))
         sources = [self.slots[key] if key in self.slots else next(unused) for key in order]
         starts, nbytes = _pack_starts(sizes)
@@ -199,7 +193,7 @@ class ColumnTable:
         self.finish_relayout()
 
     def finish_relayout(self) -> None:
-        """Does so, or goes on where an interrupt came."""
+        """Apply a pending layout; idempotent, for resuming after an interrupt."""
         if self._pending_relayout is not None:
             order, self._kinds, self._sizes, self._offsets, relaid, self.version = (
                 self._pending_relayout
@@ -213,11 +207,10 @@ class ColumnTable:
 
 
 def is_ascending(slots: Iterable[int]) -> bool:
-    """Whether columns come one after the other."""
     return all([one <= other for one, other in pairwise(slots)])
 
 
 def _pack_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Where each column's bytes begin, and where the last ones end."""
+    """Return each column's start in the bytes, and the end of the last column."""
     ends = list(accumulate([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values()]))
     return dict(zip(sizes, [0, *ends], strict=False)), ends[-1] if ends else 0

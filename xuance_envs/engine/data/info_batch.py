@@ -1,4 +1,4 @@
-"""The infos of one step, taken out of the arrays for good: dicts are built when asked for."""
+"""Infos of one step, copied out of the arrays; dicts are built on access."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from xuance_envs.engine.data.info_columns import (
     NumberKind,
 )
 
-__all__ = ["InfoBatch", "InfoColumns"]
-
 
 class InfoBatch:
-    """Everything the infos of some environments are built from, taken out of the arrays for good."""
+    """Copied columns and extras that the infos of some environments are built from."""
 
     __slots__ = ("arrays", "group_of", "layouts", "rest")
 
@@ -43,7 +41,7 @@ class InfoBatch:
         self.rest = rest
 
     def build(self, position: int, env: int) -> dict[Any, Any]:
-        """The info dict of environment ``env``, which is at ``position`` in this batch."""
+        """Build the info dict of environment ``env``, at ``position`` in this batch."""
         info: dict[Any, Any] = {}
         layout = self.layouts[self.group_of[env]]
         codes = self.arrays.kinds[:, position].tolist() if len(self.arrays.kinds) else []
@@ -60,14 +58,14 @@ class InfoBatch:
         return info
 
     def with_values(self, key: str, values: Mapping[int, Callable[[], Any]]) -> InfoBatch:
-        """The same infos, some of them with one key more, whatever they had under it."""
+        """Return the same infos with the values of one key added or replaced."""
         rest = dict(self.rest)
         for env, value in values.items():
             rest[env] = partial(_thaw_with, key, value), rest.get(env)
         return InfoBatch(self.arrays, self.layouts, self.group_of, rest)
 
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """One key of all infos; ``envs`` are the environments at the batch's positions."""
+        """Return one key's values and mask; ``envs[k]`` is the environment at position k."""
         if (whole := self.uniform_column(key)) is not None:
             return whole, np.ones(len(envs), np.bool_)
         parts = self._values_by_kind(key, envs)
@@ -97,11 +95,10 @@ class InfoBatch:
         return values, mask
 
     def may_have(self, key: str) -> bool:
-        """Whether one of the infos may have a key."""
         return bool(self.rest) or any([key in layout.keys for layout in self.layouts])
 
     def uniform_column(self, key: str) -> NDArray[Any] | None:
-        """The quick way to a column that has a value of one kind in each info; None if not."""
+        """Return a column with values of one kind in every info (fast path), else None."""
         first = self.layouts[0]
         if self.rest or key not in first.keys or not self._same_layouts():
             return None
@@ -117,7 +114,7 @@ class InfoBatch:
         return values.copy() if isinstance(kind, ArrayKind) else values
 
     def columns(self, envs: NDArray[np.intp]) -> Columns | None:
-        """Every key of all infos: what its values are, the values, and where there are any."""
+        """Return each key's kind, values and mask; None if a key has several kinds or no column."""
         if self.rest:
             return None
         if self._same_layouts():
@@ -134,17 +131,17 @@ class InfoBatch:
 
     @property
     def common_layout(self) -> ColumnLayout | None:
-        """The columns of all groups, where these have the same and have all there is."""
+        """Column layout if all groups share it and nothing is stored outside it; else None."""
         if self.rest or not self._same_layouts():
             return None
         return self.layouts[0]
 
     def _common_columns(self) -> tuple[Columns | None, bool]:
-        """The same where all groups have the same columns, and whether all infos have all keys."""
+        """Return the columns of groups with one layout, and whether all infos have all keys."""
         columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]] = {}
         arrays, layout = self.arrays, self.layouts[0]
         count = arrays.kinds.shape[1]
-        every_code = arrays.kinds.tobytes()  # for few environments quicker to look at than arrays
+        every_code = arrays.kinds.tobytes()  # faster to inspect than arrays for few environments
         all_full = True
         for slot, key in enumerate(layout.keys[: len(arrays.kinds)]):
             codes = every_code[slot * count : (slot + 1) * count]
@@ -175,7 +172,7 @@ class InfoBatch:
     def dicts(
         self, envs: NDArray[np.intp], key: str | None = None, values: Sequence[Any] = ()
     ) -> list[dict[Any, Any]]:
-        """The info dicts of all environments of the batch."""
+        """Build all info dicts; add ``key`` with one of ``values`` to each."""
         if not (self.rest or len(self.arrays.kinds)):
             return (
                 [{} for _ in range(len(envs))]
@@ -199,9 +196,9 @@ class InfoBatch:
     def _values_by_kind(
         self, key: str, envs: NDArray[np.intp]
     ) -> list[tuple[Kind, NDArray[np.intp], NDArray[Any]]]:
-        """The values of one key by kind: the kind, their positions, and they as they are stored.
+        """Return (kind, positions, stored values) of one key.
 
-        Each group may keep the key in another column, and count its kinds otherwise.
+        Each group may keep the key in a different column and number its kinds differently.
         """
         parts = []
         arrays, layouts = self.arrays, self.layouts
@@ -220,7 +217,7 @@ class InfoBatch:
         return parts
 
     def _extra_values(self, key: str, envs: NDArray[np.intp]) -> dict[int, Any]:
-        """By position, the values of a key that did not fit its column."""
+        """Return, by position, the values of a key that are not in columns."""
         others = {}
         for position, env in enumerate(envs.tolist() if self.rest else ()):
             if env in self.rest:
@@ -232,7 +229,6 @@ class InfoBatch:
 
 
 def _thaw_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dict[Any, Any]:
-    """A rest with one key more."""
     rest: dict[Any, Any] = {}
     if frozen is not None:
         thaw, inner = frozen
@@ -244,7 +240,7 @@ def _thaw_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dic
 
 
 class InfoColumns:
-    """The columns of infos that are in use, and whose they are."""
+    """Info arrays in use, with each group's column layout."""
 
     def __init__(self, arrays: InfoArrays, groups: int) -> None:
         self._arrays = arrays
@@ -254,9 +250,9 @@ class InfoColumns:
         self._copy_used = self._used.copy
 
     def set_layout(self, group: int, layout: ColumnLayout | None) -> None:
-        """Takes note of a group's columns, if they have changed."""
+        """Replace a group's layout, unless it is None."""
         if layout is not None:
-            # The same object for those that are alike.
+            # Equal layouts share one object, which readers compare by identity.
             layout = next((known for known in self._layouts if known == layout), layout)
             self._layouts = (*self._layouts[:group], layout, *self._layouts[group + 1 :])
             self._used = self._arrays.first(
@@ -272,7 +268,6 @@ class InfoColumns:
         rests: Mapping[int, Frozen],
         envs: NDArray[np.intp] | None = None,
     ) -> InfoBatch:
-        """What the infos of some environments, or all, are built from."""
         used = self._used
         if not len(used.kinds):
             arrays = self._unused

@@ -1,8 +1,7 @@
-"""What may be a column of infos, and where columns lie: one row per key, one cell per environment.
+"""Columns of infos: one row per key, one cell per environment.
 
-Of an info dict, numbers and arrays under string keys go into columns, together with their exact
-kind; a number is to a column what an array without axes is. Whatever does not fit a column is the
-*rest*, which travels by itself, for that step only.
+Numbers and arrays under string keys go into columns together with their exact kind; numbers are
+stored like arrays without axes. Everything else goes into the *rest*, which is sent separately.
 """
 
 from __future__ import annotations
@@ -15,36 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ALIGNMENT",
-    "INFO_BYTES",
-    "MAX_ARRAY_KINDS",
-    "MAX_COLUMNS",
-    "NO_COLUMNS",
-    "NUMBER_KINDS",
-    "ArrayKind",
-    "ColumnLayout",
-    "Columns",
-    "Frozen",
-    "InfoArrays",
-    "KeyOrder",
-    "Kind",
-    "NumberKind",
-    "kind_of",
-]
-
 MAX_COLUMNS = 64
-"""Columns the arrays have room for; further keys travel as part of the rest."""
+"""Columns that the arrays have room for; further keys go into the rest."""
 
 INFO_BYTES = 1 << 14
-"""Bytes for the arrays in one environment's info, unless told otherwise."""
+"""Default number of bytes for the arrays in one environment's info."""
 
 ALIGNMENT = 16
-"""Bytes that each column of arrays begins at a multiple of: what any dtype is content with."""
+"""Alignment of array columns in bytes; sufficient for every dtype."""
 
 
 class KeyOrder:
-    """The key under which a rest has the order of an info's keys, where columns do not imply it."""
+    """Key of a rest under which the info's key order is stored, if columns do not imply it."""
 
 
 def _exactly_none(_: Any) -> None:
@@ -53,8 +34,6 @@ def _exactly_none(_: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class NumberKind:
-    """Numbers of one type."""
-
     type: type
     storage: str
     restore: Callable[[Any], Any]
@@ -63,21 +42,21 @@ class NumberKind:
     shape: tuple[int, ...] = ()
 
     def stored(self, arrays: InfoArrays, slot: int, start: int) -> NDArray[Any]:
-        """A column's cells, as values of this kind are stored in them, ``(n,)``."""
+        """Return a column's cells in this kind's storage format, ``(n,)``."""
         cells: NDArray[Any] = arrays.cells[slot]
         return cells.view(np.int64) if self.storage == "q" else cells
 
     def at(self, arrays: InfoArrays, slot: int, start: int, place: int) -> Any:
-        """The value in one cell of a column."""
+        """Return the value in one cell."""
         cells = arrays.cells.view(np.int64) if self.storage == "q" else arrays.cells
         return self.restore(cells[slot, place])
 
     def values(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """What is stored as an array of these numbers."""
+        """Convert stored values to an array of this dtype."""
         return stored.astype(self.dtype)
 
     def each(self, values: NDArray[Any]) -> list[Any]:
-        """The values of an array, as dicts have them."""
+        """Convert an array to values for dicts."""
         return values.tolist() if self.type in (int, float, bool) else list(values)
 
 
@@ -97,57 +76,52 @@ NUMBER_KINDS = {
     kind: NumberKind(kind, storage, restore, code, np.dtype(np.int64 if kind is int else kind))
     for code, (kind, storage, restore) in enumerate(_TYPES, start=1)
 }
-"""The kinds of numbers, by their types. In an array of codes, 0 is a cell without a value."""
+"""Number kinds by type. Code 0 marks a cell without a value."""
 
 _NUMBER_OF = {kind.code: kind for kind in NUMBER_KINDS.values()}
 MAX_ARRAY_KINDS = 255 - len(NUMBER_KINDS)
-"""Kinds of arrays that a group may have at the same time; their codes follow those of numbers."""
+"""Array kinds that a group may use at a time; their codes follow the number kinds'."""
 
 
 @dataclass(frozen=True)
 class ArrayKind:
-    """Arrays of one dtype, shape and order."""
-
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     fortran: bool = False
 
     @property
     def nbytes(self) -> int:
-        """Of one array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def stored(self, arrays: InfoArrays, slot: int, start: int) -> NDArray[Any]:
-        """A column's cells, ``(n, *shape)``: as of :class:`NumberKind`."""
+        """Return a column's cells, ``(n, *shape)``."""
         shape = self.shape[::-1] if self.fortran else self.shape
         cells = arrays.bytes[:, start : start + self.nbytes].view(self.dtype)
         cells = cells.reshape(len(cells), *shape)
         return cells.transpose(0, *range(len(shape), 0, -1)) if self.fortran else cells
 
     def at(self, arrays: InfoArrays, slot: int, start: int, place: int) -> NDArray[Any]:
-        """The value in one cell of a column, in memory of its own."""
+        """Return a copy of the value in one cell."""
         row = arrays.bytes[place, start : start + self.nbytes]
         order = "F" if self.fortran else "C"
         return np.ndarray(self.shape, self.dtype, row, order=order).copy(order)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
 
     def values(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """What is stored, as it is: it shares memory with the columns."""
+        """Return the stored values, sharing memory with the columns."""
         return stored
 
     def each(self, values: NDArray[Any]) -> list[Any]:
-        """The values of an array, as dicts have them: in memory of their own."""
+        """Convert an array to values for dicts, as copies."""
         return [values[i, ...].copy("K") for i in range(len(values))]
 
 
 Kind = NumberKind | ArrayKind
-"""What the value in a cell is, exactly."""
 
 
 def kind_of(value: Any) -> Kind | None:
-    """What a value of an info is where it may be in a column; None if it may not.
+    """Return the column kind of an info value, or None if it does not fit a column.
 
-    Numbers may, Python's and NumPy's, and arrays whose bytes are all there is of them: not those of
-    objects, and none of a class that derives from NumPy's.
+    Python and NumPy numbers fit, and plain arrays that are fully described by their bytes.
     """
     number = NUMBER_KINDS.get(type(value))
     if number is not None or type(value) is not np.ndarray:
@@ -160,8 +134,6 @@ def kind_of(value: Any) -> Kind | None:
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """The columns of a group that are in use."""
-
     keys: tuple[str, ...] = ()
     starts: tuple[int, ...] = ()
     kinds: tuple[ArrayKind | None, ...] = ()
@@ -169,11 +141,10 @@ class ColumnLayout:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """How many columns, and how many of each environment's bytes, are in use."""
+        """Columns in use, and bytes in use per environment."""
         return len(self.keys), self.nbytes
 
     def kind(self, code: int) -> Kind:
-        """What a code stands for."""
         number = _NUMBER_OF.get(code)
         if number is not None:
             return number
@@ -186,8 +157,6 @@ NO_COLUMNS = ColumnLayout()
 
 
 class InfoArrays:
-    """The columns of one step's infos."""
-
     __slots__ = ("bytes", "cells", "kinds")
 
     def __init__(
@@ -199,29 +168,24 @@ class InfoArrays:
 
     @staticmethod
     def shapes(num_envs: int, info_bytes: int) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
-        """Dtype and shape of the arrays."""
         yield np.dtype(np.float64), (MAX_COLUMNS, num_envs)
         yield np.dtype(np.uint8), (MAX_COLUMNS, num_envs)
         yield np.dtype(np.uint8), (num_envs, -(-info_bytes // ALIGNMENT) * ALIGNMENT)
 
     def slice(self, lo: int, hi: int) -> InfoArrays:
-        """The same arrays for environments ``lo`` to ``hi - 1`` only."""
         return InfoArrays(self.cells[:, lo:hi], self.kinds[:, lo:hi], self.bytes[lo:hi])
 
     def first(self, columns: int, nbytes: int) -> InfoArrays:
-        """The first columns of the same arrays, and the first bytes."""
         return InfoArrays(self.cells[:columns], self.kinds[:columns], self.bytes[:, :nbytes])
 
     def copy(self) -> InfoArrays:
-        """The same values in arrays of their own."""
         return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes.copy())
 
     def copy_numbers(self) -> InfoArrays:
-        """As :meth:`copy`, where no bytes are in use."""
+        """Copy everything but the bytes, which are not in use."""
         return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes)
 
     def take(self, envs: NDArray[np.intp]) -> InfoArrays:
-        """A copy of some environments' values."""
         return InfoArrays(
             self.cells.take(envs, axis=1),
             self.kinds.take(envs, axis=1),
@@ -230,7 +194,7 @@ class InfoArrays:
 
 
 Columns = Mapping[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]]
-"""By key, what some infos' values are, the values, and where there are any; None for everywhere."""
+"""By key: kind, values, and a mask of the infos that have the key (None: all)."""
 
 Frozen = tuple[Callable[[Any], Any], Any]
-"""How to thaw what does not fit the columns of an info, and that, frozen."""
+"""Function that thaws an info's rest, and the frozen rest."""

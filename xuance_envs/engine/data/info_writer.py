@@ -1,4 +1,4 @@
-"""Writes what environments say in their infos into columns."""
+"""Writer of environments' infos into columns."""
 
 from __future__ import annotations
 
@@ -23,19 +23,16 @@ from xuance_envs.engine.data.info_columns import (
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import checked_memoryview
 
-__all__ = ["InfoWriter"]
-
-
 _Layout = tuple[Any, Any, Any, Any]
-"""An info's first key, its value's type and column, and the layout of what follows."""
+"""First key of an info, its value's type and column, and the layout of the remaining keys."""
 
-# A key that no info has: what comes after the last one, and instead of the first.
+# Layouts with a key that no info has: the end of a layout, and one that matches no info.
 _END: _Layout = KeyOrder, None, None, None
 _REWRITE: _Layout = KeyOrder, None, None, _END
 
 _ALL = slice(None)
 
-# What tells that a column does not take a value.
+# Raised when a column does not accept a value.
 _STORE_ERRORS = (
     AttributeError,
     BufferError,
@@ -47,19 +44,19 @@ _STORE_ERRORS = (
 
 
 class _VectorCells:
-    """The cells of a column of vectors, ``cells[i] = vector``; they refuse any other kind."""
+    """Cells of a column of vectors; ``cells[i] = vector`` refuses any other kind."""
 
     __slots__ = ("_rows",)
 
     def __init__(self, rows: Sequence[memoryview]) -> None:
-        self._rows = rows  # which check and copy by themselves
+        self._rows = rows  # assignment checks and copies in C
 
     def __setitem__(self, i: int, value: NDArray[Any]) -> None:
         self._rows[i][_ALL] = value  # type: ignore[call-overload]  # NumPy's stubs lack Buffer
 
 
 class _ArrayCells:
-    """The cells of a column of arrays of a kind; they refuse any other."""
+    """Cells of a column of arrays; ``cells[i] = array`` refuses any other kind."""
 
     __slots__ = ("_dtype", "_fortran", "_shape", "_stored")
 
@@ -80,7 +77,6 @@ class _ArrayCells:
 
 
 def _layout_of(columns: Sequence[tuple[str, type, Any]]) -> _Layout:
-    """The layout of an info all of which is in columns."""
     layout = _END
     for key, kind, column in reversed(columns):
         layout = key, kind, column, layout
@@ -88,7 +84,7 @@ def _layout_of(columns: Sequence[tuple[str, type, Any]]) -> _Layout:
 
 
 class _CachedForm(NamedTuple):
-    """How infos with some keys, and numbers of some types, are written."""
+    """Layout, keys and codes of infos with certain keys and value types."""
 
     layout: _Layout
     keys: Sequence[str]
@@ -101,21 +97,19 @@ _MAX_CACHED_FORMS = 64
 def _reset_layouts(
     layouts: list[_Layout], array_columns: dict[Any, Any], cached_forms: dict[Any, Any]
 ) -> None:
-    """Lets go of where columns were."""
+    """Invalidate everything that refers to column positions."""
     layouts[:] = [_REWRITE] * len(layouts)
     array_columns.clear()
     cached_forms.clear()
 
 
 class InfoWriter:
-    """Writes the infos of a group's environments into its arrays.
+    """Writer of a group's infos into its arrays.
 
-    Columns are in the order that infos have their keys in, and what does not fit them comes after;
-    an info of another order has it in its rest.
-
-    An array gets a column the first time that its key has one. From then on one of another dtype,
-    shape or order is left to the rest until it has come twice in a row, so that what changes all
-    the time is not given one over and over again.
+    Columns keep the key order of infos; values outside columns follow in the rest. An info with a
+    different key order stores that order in its rest. A key's first array gets a column. An array
+    of a different kind gets one when it comes twice in a row, so that changing shapes do not cause
+    a new layout each time.
     """
 
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
@@ -124,7 +118,7 @@ class InfoWriter:
         self._freeze = freeze
         self._arrays = arrays
         integers = arrays.cells.view(np.int64)
-        # One row of the arrays each, as what an int or a float is most quickly stored into.
+        # One memoryview per column: the fastest way to store an int or a float.
         self._columns: dict[str, list[Any]] = {
             "d": [memoryview(row) for row in arrays.cells],
             "q": [memoryview(row) for row in integers],
@@ -132,18 +126,17 @@ class InfoWriter:
         }
         self._array_columns: dict[tuple[str, ArrayKind], Any] = {}
         self._layouts: list[_Layout] = [_END] * n
-        # By keys and types of values: what kinds of infos there have been, which come again.
+        # By keys and value types.
         self._cached_forms: dict[Any, _CachedForm] = {}
-        # Of nothing that has the table, which would then wait for the garbage collector.
+        # Not a bound method: a reference cycle would need the garbage collector.
         places = self._layouts, self._array_columns, self._cached_forms
         self.table = ColumnTable(arrays, partial(_reset_layouts, *places))
-        # By environment, the keys of its info that are in columns and whose order these imply.
+        # By environment: the keys of its info, if all column keys are in the columns' order.
         self._keys_in_order: list[Sequence[str]] = [()] * n
-        # By environment and key, a kind of arrays without a column, and how often in a row it came.
+        # By environment and key: an array kind without a column, and its consecutive count.
         self._candidates: list[dict[Any, tuple[Kind, int]]] = [{}] * n
 
     def write(self, i: int, info: dict[str, Any]) -> None:
-        """Stores the info of the group's environment i."""
         layout = self._layouts[i]
         try:
             for key, value in info.items():
@@ -155,12 +148,12 @@ class InfoWriter:
                 if layout is _END and (type(info) is dict or isinstance(info, dict)):
                     return
         except _STORE_ERRORS:
-            pass  # not laid out as this environment's last info was
+            pass  # the layout differs from that of this environment's last info
         self._rewrite(i, info)
 
     def _rewrite(self, i: int, info: dict[str, Any]) -> None:
         if not isinstance(info, dict):
-            raise BadValueError(f"expected an info that is a dict, got a {type(info).__name__}")
+            raise BadValueError(f"the info must be a dict, got {type(info).__name__}")
         form = (*info, *map(type, info.values()))
         if form in self._cached_forms and self._write_cached(i, info, self._cached_forms[form]):
             return
@@ -205,7 +198,7 @@ class InfoWriter:
             self._cached_forms[form] = _CachedForm(self._layouts[i], self._keys_in_order[i], codes)
 
     def _write_cached(self, i: int, info: Mapping[str, Any], cached: _CachedForm) -> bool:
-        """Stores an info for which there is a plan; False if one of its integers is too big."""
+        """Store an info of a cached form; return False if an integer overflows."""
         self._layouts[i], self._keys_in_order[i], self._candidates[i] = (
             cached.layout,
             cached.keys,
@@ -222,7 +215,7 @@ class InfoWriter:
         return True
 
     def _wanted(self, i: int, kinds: Mapping[Any, Kind]) -> dict[Any, Kind]:
-        """What of an info has columns, or is to be given one."""
+        """Return the kinds of an info that have or should get columns."""
         table, before = self.table, self._candidates[i]
         wanted: dict[Any, Kind] = {}
         candidates: dict[Any, tuple[Kind, int]] = {}
@@ -233,14 +226,14 @@ class InfoWriter:
                 seen, count = before.get(key, (None, 0))
                 count = count + 1 if seen == kind else 1
                 candidates[key] = kind, count
-                # Tried less and less often, because there may be no room for it.
+                # Back off exponentially, because there may be no room.
                 if count & (count - 1) == 0 and (count > 1 or key not in table.slots):
                     wanted[key] = kind
         self._candidates[i] = candidates
         return wanted
 
     def _column(self, key: str, kind: Kind) -> Any:
-        """The cells that values of a kind are most quickly stored into."""
+        """Return the cells that store values of a kind fastest."""
         if isinstance(kind, NumberKind):
             return self._columns[kind.storage][self.table.slots[key]]
         column = self._array_columns.get((key, kind))
@@ -253,7 +246,7 @@ class InfoWriter:
         return column
 
     def write_columns(self, places: Sequence[int], columns: Columns) -> None:
-        """Stores the infos of some environments, which are of one kind by key."""
+        """Store the infos of some environments, with one kind per key."""
         table = self.table
         at: Any
         if isinstance(places, range):

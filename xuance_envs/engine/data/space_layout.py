@@ -1,8 +1,7 @@
-"""How the values of a space lie in arrays: a space seen as a row of leaves.
+"""Layout of a space's values in arrays: a space flattened to leaves.
 
-A leaf of fixed shape (Box, Discrete, MultiDiscrete, MultiBinary) lies in an array;
-any other (Text, Graph, Sequence, OneOf, a custom space) is held as an object.
-Dict and Tuple spaces are the branches.
+Leaves of fixed shape (Box, Discrete, MultiDiscrete, MultiBinary) are stored in arrays, other spaces
+(Text, Graph, Sequence, OneOf, custom) as objects. Dict and Tuple spaces are branches.
 """
 
 from __future__ import annotations
@@ -15,19 +14,15 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-__all__ = ["BadValueError", "Leaf", "SpaceLayout", "describe", "fit"]
-
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class BadValueError(ValueError):
-    """A value does not fit the place it is meant for; says what was expected and what came."""
+    """A value does not fit where it is stored; the message has the expected and the given one."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One leaf of a space."""
-
     path: str
     space: Space[Any]
     shape: tuple[int, ...]
@@ -35,7 +30,7 @@ class Leaf:
 
 
 class SpaceLayout:
-    """The leaves of a space, and the way between its values and values of the leaves."""
+    """Leaves of a space, and conversion between its values and the leaves' values."""
 
     def __init__(self, space: Space[Any]) -> None:
         leaves: list[Leaf] = []
@@ -45,7 +40,7 @@ class SpaceLayout:
         self.flat = not isinstance(space, (spaces.Dict, spaces.Tuple))
 
     def flatten(self, value: Any) -> list[Any]:
-        """The values of the leaves in ``value``, which may also be a batch of values."""
+        """Return the leaves' values in a value or in a batch."""
         if self.flat:
             return [value]
         parts: list[Any] = []
@@ -53,13 +48,11 @@ class SpaceLayout:
         return parts
 
     def unflatten(self, parts: Sequence[Any]) -> Any:
-        """The value whose leaves are ``parts``: the reverse of :meth:`flatten`."""
+        """Reverse :meth:`flatten`."""
         return parts[0] if self.flat else self._tree.unflatten(parts)
 
 
 class _Node:
-    """A space within a layout: a leaf, or a branch with nodes below it."""
-
     def __init__(self, space: Space[Any], path: str, leaves: list[Leaf]) -> None:
         self.prefix = f"{path}: " if path else ""
         self.keys: list[Any] | None = None
@@ -106,17 +99,17 @@ class _Node:
 
 
 def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """The value as an array of exactly this dtype and shape.
+    """Convert a value to an array of exactly this dtype and shape.
 
-    Floats are rounded to a smaller float type; between kinds, nothing may be lost:
-    300 or -1 into uint8, 0.5 or NaN into an integer, 1e300 into float32 are refused.
+    Floats are rounded to smaller float types. Every other loss raises: 300 or -1 in uint8, 0.5 or
+    NaN in an integer, 1e300 in float32.
     """
     try:
         array = np.asarray(value)
     except Exception as error:
         raise BadValueError(
             f"expected an array of shape {shape} and dtype {dtype}, got {describe(value)}, "
-            f"of which NumPy makes no array: {error}"
+            f"which NumPy cannot convert: {error}"
         ) from None
     if array.shape != shape:
         raise BadValueError(
@@ -145,7 +138,7 @@ def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any
 
 
 def describe(value: Any) -> str:
-    """A value in a few words for an error."""
+    """Describe a value briefly for an error message."""
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""One value of a space per environment, in arrays: written by environments, read by the caller."""
+"""Arrays with one value of a space per environment."""
 
 from __future__ import annotations
 
@@ -13,30 +13,27 @@ from xuance_envs.engine.data.buffer_pool import MIN_POOLED_BYTES, make_copiers
 from xuance_envs.engine.data.space_layout import BadValueError, Leaf, SpaceLayout, fit
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["ALL_ENVS", "Index", "Row", "SpaceRows", "checked_memoryview", "read_only"]
-
 Index = NDArray[np.intp] | slice
-"""Which environments: their indices, or :data:`ALL_ENVS`."""
+"""Indices of environments, or :data:`ALL_ENVS`."""
 
 ALL_ENVS = slice(None)
-"""All environments."""
 
-# The formats in which a memoryview can check and copy a row by itself.
+# Formats whose assignment a memoryview checks and copies in C.
 _MEMORYVIEW_FORMATS = frozenset("?bBhHiIlLqQfd")
 _INTEGER_FORMATS = frozenset("bBhHiIlLqQ")
 
 
 class Row(Protocol):
-    """The place of one environment's value: ``row[:] = value`` stores it.
+    """Place of one environment's value; ``row[:] = value`` stores it.
 
-    A :class:`memoryview` is one, and the fastest: it refuses a wrong dtype or shape by itself.
+    A :class:`memoryview` is the fastest row; it refuses a wrong dtype or shape.
     """
 
     def __setitem__(self, key: slice, value: Any, /) -> None: ...
 
 
 class _ArrayRow:
-    """A row of an array that takes whatever fits it."""
+    """Row of an array that stores every value that fits."""
 
     __slots__ = ("_array", "_leaf")
 
@@ -60,7 +57,7 @@ class _ArrayRow:
 
 
 class _IntegerRow:
-    """A row of an array with one integer per environment; refuses what is not one, or too big."""
+    """One integer in an array; refuses values that are not integers or too large."""
 
     __slots__ = ("_index", "_leaf", "_view")
 
@@ -77,7 +74,7 @@ class _IntegerRow:
 
 
 class _ObjectRow:
-    """A row of a list of objects, which takes a copy."""
+    """Row of a list of objects, which stores a copy."""
 
     __slots__ = ("_freeze", "_index", "_values")
 
@@ -91,8 +88,6 @@ class _ObjectRow:
 
 
 class _TreeRow:
-    """The rows of a space's leaves as one."""
-
     __slots__ = ("_layout", "_rows")
 
     def __init__(self, layout: SpaceLayout, rows: Sequence[Row]) -> None:
@@ -105,7 +100,7 @@ class _TreeRow:
 
 
 def _fit(value: Any, leaf: Leaf, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """:func:`fit` for a leaf, naming it in the error."""
+    """Call :func:`fit` for a leaf; errors contain its path."""
     assert leaf.dtype is not None
     try:
         return fit(value, leaf.dtype, leaf.shape if shape is None else shape)
@@ -114,21 +109,20 @@ def _fit(value: Any, leaf: Leaf, shape: tuple[int, ...] | None = None) -> NDArra
 
 
 class SpaceRows:
-    """One value of a space per environment: an array for each leaf of fixed shape, else a list."""
+    """One value of a space per environment: an array per leaf of fixed shape, else a list."""
 
     def __init__(self, layout: SpaceLayout, parts: list[Any], n: int) -> None:
         self.layout = layout
         self.parts = parts
         self.objects = [part for part in parts if isinstance(part, list)]
         self._copiers = [None if isinstance(part, list) else make_copiers(part) for part in parts]
-        quick = self._copiers[0] if layout.flat else None
-        self.copy_flat = None if quick is None else quick[0]
-        self.take_flat = None if quick is None else quick[1]
+        copiers = self._copiers[0] if layout.flat else None
+        self.copy_flat = None if copiers is None else copiers[0]
+        self.take_flat = None if copiers is None else copiers[1]
         self._n = n
 
     @classmethod
     def allocate(cls, layout: SpaceLayout, n: int) -> SpaceRows:
-        """Rows of so many environments, on memory of their own."""
         parts: list[Any] = [
             [None] * n if leaf.dtype is None else np.zeros((n, *leaf.shape), leaf.dtype)
             for leaf in layout.leaves
@@ -139,17 +133,16 @@ class SpaceRows:
         return self._n
 
     def slice(self, lo: int, hi: int) -> SpaceRows:
-        """The rows of environments ``lo`` to ``hi - 1``: the same arrays, lists of its own."""
+        """Return views for environments ``lo`` to ``hi - 1``; lists of objects are copies."""
         return SpaceRows(self.layout, [part[lo:hi] for part in self.parts], hi - lo)
 
-    # -- the side of the environments -------------------------------------------------
+    # -- used by groups ---------------------------------------------------------------
 
     def rows(self, n: int, freeze: Callable[[Any], Any]) -> list[Row]:
-        """A place for each environment's value."""
         return [self.row(i, freeze) for i in range(n)]
 
     def row(self, i: int, freeze: Callable[[Any], Any], *, strict: bool = True) -> Row:
-        """The place of environment i's value; not ``strict`` takes all that can be made to fit."""
+        """Return environment i's row; with ``strict=False`` one that converts values."""
         rows = [
             self._leaf_row(part, i, leaf, freeze, strict)
             for part, leaf in zip(self.parts, self.layout.leaves, strict=True)
@@ -164,16 +157,13 @@ class SpaceRows:
         if leaf.shape == () and leaf.dtype.char in _INTEGER_FORMATS and leaf.dtype.isnative:
             return _IntegerRow(part, i, leaf)
         if strict and self.layout.flat and len(leaf.shape) == 1:
-            quick = checked_memoryview(part[i])
-            if quick is not None:
-                return quick
+            row = checked_memoryview(part[i])
+            if row is not None:
+                return row
         return _ArrayRow(part[i, ...], leaf)
 
     def reader(self) -> Callable[[], list[Any]]:
-        """A function that gives every environment's value, and shares no memory with the rows.
-
-        The values have the form that ``space.sample()`` has.
-        """
+        """Return a function that copies all values, in the form of ``space.sample()``."""
         readers = [
             _leaf_reader(part, leaf)
             for part, leaf in zip(self.parts, self.layout.leaves, strict=True)
@@ -187,18 +177,15 @@ class SpaceRows:
 
         return read
 
-    # -- the side of the caller -------------------------------------------------------
+    # -- used by the main process -----------------------------------------------------
 
     def put(self, batch: Any, at: Index, count: int) -> None:
-        """Stores a batch of values: an array, a list of values, or a dict or tuple of batches.
-
-        Nothing is stored unless all of it fits.
-        """
+        """Store an array, a list of values, or a dict or tuple of batches; all or nothing."""
         leaves = self.layout.leaves
         parts: list[Any]
         if isinstance(batch, list) and not self.layout.flat:
             if len(batch) != count:
-                raise BadValueError(f"expected a list of {count}, got one of {len(batch)}")
+                raise BadValueError(f"expected a list of {count}, got a list of {len(batch)}")
             values = [self.layout.flatten(value) for value in batch]
             parts = [list(part) for part in zip(*values, strict=True)]
         else:
@@ -213,15 +200,14 @@ class SpaceRows:
                 mine[at] = part
 
     def take(self, at: NDArray[np.intp]) -> SpaceRows:
-        """A copy of some environments' rows."""
         return SpaceRows(self.layout, self._copies(at, list), len(at))
 
     def value(self, i: int) -> Any:
-        """One environment's value, which shares memory with these rows."""
+        """Return one environment's value, sharing memory with these rows."""
         return self.layout.unflatten([part[i] for part in self.parts])
 
     def _copies(self, at: Index, sequence: type) -> list[Any]:
-        """A copy of every part, for some environments; lists become such a sequence."""
+        """Copy every part for some environments; lists become ``sequence``."""
         parts = zip(self.parts, self._copiers, strict=True)
         if isinstance(at, slice):
             return [sequence(part) if copiers is None else copiers[0]() for part, copiers in parts]
@@ -231,16 +217,15 @@ class SpaceRows:
         ]
 
     def load(self, lo: int, objects: Sequence[Sequence[Any]]) -> None:
-        """Stores the objects of the environments from ``lo`` on, one list per leaf."""
         for mine, given in zip(self.objects, objects, strict=True):
             mine[lo : lo + len(given)] = given
 
     def copy(self, at: Index = ALL_ENVS) -> Any:
-        """The values of some environments as one batch that shares no memory with these."""
+        """Copy the values of some environments into one batch."""
         return self.layout.unflatten(self._copies(at, tuple))
 
     def copy_writable(self) -> Any:
-        """As :meth:`copy` of all, but with copies of objects, in lists."""
+        """Copy all values into one batch, including objects, in lists."""
         return self.layout.unflatten(
             [
                 list(map(copy_of, part)) if copiers is None else copiers[0]()
@@ -249,11 +234,11 @@ class SpaceRows:
         )
 
     def copy_of_batch(self, batch: Any) -> Any:
-        """A copy of a batch from :meth:`copy`, of arrays only."""
+        """Copy a batch from :meth:`copy` that contains only arrays."""
         return self.layout.unflatten([part.copy() for part in self.layout.flatten(batch)])
 
     def copy_updating(self, batch: Any, at: NDArray[np.intp]) -> Any:
-        """A copy of a batch from :meth:`copy_writable`, with some values taken from here."""
+        """Copy a batch from :meth:`copy_writable`, with some values replaced by these rows'."""
         parts = []
         for part, old in zip(self.parts, self.layout.flatten(batch), strict=True):
             new = list(old) if isinstance(part, list) else old.copy()
@@ -263,13 +248,12 @@ class SpaceRows:
         return self.layout.unflatten(parts)
 
     def view(self) -> Any:
-        """All values as one batch of read-only views; objects as a tuple."""
+        """Return all values as one batch of read-only views; objects as a tuple."""
         return self.layout.unflatten(
             [tuple(part) if isinstance(part, list) else read_only(part) for part in self.parts]
         )
 
     def assign(self, at: NDArray[np.intp], other: SpaceRows) -> None:
-        """Takes over some environments' values from rows of the same space."""
         for mine, theirs in zip(self.parts, other.parts, strict=True):
             if isinstance(mine, list):
                 for i in at.tolist():
@@ -278,20 +262,20 @@ class SpaceRows:
                 mine[at] = theirs[at]
 
     def as_batch(self) -> Any:
-        """All values as one batch of these very arrays; objects as a tuple."""
+        """Return all values as one batch of the arrays themselves; objects as a tuple."""
         return self.layout.unflatten(
             [tuple(part) if isinstance(part, list) else part for part in self.parts]
         )
 
     @property
     def flat(self) -> NDArray[Any] | None:
-        """The one array that is all there is, None for any other space."""
+        """The array of a space that is a single array leaf; None for any other space."""
         part = self.parts[0] if self.layout.flat else None
         return None if isinstance(part, list) else part
 
     @property
     def is_large(self) -> bool:
-        """Whether all there is is arrays, and copying them takes a while."""
+        """True if copying takes a while and all parts are arrays."""
         return not self.objects and sum(part.nbytes for part in self.parts) >= MIN_POOLED_BYTES
 
 
@@ -301,7 +285,7 @@ def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], list[Any]]:
     if leaf.shape:
         return lambda: list(part.copy())
 
-    def read() -> list[Any]:  # arrays without axes, which iterating would make scalars of
+    def read() -> list[Any]:  # iterating would turn arrays without axes into scalars
         own = part.copy()
         return [own[i, ...] for i in range(len(own))]
 
@@ -309,7 +293,7 @@ def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], list[Any]]:
 
 
 def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
-    """A batch of ``count`` values of a leaf, or one bare value where one is wanted."""
+    """Fit a batch of ``count`` values of a leaf, or a bare value if ``count`` is 1."""
     if leaf.dtype is not None:
         if count == 1 and _has_shape(part, leaf.shape):
             part = np.asarray(part)[np.newaxis]
@@ -330,7 +314,7 @@ def _has_shape(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 def checked_memoryview(vector: NDArray[Any]) -> memoryview | None:
-    """A view of a vector that refuses a wrong dtype or length by itself; None if it could not."""
+    """Return a view whose assignment refuses a wrong dtype or length, else None."""
     dtype = vector.dtype
     if dtype.char not in _MEMORYVIEW_FORMATS or not dtype.isnative:
         return None
@@ -338,7 +322,6 @@ def checked_memoryview(vector: NDArray[Any]) -> memoryview | None:
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A view of the array that cannot be written through."""
     view = array.view()
     view.flags.writeable = False
     return view

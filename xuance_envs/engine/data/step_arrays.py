@@ -1,6 +1,6 @@
-"""The arrays of one vector step, on private or on shared memory.
+"""Arrays of one vector step, in private or shared memory.
 
-A worker sees its slice of the same arrays, so nothing has to be sent on an ordinary step.
+A worker writes to its slice of the same arrays, so an ordinary step sends no data.
 """
 
 from __future__ import annotations
@@ -18,18 +18,14 @@ from xuance_envs.engine.data.mask_layout import mask_layout
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 
-__all__ = ["UNSTEPPED", "StepArrays", "as_float32", "first_unstepped"]
-
 UNSTEPPED = np.array([0x7FF8_0000_0000_57E9], np.int64).view(np.float64)
-"""A reward that is not there yet: a NaN that no environment returns, for its bits are odd."""
+"""Marker of a missing reward: a NaN whose bits no environment produces."""
 
 _ALIGNMENT = 64  # a cache line, so that two arrays never share one
-_FLOAT32 = np.dtype(np.float32)  # which NumPy need not look up at each step
+_FLOAT32 = np.dtype(np.float32)  # saves a lookup in each step
 
 
 class StepArrays:
-    """All arrays of one vector step."""
-
     def __init__(
         self,
         observations: SpaceRows,
@@ -61,7 +57,6 @@ class StepArrays:
         num_envs: int,
         info_bytes: int = INFO_BYTES,
     ) -> int:
-        """Bytes of memory the arrays for so many environments take."""
         layouts = SpaceLayout(observation_space), SpaceLayout(action_space)
         ends = [end for *_, end in _array_specs(*layouts, num_envs, info_bytes)]
         return ends[-1]
@@ -75,7 +70,6 @@ class StepArrays:
         memory: Any = None,
         info_bytes: int = INFO_BYTES,
     ) -> StepArrays:
-        """Lays the arrays out."""
         observations, actions = SpaceLayout(observation_space), SpaceLayout(action_space)
         masks = _masks(actions, info_bytes)
         specs = list(_array_specs(observations, actions, num_envs, info_bytes))
@@ -108,7 +102,6 @@ class StepArrays:
         )
 
     def slice(self, lo: int, hi: int) -> StepArrays:
-        """The same arrays for environments ``lo`` to ``hi - 1`` only."""
         return StepArrays(
             self.observations.slice(lo, hi),
             self.reset_observations.slice(lo, hi),
@@ -123,7 +116,7 @@ class StepArrays:
         )
 
     def clear(self) -> None:
-        """Removes what somebody may have left in them who had them before."""
+        """Remove flags and infos of an earlier user."""
         for array in (self.terminated, self.truncated, self.pending):
             array[:] = False
         for infos in (self.infos, self.reset_infos):
@@ -131,16 +124,15 @@ class StepArrays:
 
 
 def as_float32(rewards: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Rewards in the dtype that callers are given; infinite where they are beyond its range."""
+    """Cast rewards; those beyond float32's range become infinite."""
     try:
         return rewards.astype(_FLOAT32)
-    except (RuntimeWarning, FloatingPointError):  # where NumPy's warning is made an error
-        with np.errstate(over="ignore"):  # costs more than the cast
+    except (RuntimeWarning, FloatingPointError):  # if NumPy's warning raises
+        with np.errstate(over="ignore"):  # not always, because it costs more than the cast
             return rewards.astype(_FLOAT32)
 
 
 def first_unstepped(rewards: NDArray[np.float64]) -> int | None:
-    """The first environment whose reward is not there yet; None if all are."""
     unstepped = np.flatnonzero(rewards.view(np.int64) == UNSTEPPED.view(np.int64))
     return int(unstepped[0]) if len(unstepped) else None
 
@@ -151,7 +143,7 @@ _ArraySpec = tuple[np.dtype[Any], tuple[int, ...], int, int]
 def _array_specs(
     observations: SpaceLayout, actions: SpaceLayout, num_envs: int, info_bytes: int
 ) -> Iterator[_ArraySpec]:
-    """Dtype, shape, first byte and end of every array, in the order they are laid out."""
+    """Yield dtype, shape, start and end of every array, in memory order."""
     start = 0
     for dtype, shape in _shapes(observations, actions, num_envs, info_bytes):
         end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
@@ -177,7 +169,7 @@ def _shapes(
 
 
 def _masks(actions: SpaceLayout, info_bytes: int) -> SpaceLayout | None:
-    """How masks of actions lie, if they are to lie in the arrays."""
+    """Return the layout of action masks, or None if they are not stored in arrays."""
     layout = mask_layout(actions.space)
     if layout is None or sum([math.prod(leaf.shape) for leaf in layout.leaves]) > info_bytes:
         return None

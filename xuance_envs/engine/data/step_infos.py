@@ -1,4 +1,4 @@
-"""What a step returns as infos: a sequence that builds a dict when one is looked at."""
+"""Infos that a step returns: a sequence whose dicts are built on access."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoBatch
 
-__all__ = ["EpisodeEnds", "LazyInfos", "StepInfos"]
-
 
 class EpisodeEnds:
-    """The episodes that ended in a step: what their environments' infos have besides."""
+    """Ended episodes of a step: ``reset_obs`` and ``reset_info`` of their environments."""
 
     __slots__ = ("_ended", "_envs", "_infos", "_observation")
 
@@ -32,7 +30,7 @@ class EpisodeEnds:
         self._envs = envs
 
     def resets(self) -> tuple[NDArray[np.intp], InfoBatch]:
-        """The environments whose episode ended, and the batch of their resets' infos."""
+        """Return the environments whose episode ended, and their reset infos."""
         envs = self.envs
         if self._envs is not None and len(self._envs) == len(envs):
             return envs, self._infos
@@ -41,16 +39,13 @@ class EpisodeEnds:
         return envs, InfoBatch(arrays, batch.layouts, batch.group_of, batch.rest)
 
     def observations(self, envs: NDArray[np.intp]) -> list[Any]:
-        """The first observations of the next episodes of some of those environments."""
         return [self._observation(row) for row in self._rows(envs).tolist()]
 
     @property
     def envs(self) -> NDArray[np.intp]:
-        """The environments whose episode ended, ascending."""
         return self._ended.nonzero()[0]
 
     def with_observations(self, observations: Sequence[Any]) -> EpisodeEnds:
-        """The same ends, with other first observations of the next episodes."""
         by_row = dict(zip(self._rows(self.envs).tolist(), observations, strict=True))
         return EpisodeEnds(self._ended, by_row.__getitem__, self._infos, self._envs)
 
@@ -58,7 +53,7 @@ class EpisodeEnds:
         return envs if self._envs is None else self._envs.searchsorted(envs)
 
     def add_to(self, info: dict[Any, Any], env: int) -> None:
-        """Adds to the info of an environment what it has besides, if its episode ended."""
+        """Add ``reset_obs`` and ``reset_info`` to an info if its environment's episode ended."""
         if self._ended[env]:
             row = env if self._envs is None else int(self._envs.searchsorted(env))
             info["reset_obs"] = self._observation(row)
@@ -66,17 +61,16 @@ class EpisodeEnds:
 
 
 class LazyInfos(Sequence[dict[Any, Any]]):
-    """A sequence of dicts, each built when it is first looked at.
+    """Sequence of dicts that are built on first access and then kept.
 
-    Looked at again, a dict is the same object; ``infos[i] = {...}`` replaces one. To derive from:
-    define ``__len__`` and :meth:`_build`, and begin with an empty ``_built``.
+    ``infos[i] = {...}`` replaces one. Subclasses define ``__len__`` and :meth:`_build`, and
+    initialize ``_built`` with an empty dict.
     """
 
     __slots__ = ("_built",)
     _built: dict[int, dict[Any, Any]]
 
     def _build(self, position: int) -> dict[Any, Any]:
-        """Builds one."""
         raise NotImplementedError
 
     @overload
@@ -108,7 +102,7 @@ class LazyInfos(Sequence[dict[Any, Any]]):
     def __radd__(self, other: object) -> list[Any]:
         return [*other, *self] if isinstance(other, list) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable, as a list
+    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable, like a list
 
     def __repr__(self) -> str:
         return repr(list(self))
@@ -117,21 +111,19 @@ class LazyInfos(Sequence[dict[Any, Any]]):
         return list, (list(self),)
 
     def copy(self) -> list[dict[Any, Any]]:
-        """A list of the same dicts."""
         return list(self)
 
     def _position(self, index: SupportsIndex) -> int:
         position = operator.index(index)
         if not -len(self) <= position < len(self):
-            raise IndexError(f"info {position} of {len(self)}")
+            raise IndexError(f"index {position} is out of range for {len(self)} infos")
         return position % len(self)
 
 
 class StepInfos(LazyInfos):
-    """The infos of one step: a sequence of dicts, each built when it is first looked at.
+    """Infos of one step: a sequence of dicts that are built on first access and then kept.
 
-    Looked at again, a dict is the same object. Looked at after later steps, it still shows its
-    own step. ``infos[i] = {...}`` replaces one.
+    Later steps do not change them. ``infos[i] = {...}`` replaces one.
     """
 
     masks: Callable[[StepInfos], Any]
@@ -147,16 +139,13 @@ class StepInfos(LazyInfos):
 
     @property
     def envs(self) -> NDArray[np.intp]:
-        """The environment of each dict."""
         return self._envs
 
     @property
     def parts(self) -> tuple[InfoBatch, EpisodeEnds | None]:
-        """What the dicts are built from."""
         return self._batch, self._ends
 
     def with_reset_observations(self, observations: Sequence[Any]) -> StepInfos:
-        """The same infos, with other ``reset_obs``."""
         assert self._ends is not None
         by_env = dict(zip(self._ends.envs.tolist(), observations, strict=True))
         changed = {env: {"reset_obs": value} for env, value in by_env.items()}
@@ -164,7 +153,7 @@ class StepInfos(LazyInfos):
         return self._with(self._batch, ends, changed)
 
     def with_values(self, key: str, values: Mapping[int, Callable[[], Any]]) -> StepInfos:
-        """The same infos, some of them with one key more."""
+        """Return the same infos with one key's values added or replaced."""
         made = {env: {key: values[env]()} for env in self._built_envs() & values.keys()}
         return self._with(self._batch.with_values(key, values), self._ends, made)
 
@@ -174,21 +163,21 @@ class StepInfos(LazyInfos):
     def _with(
         self, batch: InfoBatch, ends: EpisodeEnds | None, changed: Mapping[int, Mapping[Any, Any]]
     ) -> StepInfos:
-        """Other infos, in which those that are built are copies of these, but for what changed."""
+        """Return infos of a new batch; copies of built dicts get the changes."""
         infos = StepInfos(batch, self._envs, ends)
         for position, info in self._built.items():
             infos._built[position] = {**info, **changed.get(int(self._envs[position]), {})}
         return infos
 
     def column(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """One key of every environment's info, without building any dict."""
+        """Return one key's values and a mask of the infos that have it, without building dicts."""
         return self._batch.column(key, self._envs)
 
     def __len__(self) -> int:
         return len(self._envs)
 
     def __iter__(self) -> Iterator[dict[Any, Any]]:
-        """All dicts: those not looked at before are built together, which is quicker."""
+        """Iterate over all dicts; building missing ones together is faster."""
         if len(self._built) < len(self):
             for position, info in enumerate(self._batch.dicts(self._envs)):
                 if position not in self._built:

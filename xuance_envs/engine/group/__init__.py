@@ -1,1 +1,1 @@
-"""Environments stepped in series, and what is known of one of them."""
+"""Groups of environments that are stepped in series."""

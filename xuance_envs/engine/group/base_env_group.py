@@ -1,4 +1,4 @@
-"""Environments of one process: made, asked single things, and closed."""
+"""Construction, attribute access, method calls and closing of a group's environments."""
 
 from __future__ import annotations
 
@@ -24,18 +24,15 @@ from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.state.recorders import record
 
-__all__ = ["NO_RESULT", "BaseEnvGroup", "never"]
-
 NO_RESULT = object()
 
 
 def never(error: BaseException) -> bool:
-    """No exception is an interrupt."""
     return False
 
 
 class BaseEnvGroup:
-    """Environments that are asked single things."""
+    """Environments of one process, without stepping."""
 
     def __init__(
         self,
@@ -66,7 +63,6 @@ class BaseEnvGroup:
             raise
 
     def describe(self) -> list[tuple[int, EnvDescription]]:
-        """Describes the group's first environment, and the first one that differs from it."""
         first = EnvDescription.of(self.envs[0])
         other = next((i for i, env in enumerate(self.envs) if first.differing_space(env)), 0)
         described = [(self._first, first)]
@@ -75,7 +71,7 @@ class BaseEnvGroup:
         return copy.deepcopy(described)
 
     def call(self, places: Sequence[int], name: str, args: Any, kwargs: Any) -> list[Any]:
-        """Calls a method of some environments, each with copies of the arguments."""
+        """Call a method of some environments, each with its own copy of the arguments."""
 
         def act(env: Any, _: Any) -> Any:
             own_args, own_kwargs = copy_of((args, kwargs))
@@ -84,27 +80,26 @@ class BaseEnvGroup:
         return self._each("call", places, act, name)
 
     def get_attr(self, places: Sequence[int], name: str) -> list[Any]:
-        """Reads an attribute of some environments, reaching through wrappers."""
+        """Read an attribute of some environments through their wrappers."""
         return self._each("get_attr", places, lambda env, _: get_attribute(env, name), name)
 
     def set_attr(self, places: Sequence[int], name: str, values: Sequence[Any]) -> list[None]:
-        """Sets an attribute where it is, or else on the innermost environment, to a copy."""
-        act = lambda env, value: setattr(env, name, copy_of(value))  # noqa: E731  # as its siblings
+        """Set a copy on the layer that has the attribute, else on the innermost environment."""
+        act = lambda env, value: setattr(env, name, copy_of(value))  # noqa: E731  # like the other methods
         return self._each("set_attr", places, act, name, values, find_setattr_layer)
 
     def apply(
         self, places: Sequence[int], function: Callable[..., Any], arguments: Sequence[Any]
     ) -> list[Any]:
-        """Calls ``function(env, *arguments)`` for some environments, each with own copies."""
-        act = lambda env, values: function(env, *copy_of(values))  # noqa: E731  # as its siblings
+        """Call ``function(env, *arguments)`` for some environments, each with its own copies."""
+        act = lambda env, values: function(env, *copy_of(values))  # noqa: E731  # like the other methods
         return self._each("call", places, act, None, arguments)
 
     def render(self, places: Sequence[int], mode: str | None) -> list[Any]:
-        """Renders some environments."""
         return self._each("render", places, lambda env, _: render(env, mode), "render")
 
     def close(self) -> None:
-        """Closes every environment, also after one of them failed to, or after an interrupt."""
+        """Close all environments, even after an exception or an interrupt; raise it at the end."""
         self._command = "close"
         failure: EnvError | None = None
         interrupt: BaseException | None = None
@@ -129,7 +124,7 @@ class BaseEnvGroup:
         act: Callable[[Any], Any],
         values: Sequence[Any] | None = None,
     ) -> list[Any]:
-        """Does something about some environments; says which it was where it fails."""
+        """Call ``act`` with each value (by default, each place); raise errors as an EnvError."""
         given = places if values is None else values
         return self._each(command, places, lambda _, value: act(value), None, given)
 
@@ -142,7 +137,7 @@ class BaseEnvGroup:
         values: Sequence[Any] | None = None,
         find: Callable[[Any, str], Any] = find_layer,
     ) -> list[Any]:
-        """Does something with some environments, or with what in each has the attribute."""
+        """Call ``act`` on some environments, or on their layers with the attribute ``name``."""
         previous, self._command = self._command, command
         results = []
         try:
@@ -167,7 +162,7 @@ class BaseEnvGroup:
         return results
 
     def _failure(self, i: int, error: BaseException, result: Any = NO_RESULT) -> EnvError:
-        """The error to raise for what environment i of the group raised or returned."""
+        """Return the error for an exception or a bad result; re-raise an interrupt."""
         if self._is_interrupt(error):
             raise error
         returned = () if result is NO_RESULT else (result,)

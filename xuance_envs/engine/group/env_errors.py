@@ -1,4 +1,4 @@
-"""Tells what went wrong in an environment."""
+"""Errors for exceptions and invalid results of environments."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.serialization import describe_error, traceback_of
 from xuance_envs.errors import EnvError
 
-__all__ = ["make_env_error"]
-
 
 def make_env_error(env: int, command: str, error: BaseException, *returned: Any) -> EnvError:
-    """The error to raise for what an environment raised, or for what it returned."""
+    """Build the error for an exception of an environment, or for a result that it returned."""
     own_frame = error.__traceback__ is not None and error.__traceback__.tb_next is None
     if isinstance(error, BadValueError):
         reason = str(error)
@@ -31,5 +29,5 @@ def _step_format_error(result: Any) -> str | None:
         f"got {describe(result)}"
     )
     if isinstance(result, tuple) and len(result) == 4:
-        reason += "; Gym_Env(..., library='gym') adapts environments of the older gym"
+        reason += "; use Gym_Env(..., library='gym') for environments of legacy gym"
     return reason

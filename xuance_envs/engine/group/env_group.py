@@ -1,6 +1,6 @@
-"""A few environments stepped in series: the only code that steps, resets and auto-resets.
+"""Environments stepped in series: the only code that steps, resets and autoresets.
 
-The serial backend is one group. A worker process is a pipe around one group.
+The serial backend is one group; a worker process is a pipe around one.
 """
 
 from __future__ import annotations
@@ -33,20 +33,18 @@ from xuance_envs.engine.group.single_env import ResetOnStep, to_scalar
 from xuance_envs.engine.group.step_clock import StepClock
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["EnvGroup"]
-
 _NOT_STARTED = 0, NO_RESULT
 _ALL = slice(None)
 
-# What tells that a quick way of storing a value does not take it; older NumPys warn of an array
-# that is taken for a number.
+# Raised when a value does not fit a fast row. Older NumPy versions warn when an array is converted
+# to a number.
 _STORE_ERRORS = (TypeError, ValueError, NotImplementedError, DeprecationWarning)
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
 
 class EnvGroup(BaseEnvGroup):
-    """Environments stepped in series into their slice of the step's arrays."""
+    """Environments stepped in series into their slice of the step arrays."""
 
     def __init__(
         self,
@@ -64,7 +62,6 @@ class EnvGroup(BaseEnvGroup):
         self._autoreset = recipe.autoreset
 
     def attach(self, arrays: StepArrays) -> None:
-        """Gives the group the arrays it works on: its slice of them."""
         n = len(self.envs)
         self._observations = arrays.observations
         self._reset_observations = arrays.reset_observations
@@ -90,22 +87,22 @@ class EnvGroup(BaseEnvGroup):
             arrays.reset_observations.objects,
         )
         self.clock = StepClock(n, self._progress.times)
-        # What each step calls: the environments, but for those that it resets instead.
+        # One per environment: the environment, or a ResetOnStep if its next step is a reset.
         self._step_targets: list[Any] = list(self.envs)
         self._reset_instead: list[int] = []
         self._ended = False
         self._last_reset = -1
-        # Of the environments that were not in the last command: where what they show is.
+        # Acting sources (see _acting_source) of environments outside the last command.
         self._sources_of_others: dict[int, tuple[bool, Any]] = {}
-        # What resets returned, until the next command; the step that was last begun, and where an
-        # interrupt left it: the environment, and what its step returned if that is known.
+        # For resuming after an interrupt: the resets' results until the next command, the number
+        # of the last step, and the environment it stopped at with its result, if known.
         self._reset_results: defaultdict[int, Any] = defaultdict()
         self._step_id: int | None = None
         self._interrupted_at = _NOT_STARTED
 
     @property
     def extents(self) -> tuple[tuple[int, int], tuple[int, int], bool]:
-        """How much of the arrays is in use: of infos, of the infos of resets, and any masks."""
+        """Extents of infos and reset infos in use, and whether there are action masks."""
         infos, resets = self._infos.table.extent, self._reset_infos.table.extent
         return infos, resets, bool(self._masks.mask_methods)
 
@@ -115,10 +112,10 @@ class EnvGroup(BaseEnvGroup):
         number: int | None = None,
         places: Collection[int] | None = None,
     ) -> Outcome:
-        """Steps every environment once, and resets those whose episode ended, if that is the mode.
+        """Step every environment once, and autoreset as the mode requires.
 
-        After an interrupt, wherever it came, the same number again goes on with the step. Only the
-        environment that was in its own ``step`` or ``reset`` is then asked for that again.
+        After an interrupt, a call with the same ``number`` resumes the step. Only the environment
+        whose own ``step`` or ``reset`` was interrupted is called again.
         """
         rewards = self._rewards
         write_info = self._infos.write
@@ -136,11 +133,11 @@ class EnvGroup(BaseEnvGroup):
                 else:
                     self._begin_for(places, actions)
                 rewards[_ALL] = self._unstepped_rewards
-                # No call in between: an interrupt finds a step that was begun, or one that was not.
+                # One statement without calls, so an interrupt cannot come halfway.
                 self._interrupted_at, self._step_id = _NOT_STARTED, number
             given = self._given_actions
             actions_taken = self._read_actions() if given is None else given
-            items: Iterator[Any] = enumerate(zip(self._step_targets, actions_taken, self._rows))  # noqa: B905  # costs, every step
+            items: Iterator[Any] = enumerate(zip(self._step_targets, actions_taken, self._rows))  # noqa: B905  # strict costs time
             if places is not None:
                 items = self._select(places, items, start)
             elif start:
@@ -160,7 +157,7 @@ class EnvGroup(BaseEnvGroup):
                     write_info(i, info)
                 if terminated is not False or truncated is not False:
                     self._store_episode_end(i, terminated, truncated)
-                pass  # an interrupt where a loop ends with "if" finds no handler in Python 3.12
+                pass  # Python 3.12 skips the handler if interrupted at a loop's final "if"
             self._interrupted_at = i, result
         except BaseException as error:
             self._interrupted_at = i, result
@@ -173,7 +170,7 @@ class EnvGroup(BaseEnvGroup):
         return self._outcomes.outcome(self._last_reset >= 0)
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:
-        """Resets some environments; their observations and infos go where a step's would."""
+        """Reset some environments; write observations and infos where a step would."""
         self._begin_for([i for i, *_ in resets])
         for i, seed, options in resets:
             given: dict[str, Any] = {} if seed is None else {"seed": seed}
@@ -195,9 +192,9 @@ class EnvGroup(BaseEnvGroup):
         infos: Sequence[dict[str, Any]],
         places: Sequence[int],
     ) -> Outcome:
-        """Stands in for a step that lost the environments; these are new ones in their place.
+        """Reset the environments of a restarted worker, and return an outcome for the failed step.
 
-        The episodes of those that were to be stepped count as truncated, and the next ones begin.
+        Episodes that were being stepped count as truncated, and the next ones begin.
         """
         self._begin_for(places)
         for i in places:
@@ -207,7 +204,7 @@ class EnvGroup(BaseEnvGroup):
             given = {} if seeds[i] is None else {"seed": seeds[i]}
             try:
                 if self._autoreset is Autoreset.DISABLED:
-                    self._call_reset(i, given)  # the caller's own reset goes on from it
+                    self._call_reset(i, given)  # seeds the generator; the user resets again
                 self._end_episode(i, given)
             except BaseException as error:
                 raise self._failure(i, error) from error
@@ -215,16 +212,16 @@ class EnvGroup(BaseEnvGroup):
         return self.outcome()
 
     def watch_masks(self, places: Sequence[int], note: bool = True) -> list[Any]:
-        """Asks some environments for the masks of their actions, now and in each new state."""
+        """Start asking some environments for action masks in each new state."""
         if not self._masks.mask_methods:
-            self._outcomes.resend_columns()  # which tell that there will be masks
+            self._outcomes.resend_columns()  # column layouts also announce masks
         add_and_read = self._masks.add_and_read if note else self._masks.add
         return self._each(MASK_METHOD, places, add_and_read, None, places)
 
-    # -- what environments show -------------------------------------------------------
+    # -- acting states ----------------------------------------------------------------
 
     def _acting_source(self, i: int) -> tuple[bool, Any]:
-        """Whether the reset rows have what an environment shows, and what did not fit there."""
+        """Return whether to read an acting state from the reset rows, and its info extras."""
         if i in self._sources_of_others:
             return self._sources_of_others[i]
         ended = self._ended and bool(self._terminated[i] or self._truncated[i])
@@ -232,15 +229,15 @@ class EnvGroup(BaseEnvGroup):
         return after_reset, (self._reset_infos if after_reset else self._infos).rest.get(i)
 
     def _begin_for(self, places: Collection[int], actions: list[list[Any]] | None = None) -> None:
-        """Begins a command with some environments; the others go on showing what they do."""
+        """Begin a command for some environments; the others keep their acting states."""
         others = {i: self._acting_source(i) for i in range(len(self.envs)) if i not in places}
         self._begin(actions)
         self._sources_of_others = others
 
-    # -- a step's parts ---------------------------------------------------------------
+    # -- parts of a step --------------------------------------------------------------
 
     def _resume(self, i: int, result: Any) -> int:
-        """Takes up what an interrupt hit; returns the environment to go on from."""
+        """Finish the interrupted environment; return the index to continue from."""
         if self._last_reset == i:
             self._command = "step"
         elif self._command == "reset" and self._autoreset is Autoreset.SAME_STEP:
@@ -256,15 +253,14 @@ class EnvGroup(BaseEnvGroup):
         return i + 1
 
     def _select(self, places: Collection[int], items: Iterator[Any], start: int) -> Iterator[Any]:
-        """Those of a step's items, from one on, that are at some places."""
+        """Yield a step's items at some places, from index ``start`` on."""
         for i, item in items:
             if i not in places:
-                self._rewards[i] = 0  # not one that is still to be stepped
+                self._rewards[i] = 0  # replaces the "unstepped" marker
             elif i >= start:
                 yield i, item
 
     def _begin(self, actions: list[list[Any]] | None) -> None:
-        """Readies the arrays for a command."""
         if actions is not None and self._actions.objects:
             self._actions.load(0, actions)
         elif actions is not None or self._given_actions is not None:
@@ -281,14 +277,14 @@ class EnvGroup(BaseEnvGroup):
         self._command = "step"
 
     def _store(self, i: int, observation: Any, reward: Any) -> None:
-        """Stores what the quick way did not take: of another dtype, or not an array."""
+        """Store an observation and a reward that the fast rows refused."""
         self._store_observation(i, self._observations, self._rows, observation)
         if not isinstance(reward, np.ndarray):
             try:
                 self._rewards[i] = reward
                 return
             except (TypeError, ValueError):
-                pass  # for the reason below
+                pass  # to_scalar raises an error with the reason
         self._rewards[i] = to_scalar("reward", reward, _FLOAT)
 
     def _store_observation(
@@ -298,11 +294,10 @@ class EnvGroup(BaseEnvGroup):
         try:
             row[:] = observation
         except BadValueError as error:
-            raise BadValueError(f"its observation: {error}") from None
+            raise BadValueError(f"invalid observation: {error}") from None
         rows[i] = row
 
     def _store_episode_end(self, i: int, terminated: Any, truncated: Any) -> None:
-        """Takes note of the flags, and resets the environment if its episode ended."""
         if type(terminated) is not bool:
             terminated = to_scalar("terminated", terminated, _BOOL)
         if type(truncated) is not bool:
@@ -314,7 +309,7 @@ class EnvGroup(BaseEnvGroup):
             self._end_episode(i, {})
 
     def _end_episode(self, i: int, arguments: Mapping[str, Any]) -> None:
-        """Resets an environment whose episode ended, or leaves that to its next step, or at all."""
+        """Reset the environment now or in its next step, as the autoreset mode says."""
         if self._autoreset is Autoreset.SAME_STEP:
             self._auto_reset(i, arguments)
             return
@@ -326,7 +321,6 @@ class EnvGroup(BaseEnvGroup):
         self._step_targets[i] = ResetOnStep(partial(self._reset_pending, i, arguments), arguments)
 
     def _reset_pending(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Resets the environment in place of its step."""
         result = self._call_reset(i, arguments)
         self._active_env[0] = NO_ACTIVE_ENV
         self._command = "step"
@@ -358,7 +352,7 @@ class EnvGroup(BaseEnvGroup):
     def _call_reset(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
         self._command = "reset"
         self._active_env[0] = i + 1
-        # All in C: no interrupt can come between the return and taking note of what came.
+        # In C, so no interrupt can come between the return and storing the result.
         self._reset_results.default_factory = partial(self.envs[i].reset, **arguments)
         result = self._reset_results[i]
         if not isinstance(result, tuple) or len(result) != 2:
@@ -368,17 +362,15 @@ class EnvGroup(BaseEnvGroup):
         return result
 
     def _finish_pending_resets(self) -> None:
-        """Takes note of the environments that were reset in place of their step."""
         for i in self._reset_instead:
             self._pending[i] = False
             self._step_targets[i] = self.envs[i]
 
     def outcome(self) -> Outcome:
-        """What goes back besides the arrays; the same again, if an interrupt comes."""
+        """Return the command's outcome; idempotent, for resuming after an interrupt."""
         return self._outcomes.outcome(self._last_reset >= 0)
 
     def _update_masks(self, places: Iterable[int]) -> None:
-        """Takes note of masks; to be called for environments that are in new states."""
         previous, self._command = self._command, MASK_METHOD
         try:
             self._masks.update(places, self._active_env)

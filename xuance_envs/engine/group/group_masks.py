@@ -1,4 +1,4 @@
-"""The masks of actions that environments of a group give by their method."""
+"""Action masks that a group's environments provide by method."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from xuance_envs.engine.data.mask_layout import MASK_METHOD, store_mask
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.group.single_env import find_layer, get_attribute
 
-__all__ = ["GroupMasks"]
-
 _ALL = slice(None)
 
-# What tells that the quick way of storing a mask does not take it.
+# Raised when a mask does not fit a fast row.
 _STORE_ERRORS = (LookupError, TypeError, ValueError, NotImplementedError, BufferError)
 
 
 class GroupMasks:
-    """Asks environments for their masks, once somebody wants them, whenever their state is new."""
+    """Reader of environments' action masks, in each new state."""
 
     def __init__(self, rows: SpaceRows | None, pending: NDArray[np.bool_]) -> None:
         self.mask_methods: dict[int, Callable[[], Any]] = {}
@@ -29,18 +27,18 @@ class GroupMasks:
         self._rows = rows
         self._pending = memoryview(pending)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         flat = None if rows is None else rows.flat
-        # Of each environment what checks and copies an array of bools by itself, if anything does.
+        # One per environment: assignment checks and copies a bool array in C.
         self._memoryviews = [] if flat is None else [memoryview(row) for row in flat]
 
     def add(self, env: Any, i: int) -> bool:
-        """Asks environment i from its next state on; False if it has no method for that."""
+        """Watch environment i; return False if it has no mask method."""
         owner = find_layer(env, MASK_METHOD)
         if owner is not None:
             self.mask_methods[i] = get_attribute(owner, MASK_METHOD)
         return owner is not None
 
     def add_and_read(self, env: Any, i: int) -> list[Any] | None:
-        """Asks environment i now, and from now on unless it fails."""
+        """Watch environment i and read its mask now; stop watching it if that fails."""
         assert self._rows is not None
         if not self.add(env, i):
             return None
@@ -52,7 +50,7 @@ class GroupMasks:
         return [part[i] for part in self._rows.parts]
 
     def update(self, places: Iterable[int], active_env: Any) -> None:
-        """Asks some environments, those that are to be asked and in whose state one acts."""
+        """Read the masks of watched environments among ``places``, unless a reset is pending."""
         pending, memoryviews = self._pending, self._memoryviews
         for i in places:
             method = self.mask_methods.get(i)

@@ -1,4 +1,4 @@
-"""The environments of a group saved, and loaded."""
+"""Saving and loading the states of a group's environments."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ from xuance_envs.state.fingerprint import Fingerprint
 from xuance_envs.state.handlers import merge_registered, registered
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 
-__all__ = ["DIVERGED", "WORKER_REPLACED", "GroupStates", "checksum", "packed_registry"]
-
 Saved = tuple[bytes | int | None, bytes, bool]
-"""A state, or how many bytes it has; the digest of what it was saved from; whether it replays."""
+"""Saved state or its size in bytes, digest of its fingerprint, and whether it replays."""
 
 
-WORKER_REPLACED = "its process was replaced after the state had been read: do it again"
-"""The reason why a state that was read is not there."""
+WORKER_REPLACED = "the worker was restarted after the state had been read; try again"
+"""Error reason when a prepared or saved state was lost with its worker."""
 
 DIVERGED = "different"
-"""Stands for a repetition that came to something else."""
+"""Result of :meth:`GroupStates.resume` if the replay failed or ended in a different state."""
 
 
-def checksum(shown: Sequence[Sequence[Any]]) -> int:
-    """A number for what environments show: as far as it is arrays."""
+def checksum(env_leaves: Sequence[Sequence[Any]]) -> int:
+    """Return a checksum of the arrays among some environments' leaves."""
     total = 0
-    for leaves in shown:
+    for leaves in env_leaves:
         for leaf in leaves:
             if isinstance(leaf, np.ndarray | np.generic):
                 total = zlib.crc32(leaf.tobytes(), total)
@@ -45,7 +43,7 @@ def checksum(shown: Sequence[Sequence[Any]]) -> int:
 
 
 def packed_registry() -> bytes | None:
-    """What was registered for classes of others, for another process; None for nothing."""
+    """Pickle the registered state functions for another process; None if there are none."""
     known = registered()
     return dumps_for_worker(known) if known else None
 
@@ -75,11 +73,11 @@ class _Group(Protocol):
 
 
 _ACTING_STATE_TYPES = [list, dict, bool, dict], [list, dict, str, dict]
-"""The types of what is kept with a state of what the environment shows."""
+"""Types in a packed acting state: without and with a pending reset."""
 
 
-class _AlreadyThere(NamedTuple):
-    """Stands for a state that an environment is in already."""
+class _AlreadyApplied(NamedTuple):
+    """Prepared state that its environment is already in."""
 
     seen: Any
 
@@ -87,13 +85,11 @@ class _AlreadyThere(NamedTuple):
         pass
 
 
-def _put_in(prepared: PreparedRestore | _AlreadyThere) -> None:
+def _apply_restore(prepared: PreparedRestore | _AlreadyApplied) -> None:
     prepared.apply()
 
 
 class GroupStates:
-    """Saves and loads the environments of a group."""
-
     def __init__(self, group: _Group, first: int, autoreset: Autoreset) -> None:
         self._group = group
         self._first = first
@@ -101,7 +97,7 @@ class GroupStates:
         self._handlers: dict[int, tuple[Any, EnvCheckpointer]] = {}
         self._kept: dict[int, bytes] = {}
         self._outgoing: dict[int, bytes] = {}
-        self._prepared: dict[int, PreparedRestore | _AlreadyThere] = {}
+        self._prepared: dict[int, PreparedRestore | _AlreadyApplied] = {}
         self._registry: bytes | None = None
         self._packed_fingerprints: dict[bytes, bytes] = {}
 
@@ -113,17 +109,17 @@ class GroupStates:
         kept: Collection[int] = (),
         max_bytes: int | None = None,
     ) -> tuple[list[Saved], dict[bytes, bytes]]:
-        """The states of some environments, and by its digest, packed, what each was saved from."""
+        """Return the states of some environments, and packed fingerprints by digest."""
         self._apply_registry(registry)
         self.discard_states()
         fingerprints: dict[bytes, bytes] = {}
 
         def save_one(i: int) -> tuple[bytes, bytes, bool]:
             state = self._state(i)
-            seen = self._pack_acting_state(i)
+            acting_state = self._pack_acting_state(i)
             try:
                 plan = state.plan
-                data = state.save(seen, plan)
+                data = state.save(acting_state, plan)
             except FaultError as fault:
                 raise to_state_error(self._first + i, fault, "save_state") from None
             digest = plan.fingerprint.digest
@@ -142,9 +138,9 @@ class GroupStates:
             saved.update({i: (len(data), *saved[i][1:]) for i, data in outgoing.items()})
         return list(saved.values()), fingerprints
 
-    def copy_saved_states(self, places: Sequence[int], lent: Sequence[StateBuffer]) -> None:
-        """Writes the states whose sizes :meth:`save_states` told."""
-        for i, part in zip(places, lent, strict=True):
+    def copy_saved_states(self, places: Sequence[int], buffers: Sequence[StateBuffer]) -> None:
+        """Write the states whose sizes :meth:`save_states` returned."""
+        for i, part in zip(places, buffers, strict=True):
             part.write(self._require(self._outgoing, i, "save_state"))
             del self._outgoing[i]
 
@@ -159,16 +155,16 @@ class GroupStates:
         registry: bytes | None,
         states: Sequence[bytes | StateBuffer] = (),
     ) -> list[str]:
-        """Reads states for some environments, and sees whether they can be put in."""
+        """Read and check states for some environments; return warnings."""
         self._apply_registry(registry)
         self._prepared = {}
         blobs = [one if isinstance(one, bytes) else one.read() for one in states]
-        prepared: dict[int, PreparedRestore | _AlreadyThere] = {}
+        prepared: dict[int, PreparedRestore | _AlreadyApplied] = {}
 
         def prepare_one(given: tuple[int, tuple[bool, int], bytes]) -> list[str]:
             i, (is_kept, number), digest = given
             if is_kept and number == i and not forks:
-                prepared[i] = _AlreadyThere(self._pack_acting_state(i))
+                prepared[i] = _AlreadyApplied(self._pack_acting_state(i))
                 return []
             data = self._require(self._kept, number, "clone_state") if is_kept else blobs[number]
             state, env = self._state(i), self._first + i
@@ -188,33 +184,28 @@ class GroupStates:
         given = list(zip(places, sources, digests, strict=True))
         warnings: list[list[str]] = self._group.each("load_state", places, prepare_one, given)
         self._prepared, self._kept = prepared, {}
-        return list(dict.fromkeys(doubt for each in warnings for doubt in each))
+        return list(dict.fromkeys(warning for each in warnings for warning in each))
 
     def load_states(self, places: Sequence[int]) -> Outcome:
-        """Puts in the states that were prepared."""
         acting_states = {}
         prepared, self._prepared = self._prepared, {}
         for i in places:
             self._require(prepared, i, "load_state")
-        self._group.each("load_state", places, _put_in, [prepared[i] for i in places])
+        self._group.each("load_state", places, _apply_restore, [prepared[i] for i in places])
         for i in places:
             leaves, info, pending, arguments = prepared[i].seen
             acting_states[i] = ActingState(leaves, info, bool(pending), arguments)
         return self._group.set_acting_states(acting_states)
 
     def discard_states(self) -> None:
-        """Lets go of all that is kept for the next command."""
         self._kept, self._outgoing, self._prepared = {}, {}, {}
 
-    # -- for who loses no step ----------------------------------------------------------
+    # -- resuming after worker failures -------------------------------------------------
 
     def run_and_save(
         self, command: str, arguments: Sequence[Any], registry: bytes | None
     ) -> ResultWithStates:
-        """Does a command, and saves all environments thereafter.
-
-        What cannot be saved is no error: then there are no states.
-        """
+        """Run a command, then save all environments; no states if one cannot be saved."""
         result = self._group.command(command)(*arguments)
         began = perf_counter()
         states = self.states_if_any(registry)
@@ -223,7 +214,6 @@ class GroupStates:
     def states_if_any(
         self, registry: bytes | None
     ) -> tuple[list[Saved], dict[bytes, bytes]] | None:
-        """The states of all environments; None where one cannot be saved."""
         with suppress(EnvError):
             return self.save_states(range(len(self._group.envs)), registry)
         return None
@@ -232,24 +222,24 @@ class GroupStates:
         self,
         states: tuple[list[Saved], Mapping[bytes, bytes]],
         steps: Sequence[Sequence[NDArray[Any]]],
-        seen: int,
+        expected_checksum: int,
         registry: bytes | None,
         next_command: tuple[str, Sequence[Any]] | None,
     ) -> Any:
-        """Goes on in the place of environments that were lost."""
+        """Restore a failed worker's environments: load, replay, compare, run the next command."""
         saved, fingerprints = states
         places = range(len(self._group.envs))
         try:
             sources = [(False, i) for i in places]
             data, digests, _ = zip(*saved, strict=True)
-            about = fingerprints, False, True, registry
-            self.prepare_states(places, sources, digests, *about, data)
+            options = fingerprints, False, True, registry
+            self.prepare_states(places, sources, digests, *options, data)
             self.load_states(places)
             for actions in steps:
                 self._group.step_with_actions(actions)
         except EnvError:
             return DIVERGED
-        if checksum([self._group.acting_state(i).leaves for i in places]) != seen:
+        if checksum([self._group.acting_state(i).leaves for i in places]) != expected_checksum:
             return DIVERGED
         self._group.resend_columns_next()
         if next_command is None:
@@ -262,22 +252,29 @@ class GroupStates:
         return result
 
     def _pack_acting_state(self, i: int) -> tuple[Any, ...]:
-        """What is kept with a state of what the environment shows."""
+        """Return the acting state as a plain tuple to save with a state."""
         leaves, info, pending, arguments = self._group.acting_state(i)
         return leaves, info, pending and self._autoreset.name, dict(arguments)
 
-    def _check_acting_state(self, seen: Any) -> None:
-        """Sees that what somebody else may have written can be shown."""
-        if not isinstance(seen, tuple) or list(map(type, seen)) not in _ACTING_STATE_TYPES:
-            raise FaultError("", f"expected what an environment shows, got {seen!r}")
-        leaves, _, pending, _ = seen
+    def _check_acting_state(self, acting_state: Any) -> None:
+        """Check an acting state from an untrusted source."""
+        if (
+            not isinstance(acting_state, tuple)
+            or list(map(type, acting_state)) not in _ACTING_STATE_TYPES
+        ):
+            raise FaultError(
+                "", f"expected a tuple (leaves, info, pending, arguments), got {acting_state!r}"
+            )
+        leaves, _, pending, _ = acting_state
         if pending and pending not in Autoreset.__members__:
-            raise FaultError("", f"expected the moment of a reset, got {pending!r}")
+            raise FaultError("", f"expected the name of an autoreset mode, got {pending!r}")
         if not self._group.fits_observation_space(leaves):
-            raise FaultError("", f"expected an observation of this space, got {leaves!r}")
+            raise FaultError(
+                "", f"expected an observation of this environment's space, got {leaves!r}"
+            )
 
     def _require(self, kept: Mapping[int, Any], i: int, command: str) -> Any:
-        """What was kept of an environment."""
+        """Return the entry of environment i, or raise if its worker was restarted."""
         if i not in kept:
             raise StateError(
                 self._first + i,
@@ -290,11 +287,10 @@ class GroupStates:
         if pending and pending != self._autoreset.name:
             next_command = Autoreset[str(pending)].value
             raise MismatchError(
-                "moment of the reset that is pending", next_command, self._autoreset.value
+                "autoreset mode of the pending reset", next_command, self._autoreset.value
             )
 
     def _packed_fingerprint(self, fingerprint: Fingerprint) -> bytes:
-        """What belongs to a fingerprint's digest, packed; an environment's is packed once."""
         digest = fingerprint.digest
         if digest not in self._packed_fingerprints:
             self._packed_fingerprints[digest] = dumps_plain(

@@ -1,4 +1,4 @@
-"""One group of environments as its caller asks for it, in whatever process it is made."""
+"""Execution of a driver's commands on a group of environments, in any process."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ from xuance_envs.engine.library_threads import limit_threads
 from xuance_envs.engine.serialization import dumps_for_main, loads, pack_error
 from xuance_envs.errors import EnvError
 
-__all__ = ["DropUnpicklableInfos", "GroupHost"]
-
 logger = logging.getLogger("xuance_envs")
 
 
 class DropUnpicklableInfos:
-    """Makes environments no step of which fails for an info that cannot be pickled.
+    """Marker base of environment functions whose infos may contain unpicklable values.
 
-    The info goes without what cannot be, and a warning says so once.
+    The host drops such values and logs a warning once per key.
     """
 
 
 class GroupHost:
-    """Makes a group of environments, and does what it is asked to."""
+    """Host of a group: builds it and executes commands on it."""
 
     def __init__(
         self,
@@ -57,32 +55,30 @@ class GroupHost:
         }
 
     def answer(
-        self, request: int, payload: bytes, lent: Sequence[StateBuffer | bytes] = ()
+        self, request: int, payload: bytes, buffers: Sequence[StateBuffer | bytes] = ()
     ) -> tuple[ReplyType, bytes]:
-        """Does what it is asked to, and says what came of it."""
         try:
             if request == RequestType.STEP:
                 result = self.group.step(None)
             else:
                 command, arguments = loads(payload)
-                result = self._execute(command, (*arguments, lent) if lent else arguments)
+                result = self._execute(command, (*arguments, buffers) if buffers else arguments)
                 if not isinstance(result, Outcome):
                     return ReplyType.VALUE, _pack_result(command, result)
             if result.rest is None:
                 return ReplyType.EPISODE_ENDED if result.ended else ReplyType.OK, b""
             return ReplyType.OUTCOME, dumps_for_main(result)
-        except BaseException as error:  # such as asyncio's CancelledError, or SystemExit
+        except BaseException as error:  # including asyncio's CancelledError and SystemExit
             return ReplyType.FAILED, pack_error(error)
 
     def close(self) -> None:
-        """Closes the environments; an error can only go to standard error by now."""
+        """Close the environments; print errors, since no reply follows."""
         try:
             self._exit_stack.close()
         except EnvError as error:
             print(error, file=sys.stderr)
 
     def _execute(self, command: str, arguments: Sequence[Any]) -> Any:
-        """Executes a command: one of its own, or else of the group."""
         method = self._commands.get(command) or self.group.command(command)
         return method(*arguments)
 
@@ -93,7 +89,6 @@ class GroupHost:
         first: int,
         autoreset: Autoreset,
     ) -> list[tuple[int, EnvDescription]]:
-        """Makes the environments, from functions that come pickled, or are here already."""
         functions = self._inherited if env_fns is None else loads(env_fns)
         limit_threads(self._threads)
         drop_unpicklable = all(isinstance(function, DropUnpicklableInfos) for function in functions)
@@ -119,7 +114,7 @@ class GroupHost:
         watched: Sequence[int],
         next_command: tuple[str, Sequence[Any]],
     ) -> Any:
-        """Does all that a host did whose place this one takes, and then a command."""
+        """Repeat the setup of the failed worker that this one replaces, then run a command."""
         self._build(*build)
         self._attach(*attach)
         for (place, name), value in attributes.items():
@@ -128,18 +123,17 @@ class GroupHost:
         return self._execute(*next_command)
 
     def _ready(self, seeds: Sequence[int | None]) -> None:
-        """Resets new environments for what is asked of them before a step resets them again."""
+        """Reset new environments, so that they can be used before a step resets them again."""
         for place, seed in enumerate(seeds):
             self.group.call([place], "reset", (), {} if seed is None else {"seed": seed})
 
 
 def _pack_result(command: str, result: Any) -> bytes:
-    """Pickles what came of a command."""
     try:
         return dumps_for_main(result)
     except Exception as error:
         raise TypeError(
-            f"the result of {command!r} cannot be sent to the calling process, because it "
+            f"the result of {command!r} cannot be sent to the main process because it "
             f"cannot be pickled: {error}"
         ) from None
 
@@ -149,8 +143,7 @@ def _freeze(value: Any) -> bytes:
         return dumps_for_main(value)
     except Exception as error:
         raise BadValueError(
-            f"{value!r} cannot be sent to the calling process, because it cannot be pickled: "
-            f"{error}"
+            f"{value!r} cannot be sent to the main process because it cannot be pickled: {error}"
         ) from None
 
 
@@ -170,4 +163,4 @@ def _freeze_picklable(info: dict[Any, Any]) -> bytes:
 
 @lru_cache(256)
 def _warn_dropped_key(key: str, why: str) -> None:
-    logger.warning("infos go without %s, which cannot be pickled: %s", key, why)
+    logger.warning("dropped %s from infos because it cannot be pickled: %s", key, why)

@@ -1,4 +1,4 @@
-"""What groups of environments are asked, and what comes of it besides what lies in the arrays."""
+"""Outcomes of a group's commands: all results that are not in the step arrays."""
 
 from __future__ import annotations
 
@@ -11,19 +11,6 @@ from typing import Any, NamedTuple, Protocol
 from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import ColumnLayout
 
-__all__ = [
-    "EPISODE_ENDED",
-    "OK",
-    "STATE_COMMANDS",
-    "ActingState",
-    "Autoreset",
-    "Outcome",
-    "OutcomeBuilder",
-    "Reset",
-    "ResultWithStates",
-    "StepExtras",
-]
-
 STATE_COMMANDS = frozenset(
     {
         "save_states",
@@ -35,14 +22,13 @@ STATE_COMMANDS = frozenset(
         "resume",
     }
 )
-"""The commands about the states of environments."""
 
 Reset = tuple[int, Any, Any]
-"""One environment to reset: its place in the group, the seed and the options, or None."""
+"""Place in the group, seed or None, and options or None."""
 
 
 class ActingState(NamedTuple):
-    """What an environment's next action is chosen from."""
+    """Input of an environment's next action: observation leaves, info, pending reset."""
 
     leaves: Sequence[Any]
     info: dict[Any, Any]
@@ -53,9 +39,8 @@ class ActingState(NamedTuple):
 class Autoreset(Enum):
     """When an environment whose episode ended is reset.
 
-    ``SAME_STEP``: inside the step that ended the episode; what ``VecEnv`` promises.
-    ``NEXT_STEP``: the next step resets it instead of stepping it, and ignores its action.
-    ``DISABLED``: only when the caller does it.
+    ``SAME_STEP``: within that step. ``NEXT_STEP``: in the next step, which ignores its action.
+    ``DISABLED``: never; the user resets it.
     """
 
     SAME_STEP = "same step"
@@ -65,7 +50,7 @@ class Autoreset(Enum):
 
 @dataclass
 class StepExtras:
-    """What one command left besides the group's arrays; everything in it is frozen."""
+    """Frozen results of one command that are not in the group's arrays."""
 
     layout: ColumnLayout | None = None
     reset_layout: ColumnLayout | None = None
@@ -78,7 +63,7 @@ class StepExtras:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a command besides what is in the arrays."""
+    """Result of a command, apart from the arrays."""
 
     ended: bool = False
     rest: StepExtras | None = None
@@ -86,7 +71,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ResultWithStates:
-    """What came of a command, and the states that it left."""
+    """Result of a command, the states after it, and the seconds that saving took."""
 
     result: Any
     states: Any
@@ -98,14 +83,12 @@ EPISODE_ENDED = Outcome(ended=True)
 
 
 class _Writer(Protocol):
-    """What an outcome is to tell of a writer of infos."""
-
     table: ColumnTable
     rest: dict[int, Any]
 
 
 class OutcomeBuilder:
-    """Makes outcomes of what writers of infos have left, and tells of new columns once."""
+    """Builder of outcomes, which reports new columns once."""
 
     def __init__(
         self,
@@ -123,7 +106,6 @@ class OutcomeBuilder:
         self._version_at_begin = self._reported_version = 0
 
     def begin(self) -> None:
-        """Begins a command: what the last one left has been told."""
         self._infos.rest, self._reset_infos.rest, self._version_at_begin = (
             {},
             {},
@@ -131,11 +113,11 @@ class OutcomeBuilder:
         )
 
     def resend_columns(self) -> None:
-        """Tells of all columns again with the next command, to whom did not hear of them."""
+        """Report all columns again with the next command."""
         self._reported_version = -1
 
     def outcome(self, ended: bool) -> Outcome:
-        """What came of the command; the same again, until the next one begins."""
+        """Return the command's outcome; repeated calls return the same."""
         infos, resets = self._infos, self._reset_infos
         version = infos.table.version + resets.table.version
         if version == self._version_at_begin and not (
@@ -151,6 +133,6 @@ class OutcomeBuilder:
             rest.masks = bool(self._watched)
         outcome = Outcome(ended, rest)
         self._reported_version = (
-            version  # no call comes after, so no interrupt before it has been told
+            version  # set last, so after an interrupt the outcome still reports the columns
         )
         return outcome

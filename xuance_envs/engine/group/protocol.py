@@ -1,25 +1,19 @@
-"""What a group of environments in a worker is asked, and what it answers.
+"""Requests and replies between a driver and its group, for every transport.
 
-Its caller sends one request and nothing more until it has the reply; only ``CLOSE`` may come at
-any time. How a message travels is the business of the worker's kind.
+A driver waits for the reply before its next request; only ``CLOSE`` may come at any time.
+In a worker process with several groups, ``GROUP`` precedes each request; a new number creates
+a group. ``BUFFERS`` precedes a call whose last argument is large data in shared memory.
 
-A worker process may have several groups. Then ``GROUP`` goes before each request, and says whose
-it is; a number that is new makes another group.
-
-A command may be lent bytes that would fill its pipe: ``BUFFERS`` goes before it, and says where they
-are in the shared memory. They are the last of its arguments.
-
-=======  =====================================  ===================================
+=======  =====================================  =========================================
 request  payload                                replies
-=======  =====================================  ===================================
-STEP     none: the actions are in the arrays    OK, EPISODE_ENDED, OUTCOME, FAILED
-CALL     (name of a command, its arguments)     OK, EPISODE_ENDED, OUTCOME, VALUE, FAILED
-CLOSE    none                                   none: the worker ends
-GROUP    the group's number                     none: a request for it follows
-BUFFERS     where each part begins, and its size   none: a call follows
-LEAVE    none: the group's environments are     OK
-         closed, the others go on
-=======  =====================================  ===================================
+=======  =====================================  =========================================
+STEP     none: actions are in the arrays        OK, EPISODE_ENDED, OUTCOME, FAILED
+CALL     (command, arguments)                   OK, EPISODE_ENDED, OUTCOME, VALUE, FAILED
+CLOSE    none                                   none: the worker exits
+GROUP    number of the group                    none: a request for it follows
+BUFFERS  start and size of each part            none: a call follows
+LEAVE    none: closes this group only           OK
+=======  =====================================  =========================================
 """
 
 from __future__ import annotations
@@ -30,12 +24,8 @@ from typing import Protocol
 
 from xuance_envs.engine.group.outcome import EPISODE_ENDED, OK, Outcome
 
-__all__ = ["OUTCOME_OF_REPLY", "ReplyType", "RequestType", "StateBuffer"]
-
 
 class RequestType(IntEnum):
-    """What a worker is asked to do."""
-
     STEP = ord("s")
     CALL = ord("c")
     CLOSE = ord("q")
@@ -45,7 +35,7 @@ class RequestType(IntEnum):
 
 
 class ReplyType(IntEnum):
-    """What a worker answers: outcomes, of which only the third has a payload; a value; an error."""
+    """Type of a worker's reply; of the outcomes, only OUTCOME has a payload."""
 
     OK = ord("d")
     EPISODE_ENDED = ord("e")
@@ -55,14 +45,12 @@ class ReplyType(IntEnum):
 
 
 class StateBuffer(Protocol):
-    """Bytes that a command is lent."""
+    """Memory that a command may read or write."""
 
-    def read(self) -> bytes:
-        """All of them."""
+    def read(self) -> bytes: ...
 
-    def write(self, data: bytes) -> None:
-        """Puts others there."""
+    def write(self, data: bytes) -> None: ...
 
 
 OUTCOME_OF_REPLY: Mapping[int, Outcome] = {ReplyType.OK: OK, ReplyType.EPISODE_ENDED: EPISODE_ENDED}
-"""The outcomes that are all in the arrays."""
+"""Outcomes that are entirely in the arrays."""

@@ -1,4 +1,4 @@
-"""What environments are made from."""
+"""Recipe for a group's environments."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 from xuance_envs.engine.group.outcome import Autoreset
 
-__all__ = ["Recipe"]
-
 
 @dataclass(frozen=True)
 class Recipe:
-    """What environments are made from, and when they are reset."""
+    """Functions that create environments, their keyword arguments, and the autoreset mode."""
 
     env_fns: Sequence[Callable[..., Any]]
     keywords: Sequence[Mapping[str, Any]]
@@ -24,5 +22,5 @@ class Recipe:
         return len(self.env_fns)
 
     def part(self, lo: int, hi: int) -> Recipe:
-        """That of environments ``lo`` to ``hi - 1`` only, where this one is of all."""
+        """Return the recipe of environments ``lo`` to ``hi - 1``, given the recipe of all."""
         return replace(self, env_fns=self.env_fns[lo:hi], keywords=self.keywords[lo:hi], first=lo)

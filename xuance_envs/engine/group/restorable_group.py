@@ -1,4 +1,4 @@
-"""A group whose environments can be saved, and put into other states."""
+"""Environment group whose environments' states can be saved and replaced."""
 
 from __future__ import annotations
 
@@ -19,24 +19,18 @@ from xuance_envs.engine.group.single_env import ResetOnStep
 if TYPE_CHECKING:
     from xuance_envs.engine.group.group_states import GroupStates
 
-__all__ = ["RestorableGroup"]
-
 
 class RestorableGroup(EnvGroup):
-    """Environments that also show what their next actions are chosen from.
-
-    The arguments are those of :class:`~xuance_envs.engine.group.env_group.EnvGroup`.
-    """
+    """Group that returns and replaces its environments' acting states."""
 
     @override
     def attach(self, arrays: StepArrays) -> None:
         super().attach(arrays)
         self._columns = InfoColumns(arrays.infos, 1), InfoColumns(arrays.reset_infos, 1)
-        self._layout_versions = [-1, -1]  # the changes that these columns have heard of
+        self._layout_versions = [-1, -1]  # table versions that these columns reflect
         self._group_of = np.zeros(len(self.envs), np.intp)
 
     def acting_state(self, i: int) -> ActingState:
-        """What an environment's next action is chosen from."""
         after_reset, rest = self._acting_source(i)
         rests = {} if rest is None else {i: (self._thaw, rest)}
         leaves = [
@@ -54,7 +48,6 @@ class RestorableGroup(EnvGroup):
         )
 
     def fits_observation_space(self, leaves: Sequence[Any]) -> bool:
-        """Whether these may be an observation's."""
         parts = self._observations.parts
         return len(leaves) == len(parts) and all(
             isinstance(part, list)
@@ -63,7 +56,7 @@ class RestorableGroup(EnvGroup):
         )
 
     def set_acting_states(self, acting_states: Mapping[int, ActingState]) -> Outcome:
-        """Has environments that were given other states show what belongs to these."""
+        """Replace the acting states of environments whose states were loaded."""
         self._begin_for(acting_states)
         for i, acting_state in acting_states.items():
             for part, leaf in zip(self._observations.parts, acting_state.leaves, strict=True):
@@ -79,7 +72,7 @@ class RestorableGroup(EnvGroup):
         return self.outcome()
 
     def step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
-        """Steps with these actions' leaves in place of those in the arrays, which stay there."""
+        """Step with the given action leaves; leave those in the arrays unchanged."""
         kept = [part.copy() for part in self._actions.parts]
         try:
             for part, leaf in zip(self._actions.parts, actions, strict=True):
@@ -90,18 +83,17 @@ class RestorableGroup(EnvGroup):
                 part[...] = leaf
 
     def resend_columns_next(self) -> None:
-        """Tells of all columns with the next command: nobody has heard of them yet."""
         self._outcomes.resend_columns()
 
     def flag_in_infos(self, key: str) -> None:
-        """Adds a key, whose value is True, to the infos of what was done last."""
+        """Add ``key: True`` to all infos of the last command."""
         rests = {i: (self._thaw, rest) for i, rest in self._infos.rest.items()}
         batch = self._info_columns(False).batch(self._group_of, rests)
         for i in range(len(self.envs)):
             self._infos.write(i, {**batch.build(i, i), key: True})
 
     def _info_columns(self, for_resets: bool) -> InfoColumns:
-        """The columns of infos as they are now, for reading."""
+        """Return the current columns of infos or reset infos, for reading."""
         table = (self._reset_infos if for_resets else self._infos).table
         columns = self._columns[for_resets]
         if self._layout_versions[for_resets] != table.version:
@@ -110,14 +102,12 @@ class RestorableGroup(EnvGroup):
         return columns
 
     def command(self, name: str) -> Callable[..., Any]:
-        """What does a command: a method of its own, or of what saves and loads."""
         method: Callable[..., Any] = getattr(self.states if name in STATE_COMMANDS else self, name)
         return method
 
     @cached_property
     def states(self) -> GroupStates:
-        """Saves and loads the environments."""
-        # Here, because every worker imports this module, and few save anything.
+        # Imported here because every worker loads this module, but few save states.
         from xuance_envs.engine.group.group_states import GroupStates
 
         return GroupStates(self, self._first, self._autoreset)

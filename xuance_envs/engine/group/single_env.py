@@ -1,4 +1,4 @@
-"""One environment, as the engine sees it: whatever can be reset and stepped, wrapped or not."""
+"""Access to one environment: any object that can be reset and stepped, wrapped or not."""
 
 from __future__ import annotations
 
@@ -14,24 +14,10 @@ from gymnasium import Space
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe, fit
 
-__all__ = [
-    "EnvDescription",
-    "ResetOnStep",
-    "check_distinct",
-    "check_env_api",
-    "close",
-    "common_description",
-    "find_layer",
-    "find_setattr_layer",
-    "get_attribute",
-    "render",
-    "to_scalar",
-]
-
 
 @dataclass(frozen=True)
 class EnvDescription:
-    """What a vector environment says about its environments, as one of them has it."""
+    """Properties of an environment that its vec env exposes."""
 
     observation_space: Space[Any]
     action_space: Space[Any]
@@ -41,7 +27,6 @@ class EnvDescription:
 
     @classmethod
     def of(cls, env: Any) -> EnvDescription:
-        """Describes an environment."""
         metadata = getattr(find_layer(env, "metadata"), "metadata", None) or {}
         return cls(
             env.observation_space,
@@ -52,7 +37,7 @@ class EnvDescription:
         )
 
     def differing_space(self, other: Any) -> str | None:
-        """The name of the first space that another environment has otherwise, if there is one."""
+        """Return the name of the first space that differs in another environment, else None."""
         for name in ("observation_space", "action_space"):
             if getattr(self, name) != getattr(other, name):
                 return name
@@ -60,32 +45,31 @@ class EnvDescription:
 
 
 def common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
-    """The description of environment 0, if the others' spaces are the same."""
+    """Return environment 0's description; raise if another environment's spaces differ."""
     (_, first), *others = described
     for index, other in others:
         if (name := first.differing_space(other)) is not None:
             raise RuntimeError(
-                f"environment {index} has another {name} than environment 0: "
+                f"environment {index} has a different {name} than environment 0: "
                 f"expected {getattr(first, name)}, got {getattr(other, name)}"
             )
     return first
 
 
 class ResetOnStep:
-    """What is stepped in place of an environment, for one step that resets it."""
+    """Stand-in for an environment whose next step is a reset."""
 
     def __init__(self, reset: Callable[[], tuple[Any, Any]], arguments: Mapping[str, Any]) -> None:
         self._reset = reset
         self.arguments = arguments
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
-        """Resets the environment, and returns what a step does."""
         observation, info = self._reset()
         return observation, 0.0, False, False, info
 
 
 def check_env_api(env: Any) -> Any:
-    """The object, if it can be stepped as an environment."""
+    """Return the object if it has an environment's methods and spaces, else raise."""
     for name in ("reset", "step"):
         if not callable(getattr(env, name, None)):
             raise BadValueError(f"expected an environment, got {describe(env)} without {name}()")
@@ -94,18 +78,18 @@ def check_env_api(env: Any) -> Any:
         if not isinstance(space, Space):
             raise BadValueError(
                 f"expected an environment whose {name} is a gymnasium.Space, got "
-                f"{describe(space)}; Gym_Env(..., library='gym') takes those of the older gym, "
-                "MultiAgentVecEnv those with many agents"
+                f"{describe(space)}; use Gym_Env(..., library='gym') for environments of legacy "
+                "gym, MultiAgentVecEnv for multi-agent environments"
             )
     return env
 
 
 def _step_limit(env: Any) -> Any:
-    """The outermost limit of an episode's steps that an environment or one that it wraps states."""
+    """Return the outermost episode step limit of an environment or one that it wraps."""
     layers = list(_layers(env))
     for layer, inner in zip_longest(layers, layers[1:]):
-        for name in ("max_episode_steps", "_max_episode_steps"):  # the latter is a TimeLimit's
-            # A wrapper may give the attributes of what it wraps for its own.
+        for name in ("max_episode_steps", "_max_episode_steps"):  # the latter: TimeLimit
+            # A wrapper may forward the attributes of the environment it wraps.
             if inner is None or _has_itself(layer, name):
                 limit = getattr(layer, name, None)
                 if limit is not None:
@@ -121,27 +105,25 @@ def _specified_limit(layer: Any) -> Any:
 
 
 def check_distinct(envs: Sequence[Any], first: int) -> None:
-    """Raises unless environments are objects of their own."""
     seen: dict[int, int] = {}
     for i, env in enumerate(envs):
         if (twin := seen.setdefault(id(env), i)) != i:
             raise ValueError(
-                f"env_fns[{first + twin}] and env_fns[{first + i}] returned the same object: each "
-                "function has to make an environment of its own"
+                f"env_fns[{first + twin}] and env_fns[{first + i}] returned the same object; "
+                "each function must create a new environment"
             )
 
 
 def to_scalar(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
-    """One number that an environment returned, as Python has it."""
+    """Convert one number that an environment returned to a Python scalar."""
     number = np.asarray(value)
     try:
         return fit(number.reshape(()) if number.size == 1 else number, dtype, ()).item()
     except BadValueError as error:
-        raise BadValueError(f"its {name}: {error}") from None
+        raise BadValueError(f"invalid {name}: {error}") from None
 
 
 def _is_picklable(value: Any) -> bool:
-    """Whether a value can be sent between processes: the same in every backend."""
     try:
         pickle.dumps(value)
     except Exception:
@@ -150,20 +132,19 @@ def _is_picklable(value: Any) -> bool:
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """The environment and those it wraps, outermost first."""
     seen = set()
     while id(env) not in seen:
         seen.add(id(env))
         yield env
-        inner = getattr(env, "env", None)  # which is whatever the environment calls so
+        inner = getattr(env, "env", None)  # may be anything, such as a string
         if not (callable(getattr(inner, "reset", None)) and callable(getattr(inner, "step", None))):
             return
         env = inner
 
 
 def _has_itself(layer: Any, name: str) -> bool:
-    """Whether a layer has an attribute itself, which its own getting may still deny."""
-    # Not through `vars`, which on Python 3.11 would slow down every later use of the layer.
+    """Return whether a layer has an attribute itself, ignoring ``__getattr__``."""
+    # Not `vars(layer)`: on Python 3.11 it slows down every later attribute access.
     if any(name in vars(kind) for kind in type(layer).__mro__):
         return True
     try:
@@ -174,26 +155,26 @@ def _has_itself(layer: Any, name: str) -> bool:
 
 
 def find_layer(env: Any, name: str) -> Any:
-    """The outermost of an environment and those it wraps that has the attribute, else None."""
+    """Return the outermost layer that has the attribute, else None."""
     return next(
         (layer for layer in _layers(env) if _has_itself(layer, name) or hasattr(layer, name)), None
     )
 
 
 def find_setattr_layer(env: Any, name: str) -> Any:
-    """The layer to set an attribute on: the one that has it itself, else the innermost one.
+    """Return the outermost layer that has the attribute itself, else the innermost layer.
 
-    A wrapper that passes on what it has not is not the one.
+    A wrapper that only forwards the attribute does not count.
     """
     *layers, innermost = _layers(env)
     return next((layer for layer in layers if _has_itself(layer, name)), innermost)
 
 
 def get_attribute(layer: Any, name: str) -> Any:
-    """The attribute of a layer."""
     try:
         return getattr(layer, name)
     except AttributeError:
+        # __getattr__ hides an AttributeError inside a property: call the property again.
         found = inspect.getattr_static(type(layer), name, None)
         if hasattr(found, "__get__"):
             found.__get__(layer, type(layer))
@@ -201,17 +182,16 @@ def get_attribute(layer: Any, name: str) -> Any:
 
 
 def close(env: Any) -> None:
-    """Closes an environment, if it has a method for that."""
     end = getattr(find_layer(env, "close"), "close", None)
     if callable(end):
         end()
 
 
 def render(env: Any, mode: str | None) -> Any:
-    """Renders an environment; a mode goes only to one that takes it.
+    """Render an environment.
 
-    It goes by its place, whatever the parameter's name: XuanCe's environments have several. One
-    that insists on a mode is given the one it was made with.
+    The mode is passed positionally, since XuanCe's environments name the parameter differently, and
+    only if ``render`` takes one. A required mode defaults to the environment's ``render_mode``.
     """
     parameters = inspect.signature(env.render).parameters.values()
     takes = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]

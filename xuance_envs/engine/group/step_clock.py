@@ -1,4 +1,4 @@
-"""How long the steps of a group take, in memory that another process may read at any time."""
+"""Step times of a group, in memory that another process may read at any time."""
 
 from __future__ import annotations
 
@@ -9,34 +9,24 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "TIMES_BYTES",
-    "TIMING_DELTA_BYTES",
-    "StepClock",
-    "StepTimes",
-    "apply_timing_delta",
-    "timing_delta",
-]
-
 WINDOW = 1024
-"""How many of the last steps the percentiles are of."""
+"""Number of last steps that the percentiles cover."""
 
 PROFILE_INTERVAL = 64
-"""Of so many steps, the environments of one are timed one by one."""
+"""Number of steps from one that times each environment to the next."""
 
 _STEPS, _BUSY, _FIRST, _LAST, _SLOWEST, _SLOWEST_TIME, _RING = range(7)
 
 TIMES_BYTES = 8 * (_RING + WINDOW)
-"""Bytes of memory the times take."""
 
 
 TIMING_DELTA_BYTES = 8 * (_RING + 1)
-"""Bytes of what one step changes in them."""
+"""Size of a timing delta."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """How long the steps of a group took."""
+    """Step time statistics of a group, in seconds."""
 
     steps: int
     busy_fraction: float
@@ -47,7 +37,6 @@ class StepTimes:
 
     @classmethod
     def read(cls, memory: Any) -> StepTimes:
-        """Reads them from the memory of a :class:`StepClock`, which may be at work."""
         cells = np.frombuffer(memory, np.float64, _RING + WINDOW).copy()
         steps = int(cells[_STEPS])
         if not steps:
@@ -65,14 +54,14 @@ class StepTimes:
 
 
 def timing_delta(memory: bytes) -> bytes:
-    """The news of a clock by its memory, as :meth:`StepClock.news` has them."""
+    """Return :meth:`StepClock.timing_delta`, given only the clock's memory."""
     steps = int(np.frombuffer(memory, np.float64, 1)[0])
     place = 8 * (_RING + (steps - 1) % WINDOW)
     return memory[: 8 * _RING] + memory[place : place + 8]
 
 
 def apply_timing_delta(memory: bytearray, timing_delta: bytes) -> None:
-    """Brings a copy of a clock's memory up to date, if it has had all the news before."""
+    """Update a copy of a clock's memory that received all earlier deltas."""
     memory[: 8 * _RING] = timing_delta[: 8 * _RING]
     steps = int(np.frombuffer(timing_delta, np.float64, 1)[0])
     if steps:
@@ -81,8 +70,6 @@ def apply_timing_delta(memory: bytearray, timing_delta: bytes) -> None:
 
 
 class StepClock:
-    """Times the steps of a group."""
-
     def __init__(self, n: int, memory: Any = None) -> None:
         self.memory = bytearray(TIMES_BYTES) if memory is None else memory
         self.profiles_next_step = True
@@ -93,7 +80,7 @@ class StepClock:
         self._profiled_steps = 0
 
     def stop(self, start: float) -> None:
-        """Takes note of a step that began at ``start``, as :func:`time.perf_counter` counts."""
+        """Record a step that began at ``start``, in :func:`time.perf_counter` seconds."""
         end = perf_counter()
         duration = end - start
         cells, steps = self._cells, self._steps
@@ -108,13 +95,13 @@ class StepClock:
         cells[_STEPS] = self._steps
 
     def timing_delta(self) -> bytes:
-        """What the last step changed in the memory, for a copy of it: see :func:`apply_timing_delta`."""
+        """Return the last step's changes to the memory, for :func:`apply_timing_delta`."""
         last = self._steps - 1
         place = _RING + last % WINDOW
         return bytes(self._cells[:_RING]) + bytes(self._cells[place : place + 1])
 
     def time_each_env(self, items: Iterator[Any]) -> Iterator[Any]:
-        """The same items; the time until the next one is asked for is that environment's."""
+        """Yield the same items; measure for each the time until the next one is requested."""
         start = perf_counter()
         for item in items:
             yield item

@@ -14,8 +14,6 @@ from multiprocessing import process
 from xuance_envs.engine.process.guardian import become_guardian
 from xuance_envs.engine.process.settings import WorkerSettings
 
-__all__ = ["THREAD_VARIABLES", "start"]
-
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

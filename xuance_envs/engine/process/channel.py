@@ -15,8 +15,6 @@ from time import perf_counter
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
 from xuance_envs.engine.polling import milliseconds_until
 
-__all__ = ["Channel", "Inbox", "PeerGoneError", "frame", "write_all"]
-
 _LENGTH = struct.Struct("<q")
 _HEADER = 1 + _LENGTH.size
 _SMALL_READ, _LARGE_READ = 256, 1 << 16

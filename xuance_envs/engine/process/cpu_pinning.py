@@ -12,8 +12,6 @@ import os
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-__all__ = ["CpuPinner"]
-
 SAMPLE_STEPS = 16
 """Steps timed per sample."""
 

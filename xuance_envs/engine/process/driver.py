@@ -24,8 +24,6 @@ from xuance_envs.engine.process.worker_process import StartSettings, WorkerProce
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["ProcessDriver"]
-
 POLL_INTERVAL = 0.25
 """Seconds between two checks of the other workers while waiting for one."""
 
@@ -76,8 +74,8 @@ class ProcessDriver(WorkerDriver):
     def add_group(self, group: int, lo: int, hi: int) -> ProcessDriver:
         """Add another group to the process and return its driver.
 
-        From then on, the owner of the drivers must finish one group's request before the next
-        group's.
+        From then on, the owner of the drivers must finish one group's request before it starts
+        another group's.
         """
         if not self.worker.alive:
             raise self.death_error()
@@ -206,10 +204,11 @@ class ProcessDriver(WorkerDriver):
                         raise sibling.death_error() from None
 
     def _may_extend(self, late: bool) -> bool:
-        """Extend an expired deadline if the worker may not hang; return whether it did.
+        """Extend an expired deadline if the worker may still be progressing; return whether it did.
 
-        It may not hang if more of a long reply has arrived, which blocks the worker until it is
-        read. The same goes, once, for a late check: both processes may have been suspended.
+        It is progressing if more of a long reply has arrived: writing one blocks the worker until
+        it is read. After a late check, the deadline is extended once, because both processes may
+        have been suspended.
         """
         before, self._received = self._received, self.worker.channel.received
         if late and not self._was_late:

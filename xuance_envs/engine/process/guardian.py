@@ -15,8 +15,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-__all__ = ["KILL_SIGNAL", "SUPPORTED", "become_guardian", "descendants", "parents"]
-
 SUPPORTED = sys.platform == "linux"
 """True if this system supports guardians."""
 

@@ -24,8 +24,6 @@ from xuance_envs.engine.process.shutdown import CLOSE_TIMEOUT, stop_workers
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.process.worker_process import StartSettings, start_worker
 
-__all__ = ["ProcessBackend", "SharedProcessBackend"]
-
 
 class ProcessBackend(Backend[ProcessDriver]):
     """Worker processes of one vectorized environment."""
@@ -123,8 +121,8 @@ class ProcessBackend(Backend[ProcessDriver]):
 class SharedProcessBackend(ProcessBackend):
     """Additional group in a worker process of another vectorized environment.
 
-    The owner of the vectorized environments must finish one group's request before the next
-    group's. The process ends with the last of them.
+    The owner of the vectorized environments must finish one group's request before it starts
+    another group's. The process ends with the last of them.
     """
 
     pickling_hint = ""

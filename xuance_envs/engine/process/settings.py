@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any
 
-__all__ = ["PassedFd", "WorkerSettings"]
-
 
 class PassedFd:
     """File descriptor that is duplicated into the process it is passed to."""

@@ -14,16 +14,6 @@ from pathlib import Path
 
 from xuance_envs.engine.cgroups import limits
 
-__all__ = [
-    "ALIGNMENT",
-    "SharedBuffer",
-    "SharedMemory",
-    "available_memory",
-    "make_private_in_forks",
-    "pack_buffers",
-    "unpack_buffers",
-]
-
 ALIGNMENT = 1 << 16
 """Alignment of parts in bytes: a multiple of every page size."""
 

@@ -9,8 +9,6 @@ from xuance_envs._override import override
 from xuance_envs.engine.driver import StateTransfer
 from xuance_envs.engine.process.shared_memory import SharedBuffer, SharedMemory
 
-__all__ = ["TRANSFER_THRESHOLD", "UNCHECKED_BYTES", "SharedMemoryTransfer"]
-
 TRANSFER_THRESHOLD = 1 << 16
 """Bytes of states per group above which they go through shared memory.
 

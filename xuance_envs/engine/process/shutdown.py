@@ -10,8 +10,6 @@ from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.process.worker_process import KILL_TIMEOUT, WorkerProcess
 
-__all__ = ["CLOSE_TIMEOUT", "stop_workers"]
-
 CLOSE_TIMEOUT = 5.0
 """Seconds that workers have to close their environments before they are terminated."""
 

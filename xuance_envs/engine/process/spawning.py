@@ -10,15 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = [
-    "blocked_sigint",
-    "deferred_interrupt",
-    "hidden_main",
-    "make_two_pipes",
-    "pidfd_of",
-    "reserved_descriptors",
-]
-
 SPARE_DESCRIPTORS = 16
 """Upper bound of additional descriptors open during a process start."""
 
@@ -82,7 +73,7 @@ def reserved_descriptors() -> Iterator[None]:
 
 @contextmanager
 def blocked_sigint() -> Iterator[None]:
-    """Block SIGINT, also in processes started meanwhile, until they ignore it."""
+    """Block SIGINT here, and in processes started meanwhile until they ignore it."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -31,8 +31,6 @@ from xuance_envs.engine.process.shared_memory import (
 )
 from xuance_envs.engine.process.worker_diagnostics import open_recorder
 
-__all__ = ["run"]
-
 ORPHAN_GRACE = 1.0
 """Seconds a worker has to close its environments after the main process ended."""
 
@@ -140,7 +138,7 @@ def _exit_after_main(requests: int) -> None:
 
 
 def _exit_after_main_natively() -> None:
-    """Do the same if the main thread never releases the GIL, so that no Python thread can run.
+    """Do the same even if the main thread never releases the GIL, so no Python thread can run.
 
     The kernel signals the end of a pipe from the main process. The signal's handler is C's
     ``alarm``, called with the signal's number: that many seconds later, SIGALRM ends this

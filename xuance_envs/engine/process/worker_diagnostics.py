@@ -18,8 +18,6 @@ from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressReco
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, timing_delta
 from xuance_envs.engine.process.shared_memory import ALIGNMENT, make_private_in_forks
 
-__all__ = ["REGION_BYTES", "WorkerDiagnostics", "open_recorder", "start_recording"]
-
 REGION_BYTES = ALIGNMENT
 """Bytes per worker, and per additional group in one."""
 

@@ -32,8 +32,6 @@ from xuance_envs.engine.process.spawning import (
 )
 from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
 
-__all__ = ["KILL_TIMEOUT", "StartSettings", "WorkerProcess", "start_worker"]
-
 KILL_TIMEOUT = 1.0
 """Seconds between terminating a process and killing it."""
 

@@ -1,1 +1,1 @@
-"""Groups in the actors of a Ray cluster."""
+"""Environment groups in Ray actors."""

@@ -1,7 +1,7 @@
-"""The inside of an actor: groups of environments on arrays of its own.
+"""Actor side of a backend on Ray: groups of environments on the actor's own arrays.
 
-A request is bytes, and so is its one reply; :mod:`~xuance_envs.engine.ray.messages` says what is in
-them. Nothing here knows what brings them, so that it can be tried without a cluster.
+Requests and replies are bytes (:mod:`~xuance_envs.engine.ray.messages`). Nothing here depends on
+the transport, so it can be tested without a cluster.
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ from xuance_envs.engine.ray.messages import (
 from xuance_envs.engine.ray.step_codec import NO_EXTENTS, ActorCodec, Extents
 from xuance_envs.engine.serialization import loads
 
-__all__ = ["NO_TIMING", "ActorPlan", "BaseGroupActor", "HostedGroup", "SingleGroupActor"]
-
 NO_TIMING = bytes(TIMING_DELTA_BYTES)
 
 
 @dataclass(frozen=True)
 class ActorPlan:
-    """What an actor is for."""
+    """Configuration of an actor: its groups, their resources and limits."""
 
     split: tuple[tuple[int, int], ...]
     in_processes: bool = False
@@ -50,38 +48,36 @@ class ActorPlan:
 
     @property
     def envs(self) -> range:
-        """The indices of its environments."""
         return range(self.split[0][0], self.split[-1][1])
 
     @property
     def num_envs(self) -> int:
-        """How many environments there are in it."""
         return len(self.envs)
 
     @property
     def reserved(self) -> int:
-        """Bytes of the memory that its processes share which come before the arrays."""
+        """Bytes of shared memory before the arrays."""
         return len(self.split) * REGION_BYTES
 
 
 class HostedGroup(ABC):
-    """One group of an actor: asked for one thing at a time, and then for the answer."""
+    """One group of an actor; it executes one request at a time."""
 
     def __init__(self) -> None:
-        self.asked: GroupRequest | None = None
+        self.last_request: GroupRequest | None = None
         self.lock = threading.Lock()
 
     @abstractmethod
-    def submit(self, group_request: GroupRequest, lent: Sequence[Any]) -> None:
-        """Starts what it is asked for."""
+    def submit(self, group_request: GroupRequest, buffers: Sequence[Any]) -> None:
+        """Start executing a request."""
 
     @abstractmethod
     def answer(self) -> GroupReply:
-        """Waits for the answer, and gives it as often as it is called."""
+        """Wait for the reply; repeated calls return the same one."""
 
 
 class BaseGroupActor(ABC):
-    """Bytes around groups of environments."""
+    """Actor that executes packed requests on groups of environments."""
 
     def __init__(self, plan: ActorPlan) -> None:
         self._plan = plan
@@ -91,33 +87,31 @@ class BaseGroupActor(ABC):
             self.attach(plan.spaces)
 
     def attach(self, spaces: bytes) -> None:
-        """Lays out the arrays; the groups are asked to attach themselves to them later."""
+        """Allocate the arrays; the groups are attached by a later request."""
         self._codec = ActorCodec(self._allocated(loads(spaces)), self._plan.split)
 
     @property
     def num_groups(self) -> int:
-        """How many groups it has."""
         return len(self._groups)
 
     def addresses_all_groups(self, request: bytes) -> bool:
-        """Whether a request is for all of its groups."""
         return num_requests(request) == len(self._groups)
 
     def answer(self, request: bytes, *states: bytes) -> bytes:
-        """Has groups do what they are asked; the same request again is not executed again.
+        """Execute a request and return its reply; a repeated request is not executed again.
 
-        So a caller that was interrupted may ask again. Several may be made at the same time.
+        An interrupted main process may therefore repeat a request. Calls may run concurrently.
         """
         return b"".join(self.answer_buffers(request, *states))
 
     def answer_buffers(self, request: bytes, *states: bytes) -> list[Any]:
-        """The same as the buffers that it consists of, the arrays among them."""
+        """Execute a request and return the reply as buffers, without copying the arrays."""
         requests, start = unpack_requests(request)
         groups = [self._groups[group_request.group] for group_request in requests]
         with ExitStack() as stack:
             for group in groups:
                 stack.enter_context(group.lock)
-            lent = stack.enter_context(self._transferred(states))
+            buffers = stack.enter_context(self._transferred(states))
             if stepping := [
                 group_request.group
                 for group_request in requests
@@ -125,9 +119,9 @@ class BaseGroupActor(ABC):
             ]:
                 self._codec.load_actions(request, start, stepping)
             for group, group_request in zip(groups, requests, strict=True):
-                if group.asked != group_request:
-                    group.submit(group_request, [lent[k] for k in group_request.lent])
-                    group.asked = group_request
+                if group.last_request != group_request:
+                    group.submit(group_request, [buffers[k] for k in group_request.buffers])
+                    group.last_request = group_request
             answers = [group.answer() for group in groups]
             extents = {
                 group_request.group: answer.extents
@@ -138,25 +132,23 @@ class BaseGroupActor(ABC):
 
     @contextmanager
     def _transferred(self, states: Sequence[bytes]) -> Iterator[Sequence[Any]]:
-        """Brings its groups states; they may be at them until all have answered."""
+        """Make states available to the groups until all have replied."""
         yield states
 
     @abstractmethod
     def _start(self, plan: ActorPlan) -> Sequence[HostedGroup]:
-        """Makes the groups, which have no environments yet."""
+        """Create the groups, without environments."""
 
     @abstractmethod
     def _allocated(self, spaces: tuple[Any, Any]) -> StepArrays:
-        """The arrays of all groups."""
+        """Allocate the arrays of all groups."""
 
     @abstractmethod
     def close(self) -> None:
-        """Closes the environments."""
+        """Close the environments."""
 
 
 class SingleGroupActor(BaseGroupActor):
-    """An actor with one group, in its own process."""
-
     def _start(self, plan: ActorPlan) -> Sequence[HostedGroup]:
         self._host = GroupHost(lambda *_: self._arrays, plan.threads)
         return [_InlineGroup(self._host)]
@@ -172,7 +164,7 @@ class SingleGroupActor(BaseGroupActor):
 
 
 class _InlineGroup(HostedGroup):
-    """A group in this process, which works when it is asked for its answer."""
+    """Group in this process; it executes a request when asked for the reply."""
 
     def __init__(self, host: GroupHost) -> None:
         super().__init__()
@@ -182,13 +174,13 @@ class _InlineGroup(HostedGroup):
         self._answer: GroupReply | None = None
 
     @override
-    def submit(self, group_request: GroupRequest, lent: Sequence[Any]) -> None:
-        self._request, self._transferred, self._answer = group_request, lent, None
+    def submit(self, group_request: GroupRequest, buffers: Sequence[Any]) -> None:
+        self._request, self._transferred, self._answer = group_request, buffers, None
 
     @override
     def answer(self) -> GroupReply:
         if self._answer is None:
-            # A step whose actions are objects, too, has them in a call.
+            # A step with a payload (actions that are objects) is a call.
             request = RequestType.CALL if self._request.payload else self._request.code
             code, payload = self._host.answer(request, self._request.payload, self._transferred)
             self._transferred = ()

@@ -1,4 +1,4 @@
-"""Which actors there are, and where: one for each worker, or for each machine's share of them."""
+"""Assignment of workers to actors and nodes."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ActorAssignment", "one_actor_per_node", "one_actor_per_worker"]
-
 
 @dataclass(frozen=True)
 class ActorAssignment:
-    """Workers that one actor has."""
+    """Workers of one actor, and the node to start it on."""
 
     workers: range
     node: str | None = None
 
 
 def one_actor_per_worker(count: int) -> list[ActorAssignment]:
-    """An actor for each of so many workers."""
     return [ActorAssignment(range(k, k + 1)) for k in range(count)]
 
 
 def one_actor_per_node(
     count: int, capacities: Mapping[str, tuple[int, int]]
 ) -> list[ActorAssignment]:
-    """An actor for each machine, with workers in a row, spread evenly over the room there is.
+    """Assign consecutive workers to one actor per node, balanced by free capacity.
 
-    Where there is too little now, it is the room that there will be when others leave; and for whom
-    there is none then there are actors as large as a machine, for those that join.
+    If too little capacity is free now, total capacity is used instead. Workers that exceed it get
+    actors as large as the largest node, to be started on nodes that join later.
     """
     free = {node: now for node, (now, _) in capacities.items()}
     if sum(free.values()) < count:
@@ -45,9 +42,9 @@ def one_actor_per_node(
         most = max([1, *(total for _, total in capacities.values())])
         waiting = math.ceil(left / most)
         sizes += [((left + k) // waiting, None) for k in range(waiting)]
-    shares = []
+    assignments = []
     first = 0
     for size, where in sizes:
-        shares.append(ActorAssignment(range(first, first + size), where))
+        assignments.append(ActorAssignment(range(first, first + size), where))
         first += size
-    return shares
+    return assignments

@@ -1,7 +1,6 @@
-"""A Ray actor around groups of environments, seen from the caller: its start, requests and end.
+"""Main-process side of a Ray actor: its start, requests and shutdown.
 
-A request to several of its groups is one call with one reply. So what groups are asked is kept
-until somebody says that this is all, or wants an answer.
+Requests to several groups are queued until a flush, and then sent in one call with one reply.
 """
 
 from __future__ import annotations
@@ -32,20 +31,17 @@ from xuance_envs.engine.ray.transports import (
     SocketTransport,
 )
 
-__all__ = ["ActorClient", "ActorSettings", "kill_actor", "start_actor"]
-
 logger = logging.getLogger("xuance_envs")
 
 CONNECT_TIMEOUT = 5.0
-"""Seconds it may take to connect to an actor that has started."""
 
-_MAX_LINES = 20
-"""Of what Ray says about a lost actor, so many are shown."""
+_MAX_REPORT_LINES = 20
+"""Maximum number of lines of Ray's report on a failed actor that are shown."""
 
 
 @dataclass(frozen=True)
 class ActorSettings:
-    """How the actors of one vector environment are started."""
+    """Start settings of a vec env's actors."""
 
     cluster: RayCluster
     options: ActorOptions
@@ -54,29 +50,27 @@ class ActorSettings:
     start_timeout: float | None
 
     def describe_shortage(self) -> str:
-        """Why an actor may not have been started, in words."""
+        """Explain why Ray may not have started an actor."""
         return (
-            "Ray has not started its actor, as it does where the cluster has no room for it. "
-            f"All of them take {self.cluster.describe_shortage(self.options, self.count)}. Have fewer "
-            "workers with more environments each (in_series), or let them take less "
-            "(num_cpus_per_worker)"
+            "Ray has not started the actor, probably because the cluster has too few free "
+            "resources. All actors together need "
+            f"{self.cluster.describe_shortage(self.options, self.count)}. Use fewer workers with "
+            "more environments each (in_series), or fewer CPUs per worker (num_cpus_per_worker)"
         )
 
 
 def start_actor(settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> Any:
-    """Starts an actor, and does not wait for it; returns its handle."""
     return settings.cluster.start_actor(options, plan)
 
 
 def kill_actor(cluster: RayCluster, handle: Any) -> None:
-    """Ends an actor, whatever it is doing."""
     cluster.kill(handle)
 
 
 class ActorClient:
-    """An actor, which is started, and not waited for.
+    """Handle of an actor, which is started without waiting for it.
 
-    It is asked by Ray's calls until it is connected to.
+    Requests are Ray calls until there is a direct connection.
     """
 
     def __init__(self, settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> None:
@@ -92,34 +86,34 @@ class ActorClient:
         self._queued: dict[int, tuple[GroupRequest, Sequence[Any]]] = {}
         self._calls: dict[int, Call] = {}
         self._unsent: list[Call] = []
-        # Answered before anything else is, and so it tells whether the actor has started.
+        # The actor's first call: its reply shows that the actor has started.
         self._location_ref = self._cluster.call(self._handle.location)
         self._listen_ref: Any = None
 
     def attach(self, arrays: StepArrays, may_connect: bool) -> None:
-        """Takes note of the caller's arrays that its groups' results are to be in."""
+        """Set the main process's arrays, which results are copied into."""
         self._codec = ActorCodec(arrays, self.plan.split)
         self._may_connect = may_connect
 
     def allocate(self, spaces: bytes) -> Any:
-        """Has it lay out its own arrays."""
+        """Start allocating the actor's own arrays; return Ray's reference."""
         return self._cluster.call(self._handle.attach, spaces)
 
-    # -- its connection ---------------------------------------------------------------
+    # -- connection -------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Has it listen, to be connected to."""
+        """Make the actor listen for a connection."""
         self._listen_ref = self._cluster.call(self._handle.listen)
 
     def connect(self, deadline: float) -> str | None:
-        """Connects to it; from then on it is asked by the connection."""
+        """Connect to the listening actor; return None, or the reason of a failure."""
         listen_ref, self._listen_ref = self._listen_ref, None
         served: list[Any] = []
 
         def serve(seconds: float = CONNECT_TIMEOUT) -> None:
             served.append(self._cluster.call(self._handle.serve, seconds))
 
-        # One that is interrupted would leave the actor waiting for it.
+        # An interrupt would leave the actor waiting for the connection.
         with deferred_interrupt():
             try:
                 *address, key = self._cluster.get(listen_ref, max(deadline - monotonic(), 0.0))
@@ -127,27 +121,26 @@ class ActorClient:
             except (ActorLostError, OSError, AuthenticationError) as error:
                 self._may_connect = False
                 if not served:
-                    serve(0.0)  # which has it listen no longer
+                    serve(0.0)  # stops listening
                 return f"{type(error).__name__}: {error}"
             self.connection = SocketTransport(self._cluster, self.on_reply, connection, *served)
         return None
 
     def _connect_again(self) -> None:
-        """Connects to it where nothing that it has been asked before keeps it from answering."""
+        """Reconnect, unless an earlier request keeps the actor busy."""
         busy = not self.plan.in_processes and self._outstanding()
         if busy or self.lost is not None or self.place is None:
             return
         self.listen()
         why = self.connect(monotonic() + CONNECT_TIMEOUT)
         if why is not None:
-            logger.warning("%s; it is asked by Ray's calls", self.connection_failure(why))
+            logger.warning("%s; using Ray calls instead", self.connection_failure(why))
 
     def connection_failure(self, why: str) -> str:
-        """That it is not connected to, in words."""
-        return f"there is no connection to the actor on {self.where}: {why}"
+        return f"no connection to the actor on {self.where}: {why}"
 
     def disconnect(self) -> None:
-        """Ends the connection; what is not answered goes by Ray's calls, and is not done again."""
+        """Close the connection; repeat unanswered requests as Ray calls (executed once)."""
         if self.connection is not None:
             self.connection.close()
             unsent = self._outstanding()
@@ -158,12 +151,12 @@ class ActorClient:
 
     # -- requests ---------------------------------------------------------------------
 
-    def submit(self, group_request: GroupRequest, lent: Sequence[Any] = ()) -> None:
-        """Has a group asked, together with others, when :meth:`flush` is called."""
-        self._queued[group_request.group] = group_request, lent
+    def submit(self, group_request: GroupRequest, buffers: Sequence[Any] = ()) -> None:
+        """Queue a group's request until the next :meth:`flush`."""
+        self._queued[group_request.group] = group_request, buffers
 
     def flush(self) -> None:
-        """Sends what there is to ask; after an interrupt it goes on with that."""
+        """Send all queued requests; resumes after an interrupt."""
         if self._queued:
             self._make_call()
         while self._unsent:
@@ -172,13 +165,15 @@ class ActorClient:
             self._unsent = self._unsent[1:]
 
     def _make_call(self) -> None:
-        lent = list(dict.fromkeys(ref for _, refs in self._queued.values() for ref in refs))
-        if lent:
-            self.disconnect()  # Ray brings objects with its calls
+        buffers = list(dict.fromkeys(ref for _, refs in self._queued.values() for ref in refs))
+        if buffers:
+            self.disconnect()  # only Ray calls can carry object references
         elif self._may_connect and self.connection is None:
             self._connect_again()
         requests = [
-            group_request._replace(lent=tuple(map(lent.index, refs))) if refs else group_request
+            group_request._replace(buffers=tuple(map(buffers.index, refs)))
+            if refs
+            else group_request
             for group_request, refs in self._queued.values()
         ]
         stepping = [
@@ -187,47 +182,45 @@ class ActorClient:
             if group_request.code == RequestType.STEP
         ]
         request = pack_requests(requests, self._codec.actions(stepping) if stepping else b"")
-        call = Call([group_request.group for group_request in requests], request, lent)
+        call = Call([group_request.group for group_request in requests], request, buffers)
         calls = {**self._calls, **dict.fromkeys(call.groups, call)}
-        # No call in between, so that an interrupt finds either all of it or nothing.
+        # One statement without calls, so an interrupt cannot come halfway.
         self._queued, self._calls, self._unsent = {}, calls, [*self._unsent, call]
 
     def call_of(self, group: int) -> Call | None:
-        """The last call in which a group was asked; None while one is to be made."""
+        """Return the last call to a group, or None if its request is still queued."""
         return None if group in self._queued else self._calls.get(group)
 
     def connection_of(self, call: Call) -> SocketTransport | None:
-        """By which the reply to a call comes; None where Ray tells of it."""
+        """Return the connection that a call's reply comes by, or None if Ray delivers it."""
         connection = None if call.via_ray else self.connection
         return None if connection is None or connection.status_ref is not None else connection
 
     def ref_of(self, call: Call) -> Any:
-        """What Ray tells by that there is a reply to a call, or that there will be none."""
+        """Return Ray's reference that becomes ready when a call is answered or the actor fails."""
         return call.ref if call.via_ray or self.connection is None else self.connection.status_ref
 
     def receive(self, call: Call, seconds: float) -> None:
-        """Waits until the reply to a call has been taken in."""
+        """Wait until a call's reply has been processed."""
         end = monotonic() + seconds
         if self.connection is not None and not call.via_ray:
             try:
                 self.connection.receive(call, seconds)
                 return
             except ConnectionLostError as error:
-                logger.warning(
-                    "%s; it is asked by Ray's calls", self.connection_failure(str(error))
-                )
+                logger.warning("%s; using Ray calls instead", self.connection_failure(str(error)))
                 self._may_connect = False
                 self.disconnect()
                 self.flush()
         self._ray_transport.receive(call, max(end - monotonic(), 0.0))
 
     def has_progress(self, call: Call) -> bool:
-        """Whether a reply is under way, of which more has come since this was last asked."""
+        """Return whether more of a reply has arrived since the last call."""
         transport = self._ray_transport if call.via_ray else self.connection
         return transport is not None and transport.has_progress(call)
 
     def on_reply(self, call: Call, reply: bytes | memoryview) -> None:
-        """Takes the reply to a call: brings what is for the arrays there."""
+        """Unpack a call's reply and copy its results into the arrays."""
         if call.answers is not None:
             return
         answers, start = unpack_replies(reply, len(call.groups))
@@ -235,14 +228,13 @@ class ActorClient:
         extents = {group: answer.extents for group, answer in by_group.items() if answer.is_outcome}
         if extents:
             self._codec.load_results(reply, start, extents)
-        # No group of it has been asked anything else before there is this.
+        # Set last: no group of the call is sent another request before.
         call.answers = by_group
 
-    # -- where it is, and its end -----------------------------------------------------
+    # -- location and shutdown --------------------------------------------------------
 
     @property
     def place(self) -> tuple[int, str] | None:
-        """Its process id and the id of its node; None as long as it has not been started."""
         if self._place is None and self._cluster.wait([self._location_ref], 1, 0.0):
             with suppress(ActorLostError, TimeoutError):
                 self._place = self._cluster.get(self._location_ref, POLL_INTERVAL)
@@ -250,29 +242,30 @@ class ActorClient:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None as long as it has not been started."""
         return None if self.place is None else self.place[0]
 
     @property
     def where(self) -> str:
-        """Its node, in words."""
-        return "no node yet" if self.place is None else self._cluster.name_node(self.place[1])
+        return (
+            "an unknown node (not started)"
+            if self.place is None
+            else self._cluster.name_node(self.place[1])
+        )
 
-    def mark_lost(self, told: str) -> None:
-        """Takes the actor for lost; it may still be there, and answer, and must not."""
-        lines = told.strip().splitlines()
-        self.lost = "\n".join(lines[:_MAX_LINES])
+    def mark_lost(self, report: str) -> None:
+        """Mark the actor as failed, and kill it in case it is still running."""
+        lines = report.strip().splitlines()
+        self.lost = "\n".join(lines[:_MAX_REPORT_LINES])
         self.kill()
 
     def ask_to_close(self) -> Any:
-        """Has it close its environments, once it is done with what it is doing."""
+        """Start closing the environments after the current request; return Ray's reference."""
         if self.lost is not None:
             return None
         self.disconnect()
         return self._cluster.call(self._handle.close)
 
     def kill(self) -> None:
-        """Ends the actor, whatever it is doing."""
         if self.connection is not None:
             self.connection.close()
         kill_actor(self._cluster, self._handle)

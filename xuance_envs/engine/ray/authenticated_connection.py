@@ -1,7 +1,7 @@
-"""A connection between a caller and one of its actors: who has an end of it, and its messages.
+"""Authenticated connections between the main process and its actors.
 
-Both prove first that they know a key, and until then read nothing but bytes to compare. Each
-message has a number and its length before it.
+Both sides prove that they know a key before either parses anything. Each message is preceded by its
+number and its length.
 """
 
 from __future__ import annotations
@@ -21,38 +21,28 @@ import numpy as np
 
 from xuance_envs.engine.process.channel import PeerGoneError
 
-__all__ = [
-    "AuthenticationError",
-    "Listener",
-    "MessageReader",
-    "connect_authenticated",
-    "header",
-    "send_message",
-]
-
 _HEADER = struct.Struct("<QQ")
 _BUFFER_BYTES = 1 << 16
 _MAX_KEPT_BYTES = 1 << 26
-"""So many bytes of room for messages are kept, and more only for the message that needs them."""
+"""Maximum size of a message buffer that is kept after use."""
 
 _MAX_PARTS = 512
-"""So many parts are written in one go, and no more by any system."""
+"""Maximum number of parts in one write; systems limit it."""
 
 _NONCE = _PROOF = 32
 _HANDSHAKE_TIMEOUT = 1.0
-"""Seconds that one who connects has to prove who it is, while others wait."""
+"""Seconds for a peer to authenticate itself, while other peers wait."""
 
 _BACKLOG = 16
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""A connection that nothing goes through is looked at as often, in seconds: so that what is on the
-way does not forget it, and its end is noticed if it does."""
+"""Keep-alive probes, in seconds: they prevent idle disconnects and detect dead peers."""
 
 _open_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def _close_after_fork() -> None:
-    """Keeps a forked process from answering or asking in the place of the one it came from."""
+    """Prevent a forked process from using its parent's connections."""
     for connection in list(_open_sockets):
         connection.close()
 
@@ -62,11 +52,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class AuthenticationError(Exception):
-    """Who is at the other end does not know the key."""
+    """The peer failed authentication."""
 
 
 class Listener:
-    """Where an actor's caller may connect to it, once, and nobody else."""
+    """Listening socket of an actor that accepts one authenticated connection."""
 
     def __init__(self, host: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -76,7 +66,7 @@ class Listener:
         self.key = secrets.token_bytes(32)
 
     def accept(self, seconds: float) -> socket.socket:
-        """Waits for the caller; then, and when the time is over, nobody can connect any more."""
+        """Wait for an authenticated peer; stop listening afterwards, even after a timeout."""
         deadline = monotonic() + seconds
         with self._socket:
             while True:
@@ -92,12 +82,12 @@ class Listener:
 
 
 def connect_authenticated(
-    address: tuple[str, int], key: bytes, deadline: float, served: Any
+    address: tuple[str, int], key: bytes, deadline: float, on_connected: Any
 ) -> socket.socket:
-    """Connects to an actor."""
+    """Connect to an actor; ``on_connected`` is called as soon as the connection exists."""
     connection = socket.create_connection(address, _remaining(deadline))
     try:
-        served()
+        on_connected()
         _authenticate_actor(connection, key, deadline)
         return _configure(connection)
     except BaseException:
@@ -106,19 +96,19 @@ def connect_authenticated(
 
 
 def _authenticate_caller(peer: socket.socket, key: bytes, deadline: float) -> None:
-    mine = secrets.token_bytes(_NONCE)
+    nonce = secrets.token_bytes(_NONCE)
     peer.settimeout(_remaining(deadline))
-    peer.sendall(mine)
-    theirs, proof = _split(_recv_exactly(peer, _NONCE + _PROOF, deadline))
-    _check(proof, key, b"caller", mine + theirs)
-    peer.sendall(_proof(key, b"actor", mine + theirs))
+    peer.sendall(nonce)
+    peer_nonce, proof = _split(_recv_exactly(peer, _NONCE + _PROOF, deadline))
+    _check(proof, key, b"caller", nonce + peer_nonce)
+    peer.sendall(_proof(key, b"actor", nonce + peer_nonce))
 
 
 def _authenticate_actor(peer: socket.socket, key: bytes, deadline: float) -> None:
-    theirs = _recv_exactly(peer, _NONCE, deadline)
-    mine = secrets.token_bytes(_NONCE)
-    peer.sendall(mine + _proof(key, b"caller", theirs + mine))
-    _check(_recv_exactly(peer, _PROOF, deadline), key, b"actor", theirs + mine)
+    peer_nonce = _recv_exactly(peer, _NONCE, deadline)
+    nonce = secrets.token_bytes(_NONCE)
+    peer.sendall(nonce + _proof(key, b"caller", peer_nonce + nonce))
+    _check(_recv_exactly(peer, _PROOF, deadline), key, b"actor", peer_nonce + nonce)
 
 
 def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
@@ -127,7 +117,7 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
 
 def _check(proof: bytes, key: bytes, side: bytes, nonces: bytes) -> None:
     if not hmac.compare_digest(proof, _proof(key, side, nonces)):
-        raise AuthenticationError(f"who is there has not the key of the {side.decode()}")
+        raise AuthenticationError("the peer failed authentication: wrong key")
 
 
 def _split(both: bytes) -> tuple[bytes, bytes]:
@@ -140,7 +130,7 @@ def _recv_exactly(peer: socket.socket, size: int, deadline: float) -> bytes:
         peer.settimeout(_remaining(deadline))
         more = peer.recv(size - len(data))
         if not more:
-            raise AuthenticationError("who is there left without a proof")
+            raise AuthenticationError("the peer closed the connection during authentication")
         data += more
     return data
 
@@ -150,24 +140,21 @@ def _remaining(deadline: float) -> float:
 
 
 def _configure(connection: socket.socket) -> socket.socket:
-    """Settles how what has been connected is to behave."""
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
-        with suppress(AttributeError, OSError):  # not every system has each
+        with suppress(AttributeError, OSError):  # not on every system
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     _open_sockets.add(connection)
     return connection
 
 
 def header(number: int, size: int) -> bytes:
-    """What goes before a message."""
     return _HEADER.pack(number, size)
 
 
 def send_message(connection: socket.socket, number: int, parts: Sequence[Any]) -> None:
-    """Writes a message to a connection that blocks."""
     size = sum([memoryview(part).nbytes for part in parts])
     whole = [header(number, size), *parts]
     if len(whole) > _MAX_PARTS:
@@ -181,24 +168,24 @@ def send_message(connection: socket.socket, number: int, parts: Sequence[Any]) -
 
 
 class MessageReader:
-    """The messages that come by a connection, the first of which is kept until it is cleared."""
+    """Reader of a connection's messages; the first one is kept until it is cleared."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._buffer = np.empty(_BUFFER_BYTES, np.uint8).data
         self._start = 0
-        # How many bytes came with each read; their sum is where in the buffer they end.
+        # Byte counts of the reads; their sum is the end of the data in the buffer.
         self._counts: list[int] = []
 
     @property
     def num_unread(self) -> int:
-        """How many bytes have come of messages that have not been cleared."""
+        """Bytes received of messages that have not been cleared."""
         return sum(self._counts) - self._start
 
     def first(self) -> tuple[int, memoryview] | None:
-        """The number of the first message, and the message, if all of it has come.
+        """Return number and content of the first message, or None if it is incomplete.
 
-        It is a view of what is written anew once it is cleared.
+        The content is a view that is overwritten after :meth:`clear`.
         """
         if self.num_unread < _HEADER.size:
             return None
@@ -209,11 +196,11 @@ class MessageReader:
         return number, self._buffer[start : start + size]
 
     def read(self) -> None:
-        """Reads what there is, and loses nothing of it when it is interrupted."""
+        """Read available bytes; an interrupt loses none of them."""
         self._ensure_capacity()
         counts = self._counts
         try:
-            # Both in C: no signal's exception can come between the read and the append.
+            # In C, so no signal handler can run between the read and the append.
             counts.extend(map(self._connection.recv_into, (self._buffer[sum(counts) :],)))
         except BlockingIOError:
             raise
@@ -221,7 +208,7 @@ class MessageReader:
             raise PeerGoneError(str(error)) from error
         if not counts[-1]:
             counts.pop()
-            raise PeerGoneError("it was closed at the other end")
+            raise PeerGoneError("the peer closed the connection")
 
     def _ensure_capacity(self) -> None:
         end = sum(self._counts)
@@ -232,13 +219,13 @@ class MessageReader:
             size = max(_BUFFER_BYTES, wanted, 2 * have)
             buffer = np.empty(size, np.uint8).data
             buffer[:have] = self._buffer[self._start : end]
-            # No call in between, so that an interrupt finds either the old one or the new one.
+            # One statement without calls, so an interrupt cannot come halfway.
             self._buffer, self._start, self._counts = buffer, 0, [have]
         elif len(self._counts) > 1:
             self._counts = [end]
 
     def clear(self) -> None:
-        """Lets go of the first message, all of which has come."""
+        """Remove the first message, which must be complete."""
         _, size = _HEADER.unpack_from(self._buffer, self._start)
         start, end = self._start + _HEADER.size + size, sum(self._counts)
         if start < end:

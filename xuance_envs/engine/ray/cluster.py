@@ -1,7 +1,4 @@
-"""The connection to Ray: what the rest of the package asks of a cluster.
-
-Ray itself is imported here only, and only when a connection is wanted.
-"""
+"""Connection to a Ray cluster; the only module that imports Ray, on first use."""
 
 from __future__ import annotations
 
@@ -20,23 +17,21 @@ from xuance_envs.engine.ray.actor import ActorPlan, SingleGroupActor
 from xuance_envs.engine.ray.connectable_actor import ConnectableActor
 from xuance_envs.engine.ray.multi_process_actor import MultiProcessActor
 
-__all__ = ["ActorLostError", "ActorOptions", "RayCluster"]
-
 logger = logging.getLogger("xuance_envs")
 
 RELEASE_DELAY = 2.0
-"""Seconds the CPUs of actors that have just ended may take to count as free again."""
+"""Maximum seconds until Ray counts the CPUs of ended actors as free."""
 
 _lock = threading.RLock()
 
 
 class ActorLostError(Exception):
-    """An actor is lost, or what it replied; says what Ray says of it."""
+    """An actor or its reply was lost; the message is Ray's."""
 
 
 @dataclass(frozen=True)
 class ActorOptions:
-    """What each actor takes of the cluster, and where."""
+    """Resources and placement of each actor."""
 
     num_cpus: float = 1.0
     resources: Mapping[str, float] = field(default_factory=dict)
@@ -46,16 +41,14 @@ class ActorOptions:
 
     @property
     def counted(self) -> dict[str, float]:
-        """What one actor takes when it is counted for how many there is room."""
+        """Resources of one actor when counting how many fit; one CPU if it needs none."""
         return {"CPU": 1.0} | {name: value for name, value in self.needed.items() if value > 0}
 
     @property
     def needed(self) -> dict[str, float]:
-        """What one actor takes, by the names a cluster has for it."""
         return {"CPU": self.num_cpus, **self.resources}
 
     def for_workers(self, count: int, node: str | None) -> ActorOptions:
-        """What an actor takes that is for so many, on a node if it is there and has the room."""
         return replace(
             self,
             num_cpus=count * self.num_cpus,
@@ -65,14 +58,14 @@ class ActorOptions:
 
     @property
     def spreads(self) -> bool:
-        """Whether Ray is to choose nodes, so that they may as well be chosen here."""
+        """True if the user left placement to Ray, so that nodes may be chosen here."""
         return self.scheduling_strategy in ("SPREAD", "DEFAULT")
 
     def for_ray(self) -> dict[str, Any]:
-        """The same as Ray's options.
+        """Convert to Ray's options.
 
-        Ray is never to restart an actor or repeat a call, nor to keep a record of each call, which
-        takes the caller and the actor a tenth of what a call takes.
+        Ray must not restart actors or repeat calls. Task events are disabled because they take a
+        tenth of a call's time.
         """
         custom = dict(self.resources)
         gpus, memory = custom.pop("GPU", None), custom.pop("memory", None)
@@ -100,37 +93,32 @@ class ActorOptions:
 
 
 class _RayMixin(ConnectableActor):
-    """What an actor of Ray's tells of itself."""
-
     def location(self) -> tuple[int, str]:
-        """Its process id, and the id of its node."""
         import ray
 
         return os.getpid(), str(ray.get_runtime_context().get_node_id())
 
     def listen(self) -> tuple[str, int, bytes]:
-        """Begins to listen at the address that Ray knows its node by."""
         import ray
 
         return self.listen_at(ray.util.get_node_ip_address())
 
 
 class RaySingleGroupActor(_RayMixin, SingleGroupActor):
-    """A group of environments in a Ray actor."""
+    pass
 
 
 class RayMultiProcessActor(_RayMixin, MultiProcessActor):
-    """Groups of environments in the processes of a Ray actor."""
+    pass
 
 
 class RayCluster:
-    """A connection to Ray; the one this process has already, or else one made for it.
+    """Connection to Ray: the process's existing one, or a new one.
 
-    One that is made is shared, and shut down when the last who holds it lets go of it.
+    A new connection is shared, and shut down when its last holder releases it.
     """
 
-    # Of the connection that was made here: which it is, what all of its actors need, and how many
-    # hold it.
+    # The connection created here: its identity, its runtime_env, and its number of holders.
     _shared: tuple[str, str] | None = None
     _runtime_env: Mapping[str, Any] | None = None
     _holders = 0
@@ -138,7 +126,7 @@ class RayCluster:
     def __init__(
         self, address: str | None = None, runtime_env: Mapping[str, Any] | None = None
     ) -> None:
-        self._ray: Any = _imported_ray()
+        self._ray: Any = _import_ray()
         self._owner = os.getpid()
         with _lock:
             if not self._ray.is_initialized():
@@ -152,24 +140,24 @@ class RayCluster:
     def _start(self, address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
         given: dict[str, Any] = {} if runtime_env is None else {"runtime_env": dict(runtime_env)}
         where = address or os.environ.get("RAY_ADDRESS", "")
-        if not where.startswith("ray://"):  # and so where a cluster is started, too
+        if not where.startswith("ray://"):
             given["include_dashboard"] = False
         with _no_usage_statistics():
             self._ray.init(address=address, **given)
 
     def _connection(self) -> tuple[str, str]:
-        """What tells one connection from another: each cluster numbers its jobs from 1."""
+        """Identify the connection; job ids alone are unique only within a cluster."""
         context = self._ray.get_runtime_context()
         return context.get_node_id(), context.get_job_id()
 
     def release(self) -> None:
-        """Lets go of the connection; again, it does nothing."""
+        """Release the connection; idempotent."""
         with _lock:
             if not self._is_holder:
                 return
             self._is_holder = False
             if self._identity != RayCluster._shared:
-                return  # it has been shut down since, and another one made
+                return  # it was shut down, and there is a new one
             RayCluster._holders -= 1
             if not RayCluster._holders and self.alive:
                 RayCluster._shared = None
@@ -177,7 +165,7 @@ class RayCluster:
 
     @property
     def alive(self) -> bool:
-        """Whether there still is this connection, and this is the process that has it."""
+        """True if the connection is open and belongs to this process."""
         return (
             self._owner == os.getpid()
             and self._ray.is_initialized()
@@ -188,43 +176,39 @@ class RayCluster:
 
     @property
     def direct_connection_obstacle(self) -> str | None:
-        """Why actors are not to be connected to, in words; None where they are."""
+        """Reason why actors cannot be connected to directly, or None."""
         if self._ray.util.client.ray.is_connected():
-            return "this program is no part of the cluster (ray://)"
+            return "this process is outside the cluster (ray://)"
         if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
             return "the cluster's connections are encrypted (RAY_USE_TLS)"
-        return None if hasattr(select, "poll") else "this system has no poll"
+        return None if hasattr(select, "poll") else "this system has no select.poll"
 
     def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
-        """Starts an actor, and does not wait for it; returns its handle."""
         if not plan.in_processes:
             return self.start(RaySingleGroupActor, options, plan)
-        # Groups may be asked one by one, while there is a connection; and there is something else
-        # to ask of them all.
+        # One thread per group, the others for the connection and calls to the whole actor.
         return self.start(RayMultiProcessActor, options, plan, max_concurrency=len(plan.split) + 3)
 
     def start(self, kind: type[Any], options: ActorOptions, plan: Any, **more: Any) -> Any:
-        """The same for an actor of any class, which is made of its plan."""
+        """Start an actor of any class without waiting for it; return its handle."""
         given = options.for_ray() | more
         if self._is_holder and options.runtime_env == RayCluster._runtime_env:
-            given.pop("runtime_env", None)  # it is the whole connection's
+            given.pop("runtime_env", None)  # the connection's applies
         return self._ray.remote(kind).options(**given).remote(plan)
 
     def kill(self, handle: Any) -> None:
-        """Ends an actor, whatever it is doing."""
         if self.alive:
             self._ray.kill(handle, no_restart=True)
 
     def call(self, method: Any, *arguments: Any) -> Any:
-        """Calls an actor's method, and does not wait for it."""
+        """Call an actor's method without waiting; return Ray's reference."""
         return method.remote(*arguments) if self.alive else None
 
     def put(self, value: Any) -> Any:
-        """Brings a value to where several calls may have it from: once to each node."""
+        """Store a value that several calls use; each node receives it once."""
         return self._ray.put(value) if self.alive else None
 
     def get(self, ref: Any, seconds: float | None) -> Any:
-        """What a call replied."""
         if ref is None or not self._ray.is_initialized():
             raise ActorLostError("the connection to Ray has been shut down")
         errors = self._ray.exceptions
@@ -233,9 +217,9 @@ class RayCluster:
         except errors.GetTimeoutError:
             raise TimeoutError from None
         except errors.RayTaskError:
-            raise  # it ran, and raised what is not for an actor to raise
+            raise  # a bug: actors return environments' exceptions
         except SystemError as error:
-            # What Ray makes of Ctrl-C in the very moment in which the time is over.
+            # Ray raises this if Ctrl-C coincides with the timeout.
             if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
             raise
@@ -243,17 +227,17 @@ class RayCluster:
             raise ActorLostError(str(error)) from None
 
     def wait(self, refs: Sequence[Any], count: int, seconds: float | None) -> list[Any]:
-        """Waits until so many calls have replied or failed, or the time is over; tells which have.
+        """Wait until ``count`` calls have finished or failed, or for ``seconds``; return them.
 
-        Where more have than were waited for, not all of them need be told.
+        If more have finished, some of them may be missing.
         """
         if not self.alive or None in refs:
-            return list(refs)  # none of them will, which is told when it is asked for
+            return list(refs)  # get() raises for each
         ready: list[Any] = self._ray.wait(list(refs), num_returns=count, timeout=seconds)[0]
         return ready
 
     def name_node(self, node_id: str) -> str:
-        """A node in words, also one that is no more: its address and its id."""
+        """Return a node's address and id, even if the node has failed."""
         nodes = self._ray.nodes() if self.alive else []
         addresses = [n["NodeManagerAddress"] for n in nodes if n["NodeID"] == node_id]
         return f"node {', '.join(addresses) or '?'} (id {node_id})"
@@ -261,16 +245,16 @@ class RayCluster:
     # -- resources --------------------------------------------------------------------
 
     def wait_until_idle(self, options: ActorOptions) -> None:
-        """Waits until what has just ended counts as free, if anything is taken at all."""
+        """Wait until the resources of ended actors count as free."""
         total = _capacity(self._ray.cluster_resources(), options.counted)
         deadline = time.monotonic() + RELEASE_DELAY
         while self._free_capacity(options) < total and time.monotonic() < deadline:
             time.sleep(RELEASE_DELAY / 20)
 
     def free_workers(self, options: ActorOptions) -> int:
-        """For how many actors there is room in the cluster now, at least 1.
+        """Return how many actors fit in the cluster now, at least 1.
 
-        An actor without CPUs counts as one that takes a CPU.
+        An actor without CPUs counts as one CPU.
         """
         return max(1, self._free_capacity(options))
 
@@ -278,15 +262,14 @@ class RayCluster:
         return _capacity(self._ray.available_resources(), options.counted)
 
     def cpus(self) -> int:
-        """How many CPUs the cluster has."""
         return int(self._ray.cluster_resources().get("CPU", 0))
 
     def capacities(self, options: ActorOptions) -> dict[str, tuple[int, int]]:
-        """For how many actors there is room on each node, by its id: now, and if it were idle."""
+        """Return, by node id, how many actors fit now, and how many fit when the node is idle."""
         from ray._private import state
 
-        # Where the connection is one to a proxy, nodes can only be asked what they have.
-        free = {} if self._ray.util.client.ray.is_connected() else _free_of(state)
+        # A Ray Client connection only reports total resources.
+        free = {} if self._ray.util.client.ray.is_connected() else _free_resources(state)
         capacities = {}
         for node in self._ray.nodes():
             if node["Alive"]:
@@ -296,24 +279,23 @@ class RayCluster:
         return capacities
 
     def describe_shortage(self, options: ActorOptions, workers: int) -> str:
-        """What workers take, and what there is of it, in words."""
         needed = options.needed
         total, free = self._ray.cluster_resources(), self._ray.available_resources()
         parts = [
-            f"{workers} × {value:g} {name} (in the cluster {total.get(name, 0.0):g}, "
-            f"free {free.get(name, 0.0):g})"
+            f"{workers} × {value:g} {name} (the cluster has {total.get(name, 0.0):g}, "
+            f"{free.get(name, 0.0):g} free)"
             for name, value in needed.items()
         ]
         return ", ".join(parts)
 
 
-def _free_of(state: Any) -> Mapping[str, Mapping[str, float]]:
+def _free_resources(state: Any) -> Mapping[str, Mapping[str, float]]:
     found: Mapping[str, Mapping[str, float]] = state.available_resources_per_node()
     return found
 
 
 def _round_up(amount: float) -> float:
-    """As much of a resource, or more: Ray has no parts of more than one."""
+    """Round up amounts above one, which Ray accepts only as integers."""
     return amount if amount <= 1 else math.ceil(amount - 1e-6)
 
 
@@ -323,19 +305,19 @@ def _capacity(resources: Mapping[str, float], needed: Mapping[str, float]) -> in
     )
 
 
-def _imported_ray() -> Any:
+def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
         raise ImportError(
-            'environments on several machines need Ray: pip install "xuance_envs[ray]"'
+            'the Ray backend requires Ray; install it with: pip install "xuance_envs[ray]"'
         ) from error
     return ray
 
 
 @contextmanager
 def _no_usage_statistics() -> Iterator[None]:
-    """Keeps a cluster that is started from reporting to Ray's makers, unless the user has a say."""
+    """Disable usage reports of a cluster that is started, unless the user configured them."""
     name = "RAY_USAGE_STATS_ENABLED"
     if name in os.environ:
         yield

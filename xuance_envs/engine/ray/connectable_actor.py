@@ -1,4 +1,4 @@
-"""An actor's end of a connection to its caller: it answers what comes by it until it is closed."""
+"""Actor side of a direct connection to the main process."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from xuance_envs.engine.process.channel import PeerGoneError
 from xuance_envs.engine.ray.actor import BaseGroupActor
 from xuance_envs.engine.ray.authenticated_connection import Listener, MessageReader, send_message
 
-__all__ = ["ConnectableActor"]
-
 
 class ConnectableActor(BaseGroupActor):
-    """An actor that may be asked by a connection, too."""
+    """Actor that also answers requests from a direct connection."""
 
     def listen_at(self, host: str) -> tuple[str, int, bytes]:
-        """Begins to listen for its caller."""
         self._listener = Listener(host)
         return *self._listener.address, self._listener.key
 
     def serve(self, seconds: float) -> None:
-        """Answers what its caller asks by a connection, in this thread, until that is closed."""
+        """Accept the main process, and answer its requests until the connection closes."""
         try:
             connection = self._listener.accept(seconds)
         except TimeoutError:
@@ -34,20 +31,19 @@ class ConnectableActor(BaseGroupActor):
 
 
 class _ConnectionHandler:
-    """Requests by a connection, and their answers.
+    """Handler of a connection's requests.
 
-    A request that is for all groups is answered where it was read, for until then there is no
-    other. One for some of them may not keep others waiting, so it has a thread.
+    A request to all groups is executed in the reading thread, since no other can be pending. Others
+    run in a thread pool.
     """
 
     def __init__(self, actor: BaseGroupActor, connection: socket.socket) -> None:
         self._actor = actor
         self._connection = connection
-        self._replying = threading.Lock()
+        self._reply_lock = threading.Lock()
         self._failures: Sequence[BaseException] = ()
 
     def run(self) -> None:
-        """Answers until the connection is closed."""
         incoming = MessageReader(self._connection)
         with ThreadPoolExecutor(self._actor.num_groups) as pool, suppress(PeerGoneError):
             while True:
@@ -64,14 +60,14 @@ class _ConnectionHandler:
 
     def _answer(self, number: int, request: bytes) -> None:
         parts = self._actor.answer_buffers(request)
-        with self._replying:
+        with self._reply_lock:
             send_message(self._connection, number, parts)
 
     def _answer_in_thread(self, number: int, request: bytes) -> None:
         try:
             self._answer(number, request)
         except PeerGoneError:
-            pass  # which is noticed where requests are read
+            pass  # the reading thread notices
         except BaseException as error:
             self._failures = (*self._failures, error)
             with suppress(OSError):

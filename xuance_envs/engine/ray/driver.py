@@ -1,9 +1,7 @@
-"""A group in a Ray actor, as a driver.
+"""Driver of a group in a Ray actor.
 
-A request is answered, or it is an error that says what became of the actor and where it was. Nobody
-may know whether what it was asked last was executed: the actor then counts as lost and is killed,
-and nothing is asked twice. Where the group has a process of its own in the actor, that may be lost
-alone.
+A request that fails may or may not have been executed. The actor then counts as failed and is
+killed, and the request is not repeated. A group in a worker process of the actor can fail alone.
 """
 
 from __future__ import annotations
@@ -25,17 +23,13 @@ from xuance_envs.engine.ray.transports import POLL_INTERVAL, Call, SocketTranspo
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["ActorDriver"]
-
 GRACE = 5.0
-"""Seconds more that an actor has to tell that a process of its own took too long."""
+"""Additional seconds for an actor to report a timeout of its own worker process."""
 
 _NO_WAIT = 0.0
 
 
 class ActorDriver(WorkerDriver):
-    """One group of environments in an actor."""
-
     kind_name = "an actor"
     tag = 0
     reply_deadline: float | None = None
@@ -64,24 +58,23 @@ class ActorDriver(WorkerDriver):
     def alive(self) -> bool:
         return self.actor.lost is None and self._failure_error is None
 
+    @override
     def attach(self, arrays: StepArrays) -> None:
-        """See :class:`~xuance_envs.engine.backend.WorkerDriver`: its actor knows of them."""
+        """Do nothing: the actor's client holds the arrays."""
 
     @property
     def answered(self) -> bool:
-        """Whether its result takes no waiting."""
+        """True if :meth:`result` would not wait."""
         call = self.actor.call_of(self._group)
         return call is None or call.answers is not None or self.actor.lost is not None
 
     @property
     def connection(self) -> SocketTransport | None:
-        """By which its last call is answered; None where Ray tells of that."""
         call = self.actor.call_of(self._group)
         return None if call is None else self.actor.connection_of(call)
 
     @property
     def ref(self) -> Any:
-        """What Ray tells by that its last call is answered, or cannot be."""
         call = self.actor.call_of(self._group)
         return None if call is None else self.actor.ref_of(call)
 
@@ -99,24 +92,24 @@ class ActorDriver(WorkerDriver):
 
     @override
     def submit(self, tag: int, packed: PackedCommand) -> None:
-        command, payload, lent = packed
+        command, payload, buffers = packed
         self._command = command
         settings = self._settings
         limit = settings.start_timeout if command in STARTUP_COMMANDS else settings.timeout
         self._submit(
-            limit, GroupRequest(self._group, tag, RequestType.CALL, command, payload), lent
+            limit, GroupRequest(self._group, tag, RequestType.CALL, command, payload), buffers
         )
 
     def _submit(
-        self, limit: float | None, group_request: GroupRequest, lent: Sequence[Any] = ()
+        self, limit: float | None, group_request: GroupRequest, buffers: Sequence[Any] = ()
     ) -> None:
         self._limit = limit
         self.reply_deadline = None if limit is None else monotonic() + limit + self._grace
-        self.actor.submit(group_request, lent)
+        self.actor.submit(group_request, buffers)
         self.tag = group_request.tag
 
+    @override
     def result(self, deadline: float | None = None) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         answer = self._answer(deadline)
         return OUTCOME_OF_REPLY.get(answer.code) or self.unpack(answer.code, answer.payload)
 
@@ -134,7 +127,6 @@ class ActorDriver(WorkerDriver):
         return answer
 
     def _fetch(self, call: Call | None, deadline: float | None) -> Call:
-        """Waits for the reply."""
         while call is not None and self.actor.lost is None:
             now = monotonic()
             ends = [now + POLL_INTERVAL, self.reply_deadline, deadline]
@@ -161,33 +153,33 @@ class ActorDriver(WorkerDriver):
         raise self.death_error()
 
     def look(self) -> None:
-        """Notices, without waiting, that the actor has been lost."""
+        """Detect a failed actor without waiting."""
         call = self.actor.call_of(self._group)
         if call is not None and call.answers is None:
             with suppress(TimeoutError):
                 self._fetch(call, _NO_WAIT)
 
+    @override
     def times(self) -> StepTimes:
-        """See :class:`~xuance_envs.engine.driver.Driver`: as of the last step that was received."""
         return StepTimes.read(self._times)
 
     @override
     def death_error(self) -> WorkerDiedError:
         if isinstance(self._failure_error, WorkerDiedError):
             return self._failure_error
-        details = f"It was an actor on {self.actor.where}. Ray says:\n{self.actor.lost}"
+        details = f"The actor was on {self.actor.where}. Ray reports:\n{self.actor.lost}"
         envs, pid = range(self.lo, self.hi), self.actor.pid
-        if not self.actor.plan.restarts:  # all of them are lost, and not only these
+        if not self.actor.plan.restarts:  # then the actor's other groups are reported, too
             envs = self.actor.plan.envs
         return WorkerDiedError(envs, pid, None, display_name(self._command), details)
 
     def _timeout_error(self) -> WorkerTimeoutError:
-        """Ends an actor that takes too long."""
+        """Kill the actor, and return the error for its timeout."""
         assert self._limit is not None
         started = self.actor.place is not None
-        where = f"It was an actor on {self.actor.where}."
+        where = f"The actor was on {self.actor.where}."
         details = where if started else self._settings.describe_shortage()
-        self.actor.mark_lost("It took too long, and was killed.")
+        self.actor.mark_lost("It exceeded the time limit and was killed.")
         envs = range(self.lo, self.hi)
         return WorkerTimeoutError(
             envs, self.actor.pid, self._limit, display_name(self._command), details
@@ -195,7 +187,7 @@ class ActorDriver(WorkerDriver):
 
     def _failure(self, error: BaseException) -> BaseException:
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
-            error.details = f"{error.details}\nIt was on {self.actor.where}.".lstrip()
+            error.details = f"{error.details}\nThe worker was on {self.actor.where}.".lstrip()
             self._failure_error = error
             return error
         loads = self._command in ("build", "rebuild")
@@ -204,8 +196,8 @@ class ActorDriver(WorkerDriver):
         failure = EnvError(
             self.lo,
             "construct",
-            f"{type(error).__name__}: {error}. What makes the environments could not be loaded "
-            f"on {self.actor.where}: their code has to be there, {CODE_DISTRIBUTION_HINT}",
+            f"{type(error).__name__}: {error}. The environment functions could not be loaded on "
+            f"{self.actor.where}: their code must be available there, {CODE_DISTRIBUTION_HINT}",
         )
         failure.__cause__ = error
         return failure

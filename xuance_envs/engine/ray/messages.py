@@ -1,7 +1,7 @@
-"""What a caller and an actor tell each other: what some groups are asked, and what they answer.
+"""Packed requests and replies between the main process and an actor.
 
-A request asks one or more of an actor's groups, and has one reply with an answer of each. Both are
-bytes: a line for each group; then what is for the arrays; then what belongs to each line besides.
+A request addresses one or more of an actor's groups and has one reply. Both consist of a record per
+group, then array data, then the records' variable-length data.
 """
 
 from __future__ import annotations
@@ -14,44 +14,29 @@ from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType
 from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES
 from xuance_envs.engine.ray.step_codec import Extents
 
-__all__ = [
-    "CODE_DISTRIBUTION_HINT",
-    "GroupReply",
-    "GroupRequest",
-    "num_requests",
-    "pack_replies",
-    "pack_requests",
-    "unpack_replies",
-    "unpack_requests",
-]
-
 CODE_DISTRIBUTION_HINT = (
-    "installed, or brought by Ray with runtime_env={'working_dir': ...} or {'py_modules': [...]}"
+    "installed, or sent by Ray with runtime_env={'working_dir': ...} or {'py_modules': [...]}"
 )
-"""What to do where an actor lacks the code of what it is sent."""
+"""End of an error message about code that an actor cannot import."""
 
 _COUNT = struct.Struct("<H")
-_ASK = struct.Struct("<HqBBHI")
-_LENT = struct.Struct("<H")
-_ANSWER = struct.Struct(f"<BBIBI?I{TIMING_DELTA_BYTES}s")
+_REQUEST = struct.Struct("<HqBBHI")
+_BUFFER_INDEX = struct.Struct("<H")
+_REPLY = struct.Struct(f"<BBIBI?I{TIMING_DELTA_BYTES}s")
 
 _OUTCOMES = frozenset({*OUTCOME_OF_REPLY, ReplyType.OUTCOME})
 
 
 class GroupRequest(NamedTuple):
-    """What a group is asked."""
-
     group: int
     tag: int
     code: int
     command: str
     payload: bytes
-    lent: tuple[int, ...] = ()
+    buffers: tuple[int, ...] = ()
 
 
 class GroupReply(NamedTuple):
-    """What a group answers."""
-
     code: int
     extents: Extents
     timing_delta: bytes
@@ -59,76 +44,78 @@ class GroupReply(NamedTuple):
 
     @property
     def is_outcome(self) -> bool:
-        """Whether there is more of it in the arrays."""
+        """True if the arrays have more of the result."""
         return self.code in _OUTCOMES
 
 
 def pack_requests(requests: Sequence[GroupRequest], actions: bytes) -> bytes:
-    """A request, with the actions of those that are asked for a step."""
-    lines = [
-        _ASK.pack(
+    """Pack a request, including the actions of stepping groups."""
+    records = [
+        _REQUEST.pack(
             group_request.group,
             group_request.tag,
             group_request.code,
             len(group_request.command),
-            len(group_request.lent),
+            len(group_request.buffers),
             len(group_request.payload),
         )
         for group_request in requests
     ]
-    besides = [
+    tails = [
         b"".join(
             [
                 group_request.command.encode(),
-                *map(_LENT.pack, group_request.lent),
+                *map(_BUFFER_INDEX.pack, group_request.buffers),
                 group_request.payload,
             ]
         )
         for group_request in requests
         if group_request.command or group_request.payload
     ]
-    return b"".join([_COUNT.pack(len(requests)), *lines, actions, *besides])
+    return b"".join([_COUNT.pack(len(requests)), *records, actions, *tails])
 
 
 def num_requests(request: bytes) -> int:
-    """How many groups a request asks."""
     count: int = _COUNT.unpack_from(request)[0]
     return count
 
 
 def unpack_requests(request: bytes) -> tuple[list[GroupRequest], int]:
-    """What a request asks, and where in it the actions begin."""
+    """Unpack a request; also return the offset of the actions."""
     (count,) = _COUNT.unpack_from(request)
-    start = _COUNT.size + count * _ASK.size
-    lines = list(_ASK.iter_unpack(memoryview(request)[_COUNT.size : start]))
-    at = len(request) - sum(name + count * _LENT.size + size for *_, name, count, size in lines)
+    start = _COUNT.size + count * _REQUEST.size
+    records = list(_REQUEST.iter_unpack(memoryview(request)[_COUNT.size : start]))
+    at = len(request) - sum(
+        name + count * _BUFFER_INDEX.size + size for *_, name, count, size in records
+    )
     requests = []
-    for group, tag, code, name, count, size in lines:
+    for group, tag, code, name, count, size in records:
         command, at = request[at : at + name].decode(), at + name
-        lent = tuple(_LENT.unpack_from(request, at + k * _LENT.size)[0] for k in range(count))
-        at += count * _LENT.size
-        requests.append(GroupRequest(group, tag, code, command, request[at : at + size], lent))
+        buffers = tuple(
+            _BUFFER_INDEX.unpack_from(request, at + k * _BUFFER_INDEX.size)[0] for k in range(count)
+        )
+        at += count * _BUFFER_INDEX.size
+        requests.append(GroupRequest(group, tag, code, command, request[at : at + size], buffers))
         at += size
     return requests, start
 
 
 def pack_replies(answers: Sequence[GroupReply], results: Sequence[Any]) -> list[Any]:
-    """A reply as the buffers it consists of."""
-    lines = [
-        _ANSWER.pack(answer.code, *infos, *resets, masks, len(answer.payload), answer.timing_delta)
+    records = [
+        _REPLY.pack(answer.code, *infos, *resets, masks, len(answer.payload), answer.timing_delta)
         for answer in answers
         for infos, resets, masks in [answer.extents]
     ]
-    return [b"".join(lines), *results, *[answer.payload for answer in answers if answer.payload]]
+    return [b"".join(records), *results, *[answer.payload for answer in answers if answer.payload]]
 
 
 def unpack_replies(reply: bytes | memoryview, count: int) -> tuple[list[GroupReply], int]:
-    """The answers of so many groups, and where in the reply the results begin."""
-    start = count * _ANSWER.size
-    lines = list(_ANSWER.iter_unpack(memoryview(reply)[:start]))
-    at = len(reply) - sum(size for *_, size, _ in lines)
+    """Unpack the replies of ``count`` groups; also return the offset of the results."""
+    start = count * _REPLY.size
+    records = list(_REPLY.iter_unpack(memoryview(reply)[:start]))
+    at = len(reply) - sum(size for *_, size, _ in records)
     answers = []
-    for code, *columns, masks, size, timing_delta in lines:
+    for code, *columns, masks, size, timing_delta in records:
         extents = Extents((columns[0], columns[1]), (columns[2], columns[3]), masks)
         payload = bytes(reply[at : at + size]) if size else b""
         answers.append(GroupReply(code, extents, timing_delta, payload))

@@ -1,8 +1,7 @@
-"""The inside of an actor that has a machine's share: worker processes on memory shared with it.
+"""Actor with worker processes that share memory with it, one per group.
 
-They are those of a vector environment on one machine. The actor rings their doorbells, and puts
-what they leave in the shared arrays into one reply; what else they are asked and answer goes
-through it as it is.
+The workers are those of a process backend. The actor signals steps, packs results from the shared
+arrays into one reply, and forwards all other requests and replies.
 """
 
 from __future__ import annotations
@@ -29,26 +28,22 @@ from xuance_envs.engine.ray.step_codec import NO_EXTENTS, Extents
 from xuance_envs.engine.serialization import loads, pack_error
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["MultiProcessActor"]
-
 CONTEXT = "spawn"
-"""How its processes start: nothing is known of the actor's own process, but that it has threads."""
+"""Start method; fork is unsafe because the actor's process has threads."""
 
 
 class MultiProcessActor(BaseGroupActor):
-    """An actor whose groups are in worker processes, one each."""
-
     def _start(self, plan: ActorPlan) -> Sequence[HostedGroup]:
         settings = StartSettings(
             multiprocessing.get_context(CONTEXT),
             SharedMemory(reserved=plan.reserved),
             threads=plan.threads,
-            spin=0.0,  # from one step to the next there is a network
+            spin=0.0,  # network latency between steps is too long for spinning
             main_spin=0.0,
             timeout=plan.timeout,
             start_timeout=plan.start_timeout,
         )
-        nothing = Recipe((), ())  # each group is told by the caller
+        nothing = Recipe((), ())  # requests bring the groups' functions
         self._backend = ProcessBackend(
             settings, plan.split, nothing, pin=True, info_bytes=plan.info_bytes
         )
@@ -72,16 +67,13 @@ class MultiProcessActor(BaseGroupActor):
         return self._arrays.slice(worker.lo - first, worker.hi - first)
 
     def before_step(self, index: int) -> None:
-        """Is called before each step of one of its processes."""
         if not index:
             self._backend.before_step()
 
     def worker(self, index: int) -> Any:
-        """The driver of one of its processes."""
         return self._backend.workers[index]
 
     def replace(self, index: int) -> None:
-        """Starts another process in the place of one."""
         worker = self._backend.restart(index)
         worker.attach(self._arrays_of(worker))
 
@@ -90,14 +82,14 @@ class MultiProcessActor(BaseGroupActor):
         if not states:
             yield states
             return
-        with self._transfer_lock:  # one call at a time: others may be about other groups
+        with self._transfer_lock:  # calls to different groups run concurrently
             try:
                 yield states
             finally:
                 self._backend.state_transfer.release()
 
     def export(self, states: Sequence[bytes]) -> Sequence[Any]:
-        """Lends its processes states, until the call that brought them has been answered."""
+        """Share states with the worker processes until the current request is answered."""
         return self._backend.state_transfer.export(states)
 
     @override
@@ -107,46 +99,45 @@ class MultiProcessActor(BaseGroupActor):
 
 
 class _WorkerProcessGroup(HostedGroup):
-    """A group in a worker process of this machine."""
-
-    def __init__(self, machine: MultiProcessActor, index: int) -> None:
+    def __init__(self, actor: MultiProcessActor, index: int) -> None:
         super().__init__()
-        self._machine = machine
+        self._actor = actor
         self._index = index
         self._extents = NO_EXTENTS
         self._failure: BaseException | None = None
 
     @override
-    def submit(self, group_request: GroupRequest, lent: Sequence[Any]) -> None:
+    def submit(self, group_request: GroupRequest, buffers: Sequence[Any]) -> None:
         self._failure = None
         try:
             if group_request.command == "rebuild":
                 self._restart_worker()
-            if lent:
-                lent = self._machine.export(lent)
-        except (OSError, MemoryError) as error:  # of which the environments know nothing
+            if buffers:
+                buffers = self._actor.export(buffers)
+        except (OSError, MemoryError) as error:  # the worker was not involved
             self._failure = error
             return
-        worker = self._machine.worker(self._index)
+        worker = self._actor.worker(self._index)
         if group_request.code == RequestType.STEP:
-            self._machine.before_step(self._index)
+            self._actor.before_step(self._index)
             worker.submit_step(
                 group_request.tag,
                 frame(RequestType.CALL, group_request.payload) if group_request.payload else None,
             )
         else:
             worker.submit(
-                group_request.tag, PackedCommand(group_request.command, group_request.payload, lent)
+                group_request.tag,
+                PackedCommand(group_request.command, group_request.payload, buffers),
             )
 
     def _restart_worker(self) -> None:
         self._extents = NO_EXTENTS
-        if self.asked is not None:  # else it has just been started
-            self._machine.replace(self._index)
+        if self.last_request is not None:  # otherwise the process is new
+            self._actor.replace(self._index)
 
     @override
     def answer(self) -> GroupReply:
-        worker = self._machine.worker(self._index)
+        worker = self._actor.worker(self._index)
         try:
             if self._failure is not None:
                 raise self._failure

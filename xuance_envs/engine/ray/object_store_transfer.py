@@ -1,4 +1,4 @@
-"""States that are lent to actors: each is given to Ray once, however many actors are to have it."""
+"""Transfer of large states through Ray's object store, once for all actors."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from xuance_envs._override import override
 from xuance_envs.engine.driver import StateTransfer
 from xuance_envs.engine.ray.cluster import RayCluster
 
-__all__ = ["TRANSFER_THRESHOLD", "ObjectStoreTransfer"]
-
 TRANSFER_THRESHOLD = 100 * 1024
-"""From so many bytes on for one group, states are lent: as many as Ray lets a call carry by itself
-before it makes an object of them, anew for each call."""
+"""Minimum bytes of a group's states; Ray would store larger arguments as a new object per call."""
 
 
 class ObjectStoreTransfer(StateTransfer):
-    """Lends actors objects of Ray's, which are gone once nobody refers to them."""
+    """Transfer of states as Ray objects, which Ray frees when unreferenced."""
 
     def __init__(self, cluster: RayCluster) -> None:
         self._cluster = cluster
-        # By its identity, a state that has been lent, and what Ray knows it by.
+        # By id(state): the state, to keep its id unique, and Ray's reference.
         self._transferred: dict[int, tuple[bytes, Any]] = {}
 
     @override

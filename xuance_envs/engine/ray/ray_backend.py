@@ -1,4 +1,4 @@
-"""Ray actors as a backend: how each is started, started again, waited for, and ended."""
+"""Backend of Ray actors: start, restart, connection and shutdown."""
 
 from __future__ import annotations
 
@@ -27,26 +27,22 @@ from xuance_envs.engine.ray.object_store_transfer import ObjectStoreTransfer
 from xuance_envs.engine.ray.transports import POLL_INTERVAL, SocketTransport
 from xuance_envs.engine.serialization import dumps_for_worker
 
-__all__ = ["RayBackend"]
-
 logger = logging.getLogger("xuance_envs")
 
 MIXED_POLL_INTERVAL = 0.01
-"""Seconds between two looks at what Ray tells while connections are waited for: where some actors
-are connected to, and others are not."""
+"""Seconds between polls of Ray if only some actors are connected directly."""
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds actors have to close their environments before they are killed."""
 
 
 class RayBackend(Backend[ActorDriver]):
-    """The actors of one vector environment, each with one worker or several."""
+    """Actors of one vec env, each with one or more workers."""
 
     def __init__(
         self,
         settings: ActorSettings,
         plan: ActorPlan,
-        shares: Sequence[ActorAssignment],
+        assignments: Sequence[ActorAssignment],
         split: Sequence[tuple[int, int]],
         recipe: Recipe,
         info_bytes: int = INFO_BYTES,
@@ -58,28 +54,27 @@ class RayBackend(Backend[ActorDriver]):
         self._settings = settings
         self._plan = plan
         self._may_connect = settings.cluster.direct_connection_obstacle is None
-        self._shares = shares
+        self._assignments = assignments
         self._place_of = {
-            worker: (number, worker - share.workers.start)
-            for number, share in enumerate(shares)
-            for worker in share.workers
+            worker: (number, worker - assignment.workers.start)
+            for number, assignment in enumerate(assignments)
+            for worker in assignment.workers
         }
 
     def flush(self) -> None:
-        """Makes the calls of what groups have been asked."""
         for actor in self.actors:
             actor.flush()
 
     @override
     def start(self) -> None:
-        for share in self._shares:
-            self.actors.append(self._actor(share))
+        for assignment in self._assignments:
+            self.actors.append(self._actor(assignment))
         super().start()
 
-    def _actor(self, share: ActorAssignment) -> ActorClient:
-        workers = share.workers
+    def _actor(self, assignment: ActorAssignment) -> ActorClient:
+        workers = assignment.workers
         plan = replace(self._plan, split=tuple(self._split[workers.start : workers.stop]))
-        options = self._settings.options.for_workers(len(workers), share.node)
+        options = self._settings.options.for_workers(len(workers), assignment.node)
         return ActorClient(self._settings, options, plan)
 
     def _start(self, index: int, started: Callable[[ActorDriver], None]) -> None:
@@ -87,24 +82,24 @@ class RayBackend(Backend[ActorDriver]):
         started(ActorDriver(self._settings, self.actors[number], group, self.flush))
 
     def _end(self, index: int) -> None:
-        """Ends the actor of a worker that is to be replaced, unless that alone has been lost.
+        """End a failed worker's actor, unless only its worker process failed.
 
-        Workers of an actor that was lost are replaced one after the other, in the same successor.
+        All workers of a failed actor move to the same new one.
         """
         number, _ = self._place_of[index]
         actor = self.actors[number]
         gone = actor.lost is not None or not self._plan.in_processes
         if gone and actor is self.workers[index].actor:
             end_actors(self._settings.cluster, [actor], FORCED_CLOSE_TIMEOUT)
-            self.actors[number] = self._actor(self._shares[number])
+            self.actors[number] = self._actor(self._assignments[number])
             self._attach_actor(self.actors[number])
 
+    @override
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
-        """See :class:`~xuance_envs.engine.backend.Backend`; replies are copied into them."""
         return StepArrays.allocate(*spaces, num_envs, info_bytes=self.info_bytes)
 
+    @override
     def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
-        """See :class:`~xuance_envs.engine.backend.Backend`."""
         self._arrays = arrays
         packed = dumps_for_worker(spaces)
         self._plan = replace(self._plan, spaces=packed)
@@ -121,20 +116,19 @@ class RayBackend(Backend[ActorDriver]):
         super().attach(spaces, arrays)
 
     def _connect(self) -> None:
-        """Connects to all actors, which have started by now."""
         for actor in self.actors:
             actor.listen()
         left, unconnected = CONNECT_TIMEOUT, []
         for actor in self.actors:
             began = monotonic()
             why = actor.connect(began + left)
-            if why is not None:  # those that cannot be reached have that time in all
+            if why is not None:  # all failures together take at most CONNECT_TIMEOUT
                 left = max(left - (monotonic() - began), 0.0)
                 unconnected.append(actor.connection_failure(why))
         if unconnected:
-            self._may_connect = False  # also to those that take the place of others
+            self._may_connect = False  # also for replacements
             logger.warning(
-                "%s; %d of %d actors are asked by Ray's calls",
+                "%s; using Ray calls for %d of %d actors",
                 *(unconnected[0], len(unconnected), len(self.actors)),
             )
 
@@ -168,10 +162,10 @@ class RayBackend(Backend[ActorDriver]):
 
 
 class _ActorPoller(Poller):
-    """Waits for the first of some actors that replies, by a connection or to a call of Ray's."""
+    """Poller for replies from direct connections and from Ray."""
 
-    def __init__(self, actors: RayBackend, settings: ActorSettings) -> None:
-        self._actors = actors
+    def __init__(self, backend: RayBackend, settings: ActorSettings) -> None:
+        self._backend = backend
         self._cluster = settings.cluster
         self._next_check = 0.0
 
@@ -186,7 +180,7 @@ class _ActorPoller(Poller):
     @override
     def wait(self, busy: Collection[int], until: float | None) -> set[int]:
         while True:
-            # All that have: where one is waited for, Ray tells of one.
+            # Poll first, because a wait for one reply reports only one.
             found = self.poll(busy)
             if found or (until is not None and monotonic() >= until):
                 return found
@@ -199,24 +193,24 @@ class _ActorPoller(Poller):
                 return found
 
     def _poll_replies(self, busy: Collection[int], seconds: float) -> set[int]:
-        self._actors.flush()
-        waiting = [self._actors.workers[group] for group in busy]
+        self._backend.flush()
+        waiting = [self._backend.workers[group] for group in busy]
         connections = {
             connection.fd: connection
             for connection in dict.fromkeys(worker.connection for worker in waiting)
             if connection is not None
         }
-        found = {group for group in busy if self._actors.workers[group].answered}
+        found = {group for group in busy if self._backend.workers[group].answered}
         groups_of: dict[Any, set[int]] = {}
         for group in busy:
-            worker = self._actors.workers[group]
+            worker = self._backend.workers[group]
             if group not in found and worker.connection is None:
                 groups_of.setdefault(worker.ref, set()).add(group)
         left = 0.0 if found else seconds
         if connections:
             for fd, _ in _poll(connections, min(left, MIXED_POLL_INTERVAL) if groups_of else left):
                 connections[fd].read()
-            found.update(group for group in busy if self._actors.workers[group].answered)
+            found.update(group for group in busy if self._backend.workers[group].answered)
             left = 0.0
         if groups_of:
             count = 1 if left else len(groups_of)
@@ -228,7 +222,7 @@ class _ActorPoller(Poller):
         return found
 
     def _check_served(self, connections: Collection[SocketTransport]) -> None:
-        """Notices which are served no longer."""
+        """End connections that their actors no longer serve."""
         by_ref = {connection.serve_ref: connection for connection in connections}
         if by_ref:
             for ref in self._cluster.wait(list(by_ref), len(by_ref), 0.0):
@@ -245,7 +239,6 @@ def _poll(fds: Collection[int], seconds: float) -> list[tuple[int, int]]:
 def end_actors(
     cluster: RayCluster, actors: list[ActorClient], close_timeout: float = CLOSE_TIMEOUT
 ) -> None:
-    """Ends actors: asks them to close their environments, then kills them."""
     try:
         if cluster.alive:
             calls = [call for actor in actors if (call := actor.ask_to_close()) is not None]
@@ -256,10 +249,10 @@ def end_actors(
             actors.pop().kill()
 
 
-def _end(actors: RayBackend, settings: ActorSettings, owner: int) -> None:
+def _end(backend: RayBackend, settings: ActorSettings, owner: int) -> None:
     if os.getpid() != owner:
-        return  # forked from it
+        return  # a forked child
     try:
-        actors.end(FORCED_CLOSE_TIMEOUT)
+        backend.end(FORCED_CLOSE_TIMEOUT)
     finally:
         settings.cluster.release()

@@ -1,8 +1,8 @@
-"""Carries groups' parts of a step as bytes, for a caller that shares no memory with it.
+"""Encoding of step data as bytes, for transports without shared memory.
 
-On an ordinary step nothing is pickled. The actions go as the bytes of their arrays. What comes back
-is the bytes of the observations, rewards and flags, of as much of the info columns as is in use,
-and, where episodes ended, of the next ones' first observations and info columns.
+An ordinary step pickles nothing. Actions are sent as array bytes. Results are the bytes of
+observations, rewards, flags and used info columns. Where episodes ended, reset observations and
+reset infos follow.
 """
 
 from __future__ import annotations
@@ -18,12 +18,8 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 
-__all__ = ["NO_EXTENTS", "ActorCodec", "Extents", "GroupCodec"]
-
 
 class Extents(NamedTuple):
-    """How much of a group's arrays is in use."""
-
     infos: tuple[int, int] = (0, 0)
     resets: tuple[int, int] = (0, 0)
     masks: bool = False
@@ -33,7 +29,7 @@ NO_EXTENTS = Extents()
 
 
 class GroupCodec:
-    """One end of the way between a caller's arrays and a group's own."""
+    """Codec of one group, for either side."""
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
@@ -48,17 +44,16 @@ class GroupCodec:
         self._reset_observations = list(_arrays_of(arrays.reset_observations))
 
     def actions(self) -> bytes:
-        """The actions, as far as they are arrays."""
         return b"".join(self._actions)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
 
     def load_actions(self, data: Any, start: int) -> int:
-        """Stores the actions that came from :meth:`actions`."""
+        """Decode actions; return the end offset."""
         return _load(data, start, self._actions)
 
     def results(self, extents: Extents) -> list[Any]:
-        """What a command left in the arrays, as buffers, some of which are these arrays."""
+        """Encode a command's results as buffers; some are the arrays themselves."""
         used = self._arrays.infos.first(*extents.infos)
-        # Of a group among others, columns are parts of longer ones.
+        # If the actor has several groups, these are slices and not contiguous.
         parts = [
             *self._always,
             *(self._masks if extents.masks else ()),
@@ -71,7 +66,7 @@ class GroupCodec:
         return parts
 
     def load_results(self, data: Any, start: int, extents: Extents) -> int:
-        """Stores the results that came from :meth:`results`, with the same arguments."""
+        """Decode results of :meth:`results` with the same extents; return the end offset."""
         used = self._arrays.infos.first(*extents.infos)
         always = [*self._always, *(self._masks if extents.masks else ())]
         start = _load(data, start, [*always, used.cells, used.kinds, used.bytes])
@@ -92,9 +87,9 @@ class GroupCodec:
 
 
 class ActorCodec:
-    """One end of the way between a caller's arrays and those of all groups of an actor.
+    """Codec of an actor's groups, for either side.
 
-    What all of its groups have in common travels together, which costs as much as one of them.
+    A request to all groups is encoded as one, at the cost of a single group.
     """
 
     def __init__(self, arrays: StepArrays, split: Sequence[tuple[int, int]]) -> None:
@@ -103,7 +98,6 @@ class ActorCodec:
         self._each = [GroupCodec(arrays.slice(lo - first, hi - first)) for lo, hi in split]
 
     def actions(self, groups: Sequence[int]) -> bytes:
-        """The actions of some groups, as far as they are arrays."""
         if len(groups) == len(self._each):
             return self._all.actions()
         return b"".join([self._each[group].actions() for group in groups])
@@ -116,7 +110,6 @@ class ActorCodec:
         return start
 
     def results(self, extents: Mapping[int, Extents]) -> list[Any]:
-        """What a command left in the arrays of some groups, as buffers."""
         if len(extents) == len(self._each):
             return self._all.results(_union(extents.values()))
         return list(chain(*(self._each[group].results(used) for group, used in extents.items())))
@@ -130,7 +123,7 @@ class ActorCodec:
 
 
 def _union(extents: Collection[Extents]) -> Extents:
-    """What holds all that is in use in any of some groups."""
+    """Return the smallest extents that cover all given ones."""
     if len(extents) == 1:
         (only,) = extents
         return only

@@ -1,1 +1,1 @@
-"""Who may use a server, and what of it."""
+"""Access control of a server: tokens, permissions and proxies."""

@@ -1,4 +1,4 @@
-"""The routes for the token of somebody who looks after the server: who has what, and ending it."""
+"""Admin routes: list all sessions and end any of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from xuance_envs.remote.openapi import REFUSALS
 from xuance_envs.remote.sessions import Session
 from xuance_envs.remote.wire.constants import API_PREFIX
 
-__all__ = ["add_admin_routes"]
-
 
 def add_admin_routes(app: FastAPI, api: Api) -> None:
-    """Adds the routes to an application."""
     described: dict[str, Any] = {
         "openapi_extra": {"security": [{"token": []}]},
         "responses": REFUSALS,
@@ -29,27 +26,28 @@ def add_admin_routes(app: FastAPI, api: Api) -> None:
             raise RefusedError(
                 403,
                 "admin",
-                f"this takes the token of an admin: a line 'NAME TOKEN {ADMIN}' in the file of "
-                "tokens",
+                f"an admin token is required: the token file declares one as 'NAME TOKEN {ADMIN}'",
             )
 
-    @app.get(f"{API_PREFIX}/sessions", summary="Every session there is. For admins.", **described)
+    @app.get(
+        f"{API_PREFIX}/sessions", summary="All sessions. Requires an admin token.", **described
+    )
     async def sessions(request: Request) -> dict[str, Any]:
         check(request)
         return {"sessions": [_session_row(session) for session in api.sessions]}
 
     @app.delete(
         f"{API_PREFIX}/sessions/{{number}}",
-        summary="Ends anybody's session. For admins.",
+        summary="End any session. Requires an admin token.",
         **described,
     )
     async def end(number: int, request: Request) -> dict[str, Any]:
         check(request)
         for session in api.sessions:
             if session.number == number:
-                await api.sessions.close(session, "an admin ended it")
+                await api.sessions.close(session, "ended by an admin")
                 return {"closed": True}
-        raise RefusedError(404, "session", f"there is no session {number}")
+        raise RefusedError(404, "session", f"no session {number}: it may have ended already")
 
 
 def _session_row(session: Session) -> dict[str, Any]:

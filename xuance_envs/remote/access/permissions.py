@@ -1,4 +1,4 @@
-"""What clients may do with the environments: nothing that the operator has not allowed."""
+"""Permissions: what clients may do with environments. Nothing is allowed by default."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from typing import Any
 
 from xuance_envs.remote.failures import RefusedError
 
-__all__ = ["ALL_INFOS", "Permissions", "allowed_values", "check_keyword"]
-
 ALL_INFOS = "*"
-"""In place of the name of an info: all of them."""
+"""Wildcard that allows all keys of infos."""
 
 Names = frozenset[str]
 
 
 @dataclass(frozen=True)
 class Permissions:
-    """The names that clients may use. A request for another one is refused with a 403.
+    """Names that clients may use; the server refuses others with status 403.
 
     Attributes:
-        calls: of methods they may call.
-        gets: of attributes they may read.
-        sets: of attributes they may set.
-        options: of options they may give to a reset.
-        infos: of what infos have that they are told; None stands for nothing where each environment
-            repeats its action, as notebooks of students have it, and for everything elsewhere.
-        tracebacks: whether they are told where in the server's files an environment failed.
-        any_action: whether actions outside the action space reach an environment.
+        calls: methods that clients may call.
+        gets: attributes that clients may read.
+        sets: attributes that clients may set.
+        options: options that clients may pass to reset.
+        infos: keys of infos that the server sends; ``"*"`` among them allows all. None sends all
+            keys to ``RemoteVecEnv`` and none to notebook clients.
+        tracebacks: whether clients receive the tracebacks of failed environments.
+        any_action: whether environments receive actions outside the action space.
     """
 
     calls: Names = frozenset()
@@ -41,10 +39,10 @@ class Permissions:
     any_action: bool = False
 
     def check_operation(self, operation: str, name: str) -> None:
-        """Raises unless a method may be called, or an attribute read or set.
+        """Check that a method may be called, or an attribute read or set.
 
         Raises:
-            RefusedError: it may not.
+            RefusedError: it is not allowed.
         """
         option, allowed = {
             "call": ("--allow-call", self.calls),
@@ -55,10 +53,10 @@ class Permissions:
             raise _not_allowed("name", f"the name {name!a}", f"for {operation!r}", option)
 
     def check_options(self, options: Mapping[str, Any] | None) -> None:
-        """Raises unless all options of a reset may be given.
+        """Check that all options of a reset are allowed.
 
         Raises:
-            RefusedError: one may not.
+            RefusedError: an option is not allowed.
         """
         refused = [name for name in options or () if name not in self.options]
         if refused:
@@ -67,10 +65,10 @@ class Permissions:
             )
 
     def infos_of(self, repeating: bool) -> Names | None:
-        """The names in infos that are told, None for all.
+        """Return the keys of infos that the server sends, None for all.
 
         Args:
-            repeating: whether each environment repeats its action.
+            repeating: whether the environments repeat actions.
         """
         if self.infos is None:
             return frozenset() if repeating else None
@@ -78,21 +76,23 @@ class Permissions:
 
 
 def check_keyword(name: str, value: Any, allowed: Mapping[str, tuple[Any, ...] | None]) -> None:
-    """Raises unless environments may be made with a keyword argument."""
+    """Raise unless clients may pass a keyword argument to new environments."""
     if name not in allowed:
-        raise _not_allowed("kwargs", f"the keyword argument {name!a}", "here", "--allow-kwarg")
+        raise _not_allowed(
+            "kwargs", f"the keyword argument {name!a}", "for new environments", "--allow-kwarg"
+        )
     values = allowed[name]
     if values is not None and not any(type(value) is type(one) and value == one for one in values):
         raise RefusedError(
             403,
             "kwargs",
-            f"the keyword argument {name!a} may be {' or '.join(map(repr, values))} here, and "
-            "nothing else",
+            f"the keyword argument {name!a} must be {' or '.join(map(repr, values))} on this "
+            "server",
         )
 
 
 def allowed_values(options: Iterable[str]) -> dict[str, tuple[Any, ...] | None]:
-    """What ``NAME`` and ``NAME=VALUE`` allow: a value is JSON, or else the text itself."""
+    """Parse options ``NAME`` and ``NAME=VALUE``; a value is JSON, or the text itself otherwise."""
     allowed: dict[str, tuple[Any, ...] | None] = {}
     for option in options:
         name, given, text = option.partition("=")
@@ -117,5 +117,5 @@ def _not_allowed(code: str, what: str, where: str, option: str) -> RefusedError:
     return RefusedError(
         403,
         code,
-        f"{what} is not allowed {where}; the server's operator allows one with {option} NAME",
+        f"{what} is not allowed {where}; the server's operator can allow it with {option} NAME",
     )

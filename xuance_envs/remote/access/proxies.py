@@ -1,4 +1,4 @@
-"""A server behind a proxy: where it appears to its clients, and who they are."""
+"""Reverse proxies in front of a server: root path and client addresses."""
 
 from __future__ import annotations
 
@@ -12,27 +12,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = [
-    "BehindProxies",
-    "Network",
-    "Proxies",
-    "network_of",
-    "root_path_of",
-    "unix_socket",
-]
-
 Address = tuple[str, int]
 Headers = Iterable[tuple[bytes, bytes]]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def network_of(address: str) -> Network:
-    """The network of an address such as ``10.0.0.5`` or ``10.1.0.0/16``."""
+    """Parse an address or network such as ``10.0.0.5`` or ``10.1.0.0/16``."""
     return ipaddress.ip_network(address)
 
 
 def root_path_of(text: str) -> str:
-    """The path below which a proxy has a server, as ``/envs``; empty for none."""
+    """Return the path under which a proxy mounts the server, such as ``/envs``; empty for none."""
     path = text.rstrip("/")
     if path and (not path.startswith("/") or not path.isascii() or set(path) & set(" ?#%\\")):
         raise ValueError(f"root path: expected a path such as /envs, got {text!r}")
@@ -40,29 +31,28 @@ def root_path_of(text: str) -> str:
 
 
 def unix_socket(path: Path) -> socket.socket:
-    """A unix socket that listens; everybody may connect whom the folder it is in lets through."""
-    listening = socket.socket(socket.AF_UNIX)
+    """Listen on a Unix socket; the permissions of its folder decide which users can connect."""
+    listener = socket.socket(socket.AF_UNIX)
     try:
         try:
-            listening.bind(str(path))
+            listener.bind(str(path))
         except OSError as error:
             if error.errno != errno.EADDRINUSE or not _is_stale(path):
                 raise
             path.unlink()
-            listening.bind(str(path))
+            listener.bind(str(path))
         path.chmod(0o666)
-        listening.listen(128)
+        listener.listen(128)
     except OSError as error:
-        listening.close()
+        listener.close()
         raise OSError(error.errno, f"cannot listen on {path}: {error.strerror}") from None
-    return listening
+    return listener
 
 
 def _is_stale(path: Path) -> bool:
-    """Whether a unix socket is there that nobody listens on any more."""
-    with socket.socket(socket.AF_UNIX) as asking:
+    with socket.socket(socket.AF_UNIX) as probe:
         try:
-            asking.connect(str(path))
+            probe.connect(str(path))
         except ConnectionRefusedError:
             return path.is_socket()
         except OSError:
@@ -71,14 +61,14 @@ def _is_stale(path: Path) -> bool:
 
 
 class Proxies:
-    """What a server knows of the proxies in front of it."""
+    """Root path and trusted proxies of a server."""
 
     def __init__(self, root_path: str = "", trusted: Sequence[Network] = ()) -> None:
         self.root_path = root_path
         self._trusted = tuple(trusted)
 
     def client(self, peer: Address | None, headers: Headers) -> Address | None:
-        """The address of a client."""
+        """Return a client's address, as reported by trusted proxies."""
         if peer is not None and not self.trusts(peer):
             return peer
         hops = [
@@ -87,7 +77,7 @@ class Proxies:
             if name == b"x-forwarded-for"
             for hop in value.decode("latin-1").split(",")
         ]
-        # Each proxy adds whom it was asked by; what comes before the first stranger anybody wrote.
+        # Each proxy appends its client. Entries before the last untrusted one may be forged.
         for hop in reversed(hops):
             try:
                 peer = str(ipaddress.ip_address(hop)), 0
@@ -98,7 +88,6 @@ class Proxies:
         return peer
 
     def trusts(self, peer: Address) -> bool:
-        """Whether a request comes from one of the proxies."""
         if not self._trusted:
             return False
         try:
@@ -109,14 +98,13 @@ class Proxies:
 
 
 class BehindProxies:
-    """An ASGI application that sees what a client would have sent, had there been no proxies."""
+    """ASGI middleware that restores the path, scheme and client address from before the proxies."""
 
     def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
         self._app = app
         self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, as ASGI has it."""
         if scope["type"] == "http":
             root, path = self._proxies.root_path, scope["path"]
             if root:

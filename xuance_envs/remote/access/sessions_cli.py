@@ -1,4 +1,4 @@
-"""What ``python -m xuance_envs sessions`` takes and does: a server's sessions, seen and ended."""
+"""Command-line arguments and implementation of ``python -m xuance_envs sessions``."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from xuance_envs.remote.wire.constants import API_PREFIX
 if TYPE_CHECKING:
     from xuance_envs.remote.client_session import ApiClient
 
-__all__ = ["TOKEN_VARIABLE", "add_sessions_arguments", "run_sessions"]
-
 TOKEN_VARIABLE = "XUANCE_ENVS_TOKEN"
 
 COLUMNS = ("session", "name", "environments", "steps", "age_seconds", "idle_seconds")
 
 
 def add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what ``sessions`` takes."""
     add = parser.add_argument
-    add("--url", default="http://127.0.0.1:8001", help="the server (default: %(default)s)")
+    add(
+        "--url",
+        default="http://127.0.0.1:8001",
+        help="address of the server (default: %(default)s)",
+    )
     add("--token-file", type=Path, metavar="FILE",
-        help="file with the token of an admin, and nothing else; the variable "
-        f"{TOKEN_VARIABLE} does the same")  # fmt: skip
+        help="file that contains an admin token and nothing else; without it, the environment "
+        f"variable {TOKEN_VARIABLE} is read")  # fmt: skip
     add("--ca", type=Path, metavar="FILE",
-        help="certificates of the authorities that vouch for an https server")  # fmt: skip
+        help="CA certificates to verify an https server with")  # fmt: skip
     add("--end", type=int, action="append", default=[], metavar="SESSION",
-        help="end this session; may be given more than once")  # fmt: skip
-    add("--json", action="store_true", help="print what the server answers")
+        help="end this session; may be repeated")  # fmt: skip
+    add("--json", action="store_true", help="print the server's reply as JSON")
 
 
 def run_sessions(args: argparse.Namespace) -> None:
-    """Ends the sessions that are to be ended, and lists those there are."""
+    """End the given sessions, then list the remaining ones."""
     try:
         from xuance_envs.remote.client_session import ApiClient
 
@@ -50,11 +51,11 @@ def run_sessions(args: argparse.Namespace) -> None:
     try:
         for number in args.end:
             connection.request("DELETE", f"{API_PREFIX}/sessions/{number}")
-        print(_listed(connection, args.json))
+        print(_session_table(connection, args.json))
     except RemoteAuthenticationError as error:
         raise ServeError(
-            f"{connection.server}: expected the token of an admin of this server, in a file that "
-            f"--token-file names or in {TOKEN_VARIABLE}"
+            f"{connection.server} requires an admin token: give --token-file FILE or set "
+            f"{TOKEN_VARIABLE}"
         ) from error
     except RemoteError as error:
         raise ServeError(str(error)) from error
@@ -62,7 +63,7 @@ def run_sessions(args: argparse.Namespace) -> None:
         connection.close()
 
 
-def _listed(connection: ApiClient, as_json: bool) -> str:
+def _session_table(connection: ApiClient, as_json: bool) -> str:
     answer: Any = connection.request("GET", f"{API_PREFIX}/sessions", repeatable=True)
     if as_json:
         return json.dumps(answer)

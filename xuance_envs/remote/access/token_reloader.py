@@ -1,5 +1,3 @@
-"""Tokens that change while the server runs."""
-
 from __future__ import annotations
 
 import asyncio
@@ -11,33 +9,31 @@ from xuance_envs.remote.access.tokens import Tokens
 from xuance_envs.remote.serving.admission import Accounts
 from xuance_envs.remote.sessions import Sessions
 
-__all__ = ["TokenReloader"]
-
 logger = logging.getLogger("xuance_envs")
 
 POLL_INTERVAL = 1.0
-"""Seconds between two looks at the file."""
+"""Seconds between checks of the token file."""
 
 
 class TokenReloader:
-    """Reads the tokens again when it is told to; sessions of tokens that are gone are closed."""
+    """Reloader of the token file; it closes the sessions of revoked tokens."""
 
     def __init__(self, tokens: Tokens, accounts: Accounts, sessions: Sessions) -> None:
         self._tokens = tokens
         self._accounts = accounts
         self._sessions = sessions
-        self._reloading: asyncio.Task[None] | None = None
+        self._reload_task: asyncio.Task[None] | None = None
 
     def handle_sighup(self) -> None:
-        """Has SIGHUP read the tokens again, where this thread is told of signals."""
+        """Reload the tokens on SIGHUP, if this thread can handle signals."""
         with suppress(AttributeError, NotImplementedError, RuntimeError, ValueError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._begin)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._start_reload)
 
-    def _begin(self) -> None:
-        self._reloading = asyncio.create_task(self.reload())
+    def _start_reload(self) -> None:
+        self._reload_task = asyncio.create_task(self.reload())
 
     async def reload(self, only_if_changed: bool = False) -> None:
-        """Reads the tokens again; where they cannot be read, they stay as they are."""
+        """Reload the tokens; if they cannot be read, keep the old ones."""
         try:
             if only_if_changed:
                 if not await asyncio.to_thread(self._tokens.reload_if_changed):
@@ -45,16 +41,16 @@ class TokenReloader:
             else:
                 await asyncio.to_thread(self._tokens.reload)
         except (OSError, ValueError) as error:
-            logger.error("the tokens stay as they are: %s", error)
+            logger.error("cannot reload the tokens, the previous ones stay valid: %s", error)
             return
-        logger.info("read the tokens again: %d", len(self._tokens))
+        logger.info("reloaded the tokens: %d", len(self._tokens))
         for session in self._sessions:
             if not self._tokens.accepts(session.account.owner):
-                await self._sessions.close(session, "its token is none of the server's any more")
-        self._accounts.forget_idle()  # the others' limits change when their sessions have ended
+                await self._sessions.close(session, "token revoked")
+        self._accounts.forget_idle()  # accounts with sessions keep their old limits
 
     async def watch(self) -> None:
-        """Looks after the file, for ever."""
+        """Reload the tokens when their file changes; never returns."""
         while True:
             await asyncio.sleep(POLL_INTERVAL)
             await self.reload(only_if_changed=True)

@@ -1,13 +1,13 @@
-"""Who may use a server: tokens, the names they go by, and what limits are their own.
+"""Tokens of a server, with names and individual limits.
 
-Each line of a file of tokens is a token, or a name, a token, and what else there is to say::
+Each line of a token file is a token, or a name and a token with optional settings::
 
     # course 2026
     alice   6f1c...   max-envs-per-session=512
     bob     e09a...
     staff   77d2...   admin
 
-A name with several lines has several tokens, so that one can be replaced without a gap.
+A name on several lines has several tokens, so that a token can be replaced without downtime.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from pathlib import Path
 
 from xuance_envs.remote.failures import RefusedError
 
-__all__ = ["TOKENS_VARIABLE", "Owner", "ParseLimit", "Tokens"]
-
 logger = logging.getLogger("xuance_envs")
 
 TOKENS_VARIABLE = "XUANCE_ENVS_TOKENS"
 
 ADMIN = "admin"
-"""What a line says after the token of somebody who may see and end everybody's sessions."""
+"""Setting after a token that permits listing and ending all sessions."""
 
 ParseLimit = Callable[[str], Mapping[str, float | None]]
 
@@ -42,7 +40,7 @@ _SALT = secrets.token_bytes(32)
 
 @dataclass(frozen=True)
 class Owner:
-    """Whom requests and sessions belong to: equal for all tokens of one name."""
+    """Owner of requests and sessions; equal for all tokens of one name."""
 
     key: bytes
     name: str = field(compare=False)
@@ -51,19 +49,19 @@ class Owner:
 
 
 class Tokens:
-    """The tokens a server accepts.
+    """Tokens that a server accepts.
 
     Args:
-        tokens: these; with none, everybody is served, whatever the token.
-        file: where more of them are; it can be read again with :meth:`reload`.
-        limits: by name, the limits that a line of the file may set: what makes of a value's text
-            the fields of :class:`~xuance_envs.remote.settings.Limits` that it replaces, or raises a
-            ValueError.
+        tokens: accepted tokens. Without any, here or in the file, every request is accepted.
+        file: file with more tokens; :meth:`reload` reads it again.
+        limits: parsers of the limits that a line of the file may set, by name. A parser converts
+            the text of a value to the fields of :class:`~xuance_envs.remote.settings.Limits` that
+            it replaces, or raises ValueError.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a token is empty, or has characters that do not fit an HTTP header; or a line
-            of the file is not of its form, or there is no token in it.
+        ValueError: a token is empty or has characters that an HTTP header cannot contain, a line of
+            the file is malformed, or the file has no tokens.
     """
 
     def __init__(
@@ -80,8 +78,8 @@ class Tokens:
                 )
         self._file = file
         self._limits = limits or {}
-        self._read_at: tuple[int, ...] | None = None
-        # By digest, which without the salt nobody can choose: a look-up tells nothing of a token.
+        self._loaded_version: tuple[int, ...] | None = None
+        # Keys are salted digests, so that lookup times reveal nothing about a token.
         self._owners: dict[bytes, Owner] = {}
         self.reload()
 
@@ -89,11 +87,15 @@ class Tokens:
     def load(
         cls, file: Path | None = None, limits: Mapping[str, ParseLimit] | None = None
     ) -> Tokens:
-        """The tokens of a file, and of the variable ``XUANCE_ENVS_TOKENS``.
+        """Load the tokens from a file and the environment variable ``XUANCE_ENVS_TOKENS``.
+
+        Args:
+            file: as for the class.
+            limits: as for the class.
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: a line of it is not of its form, or there is no token in it.
+            ValueError: a token or a line of the file is malformed, or the file has no tokens.
         """
         listed = os.environ.get(TOKENS_VARIABLE, "").split(",")
         return cls([token.strip() for token in listed if token.strip()], file, limits)
@@ -102,18 +104,18 @@ class Tokens:
         return len(self._owners)
 
     def reload(self) -> None:
-        """Reads the file again; what it had before is forgotten.
+        """Read the file again and replace the tokens that came from it.
 
         Raises:
-            OSError: it cannot be read; everything stays as it was, here and below.
-            ValueError: a line of it is not of its form, or there is no token in it.
+            OSError: the file cannot be read. The tokens stay unchanged after any error.
+            ValueError: a line of the file is malformed, or the file has no tokens.
         """
         found = list(self._fixed)
         if self._file is not None:
-            self._read_at = self._version()
-            read = self._read(self._file)
+            self._loaded_version = self._file_version()
+            read = self._read_file(self._file)
             if not read:
-                raise ValueError(f"{self._file}: expected one token a line, got none")
+                raise ValueError(f"{self._file}: expected one token per line, got none")
             found += read
         owners: dict[bytes, Owner] = {}
         for token, owner in found:
@@ -123,22 +125,25 @@ class Tokens:
         self._owners = owners
 
     def reload_if_changed(self) -> bool:
-        """Reads the file again if it is not the one that was read; whether it was read.
+        """Read the file again if it has changed; return whether it was read.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: a line of it is not of its form, or there is no token in it.
+            OSError: the file cannot be read.
+            ValueError: a line of the file is malformed, or the file has no tokens.
         """
-        if self._file is None or self._version() == self._read_at:
+        if self._file is None or self._file_version() == self._loaded_version:
             return False
         self.reload()
         return True
 
     def owner(self, authorization: bytes | None) -> Owner:
-        """Whom a request belongs to, by its ``Authorization`` header.
+        """Return the owner of a request.
+
+        Args:
+            authorization: the request's ``Authorization`` header.
 
         Raises:
-            RefusedError: it has no token, or not one of these.
+            RefusedError: the request has no token, or one that is not accepted.
         """
         scheme, _, token = (authorization or b"").strip().partition(b" ")
         given = token.strip() if scheme.lower() == b"bearer" else b""
@@ -150,36 +155,38 @@ class Tokens:
             raise RefusedError(
                 401,
                 "token",
-                "this server wants a token: send one of its own as 'Authorization: Bearer TOKEN'"
+                "this server requires a token: send it as 'Authorization: Bearer TOKEN'"
                 if authorization is None
-                else "this token is not one of the server's",
+                else "this server does not accept the given token",
             )
         return owner
 
     def accepts(self, owner: Owner) -> bool:
-        """Whether a token of this owner is accepted still."""
+        """Return whether a token of this owner is still accepted."""
         return not self._owners or owner in self._owners.values()
 
-    def _version(self) -> tuple[int, ...]:
+    def _file_version(self) -> tuple[int, ...]:
         assert self._file is not None
         found = self._file.stat()
         return found.st_mtime_ns, found.st_size, found.st_ino
 
-    def _read(self, file: Path) -> list[tuple[str, Owner]]:
+    def _read_file(self, file: Path) -> list[tuple[str, Owner]]:
         if os.name == "posix" and file.stat().st_mode & stat.S_IROTH:
-            logger.warning("%s: everybody on this machine may read these tokens: chmod 600", file)
+            logger.warning(
+                "all users of this machine can read the tokens in %s: run chmod 600", file
+            )
         found = []
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
             words = line.partition(" #")[0].split()
             if words and not words[0].startswith("#"):
                 try:
-                    found.append(self._parsed(words))
+                    found.append(self._parse_line(words))
                 except ValueError as error:
                     raise ValueError(f"{file}, line {number}: {error}") from None
         return found
 
-    def _parsed(self, words: list[str]) -> tuple[str, Owner]:
-        """The token of a line and its owner; no error repeats a word that may be a token."""
+    def _parse_line(self, words: list[str]) -> tuple[str, Owner]:
+        """Parse a line into token and owner; errors never repeat a word that may be a token."""
         token = words[min(1, len(words) - 1)]
         if not _is_token(token):
             raise ValueError("expected a token of visible ASCII characters only")
@@ -195,7 +202,7 @@ class Tokens:
                 limits |= self._limits[limit](value)
             elif word != ADMIN:
                 known = ", ".join(f"{each}=N" for each in self._limits)
-                raise ValueError(f"expected, after the token, {ADMIN} or any of {known}")
+                raise ValueError(f"after the token, expected {ADMIN} or any of {known}")
         return token, Owner(b"name " + name.encode(), name, ADMIN in rest, limits)
 
 
@@ -209,6 +216,6 @@ def _digest(token: bytes) -> bytes:
 
 @lru_cache(256)
 def _owner_of_token(token: str) -> Owner:
-    """A token's owner, with a name that tells nothing of the token."""
+    """Return the owner of a token without a name; the generated name does not reveal the token."""
     digest = _digest(token.encode())
     return Owner(b"token " + digest, f"token-{digest[:3].hex()}" if token else "anybody")

@@ -1,1 +1,1 @@
-"""How requests reach the server, and what they may cost before anything is done for them."""
+"""Connections, requests, quotas and worker processes of a server."""

@@ -1,8 +1,6 @@
-"""What requests may cost, decided before anything is done for them.
+"""Admission of requests: rates and quotas per token and session.
 
-Every request passes here after its head has come and before its body is read. It belongs to an
-account, which is a token's, and the account has so much of everything under way: requests, bodies,
-and what its sessions hold.
+Each request belongs to the account of its token. Limits are checked between its head and its body.
 """
 
 from __future__ import annotations
@@ -17,61 +15,57 @@ from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.serving.byte_budget import ByteBudget
 from xuance_envs.remote.settings import Limits, Settings
 
-__all__ = ["Account", "Accounts", "Quota", "RateLimiter", "throttle"]
-
 BURST = 1.0
-"""Seconds of a rate that may be used at once."""
+"""Seconds' worth of a rate that may be used in one burst."""
 
 MAX_DELAY = 10.0
-"""Seconds that a request may have to wait for a rate; it is refused if it would be more."""
+"""Maximum seconds to delay a request for a rate; requests that need more are refused."""
 
 BYTES_PER_NODE = 100
-"""Bytes that a value, a list or a dict of a message takes at most when it has been decoded."""
+"""Maximum bytes of memory per value, list or dict of a decoded message."""
 
 
 MAX_ACCOUNTS = 4096
-"""Accounts from which on those are forgotten that have nothing."""
+"""Number of accounts at which idle ones are removed."""
 
 
 class RateLimiter:
-    """So much per second: who is faster has to wait."""
+    """Rate limit that delays requests and refuses them if the delay would be too long."""
 
-    def __init__(self, per_second: float | None, what: str) -> None:
+    def __init__(self, per_second: float | None, unit: str) -> None:
         self._per_second = per_second
-        self._what = what
-        self._free = 0.0
+        self._unit = unit
+        self._free_at = 0.0
 
     @property
     def is_limited(self) -> bool:
-        """Whether it is one."""
         return self._per_second is not None
 
     def record(self, amount: float = 1.0) -> None:
-        """Takes note of what was done."""
         if self._per_second is not None:
             now = monotonic()
-            self._free = max(self._free, now - BURST) + amount / self._per_second
+            self._free_at = max(self._free_at, now - BURST) + amount / self._per_second
 
     def delay(self) -> float:
-        """Seconds until more may be done."""
+        """Return the seconds until the next request may run."""
         if self._per_second is None:
             return 0.0
-        seconds = self._free - monotonic()
+        seconds = self._free_at - monotonic()
         if seconds > MAX_DELAY:
             raise RefusedError(
                 429,
                 "rate",
-                f"this server allows {self._per_second:g} {self._what}: wait {seconds:.0f} s",
+                f"this server allows {self._per_second:g} {self._unit}: wait {seconds:.0f} s",
             )
         return max(0.0, seconds)
 
 
 class Quota:
-    """What somebody has, those things included that are being made, and what they may have."""
+    """Usage and limits of a session, token or server, including what is being created."""
 
     def __init__(
         self,
-        whose: str,
+        scope: str,
         *,
         environments: int | None = None,
         processes: int | None = None,
@@ -80,42 +74,42 @@ class Quota:
         requests: float | None = None,
         steps: float | None = None,
     ) -> None:
-        self.whose = whose
+        self.scope = scope
         self.environments = 0
         self.processes = 0
         self.cpu = 0.0
         self.max_memory = memory
         self.max_cpu = cpu
-        self.requests = RateLimiter(requests, f"requests per second {whose}")
-        self.steps = RateLimiter(steps, f"environment steps per second {whose}")
-        self._most = {"environments": environments, "processes": processes}
+        self.requests = RateLimiter(requests, f"requests per second {scope}")
+        self.steps = RateLimiter(steps, f"environment steps per second {scope}")
+        self._limits = {"environments": environments, "processes": processes}
 
     def check(self, **more: int) -> None:
-        """Raises where there would be too many, or too much has been taken already."""
+        """Raise if the additional environments or processes would exceed the quota."""
         if self.max_cpu is not None and self.cpu > self.max_cpu:
             raise RefusedError(
                 429,
                 "cpu",
-                f"this server allows {self.max_cpu:g} seconds of CPU {self.whose}: they are over",
+                f"this server allows {self.max_cpu:g} CPU seconds {self.scope}, and they are used "
+                "up",
             )
         for name, count in more.items():
-            have, most = getattr(self, name), self._most[name]
+            have, most = getattr(self, name), self._limits[name]
             if most is not None and have + count > most:
                 raise RefusedError(
                     429,
                     name,
-                    f"this server allows {most} {name} {self.whose}: there are {have}, "
-                    f"and {count} more were asked for",
+                    f"this server allows {most} {name} {self.scope}: {have} exist and {count} more "
+                    "were requested",
                 )
 
     def add(self, environments: int, processes: int) -> None:
-        """Takes note of more, or of fewer."""
         self.environments += environments
         self.processes += processes
 
 
 class Account:
-    """What one token has under way."""
+    """Requests, sessions and quota of one token."""
 
     def __init__(self, owner: Owner, limits: Limits) -> None:
         self.owner = owner
@@ -123,7 +117,7 @@ class Account:
         self.requests = 0
         self.sessions = 0
         self.quota = Quota(
-            "of one token",
+            "per token",
             environments=limits.environments_per_token,
             processes=limits.processes_per_token,
             memory=limits.memory_per_token,
@@ -132,24 +126,25 @@ class Account:
             steps=limits.steps_rate_per_token,
         )
         self.large_body_lock = asyncio.Lock()
-        self._most = limits.requests_per_session * limits.sessions_per_token
+        self._max_requests = limits.requests_per_session * limits.sessions_per_token
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has nothing, and nothing under way."""
         return not self.requests and not self.sessions
 
     def begin(self) -> None:
-        """A request begins."""
-        if self.requests >= self._most:
+        if self.requests >= self._max_requests:
             raise RefusedError(
-                429, "requests", f"expected at most {self._most} requests of a token at once"
+                429,
+                "requests",
+                f"this server allows {self._max_requests} concurrent requests per token: wait for "
+                "earlier ones",
             )
         self.requests += 1
 
 
 class Accounts:
-    """The accounts of a server, and what all of them share."""
+    """Accounts of a server and the budget that they share."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -157,10 +152,11 @@ class Accounts:
         self._body_budget = ByteBudget(settings.limits.bodies, "large requests")
 
     def begin(self, owner: Owner) -> Account:
-        """A request of an owner begins; :meth:`end` has to follow."""
+        """Start a request of an owner; call :meth:`end` after it."""
         account = self._accounts.get(owner)
         if account is None:
-            if len(self._accounts) >= MAX_ACCOUNTS:  # without tokens anybody can make some up
+            # A server without tokens accepts any token, and each one gets an account.
+            if len(self._accounts) >= MAX_ACCOUNTS:
                 self.forget_idle()
             limits = self._settings.limits_of(owner)
             account = self._accounts[owner] = Account(owner, limits)
@@ -168,23 +164,22 @@ class Accounts:
         return account
 
     def forget_idle(self) -> None:
-        """Forgets the accounts that have nothing; their owners' next requests begin new ones."""
+        """Remove idle accounts; the next request of an owner creates a new one."""
         for idle in [each for each in self._accounts.values() if each.is_idle]:
             del self._accounts[idle.owner]
 
     def end(self, account: Account) -> None:
-        """A request ends."""
         account.requests -= 1
 
     @asynccontextmanager
     async def reserve_body(self, account: Account, length: int) -> AsyncIterator[None]:
-        """Holds what a large body takes: one at a time for an account, and so much for all."""
+        """Reserve memory for a large body; an account can have one such body at a time."""
         limits = account.limits
         if length > limits.body:
             raise RefusedError(413, "body", f"expected a request of at most {limits.body} bytes")
         if not account.sessions:
             raise RefusedError(
-                404, "session", "no such session: a large request has to be for one there is"
+                404, "session", "no such session: only open sessions accept large requests"
             )
         size = length + BYTES_PER_NODE * min(length, limits.nodes)
         async with account.large_body_lock, self._body_budget.reserve(size, limits.upload):
@@ -192,6 +187,5 @@ class Accounts:
 
 
 async def throttle(rates: Iterable[RateLimiter]) -> None:
-    """Waits until more may be done, where it has been too much."""
     if (seconds := max(rate.delay() for rate in rates)) > 0:
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Memory that requests share: each takes its part, and waits where there is too little left."""
+"""Memory budget that requests share."""
 
 from __future__ import annotations
 
@@ -8,30 +8,27 @@ from contextlib import asynccontextmanager
 
 from xuance_envs.remote.failures import RefusedError
 
-__all__ = ["ByteBudget"]
-
 
 class ByteBudget:
-    """So many bytes, for whoever asks."""
+    """Number of bytes to reserve; reservations wait until enough bytes are free."""
 
-    def __init__(self, size: int, what: str) -> None:
+    def __init__(self, size: int, purpose: str) -> None:
         self._size = size
-        self._what = what
+        self._purpose = purpose
         self._used = 0
         self._released = asyncio.Condition()
 
     def has_room(self, size: int) -> bool:
-        """Whether there are so many bytes left; alone anybody has room, whatever it takes."""
+        """Return whether a reservation would succeed now; a single one may exceed the budget."""
         return not self._used or self._used + size <= self._size
 
     @asynccontextmanager
-    async def reserve(self, size: int, seconds: float) -> AsyncIterator[None]:
-        """Holds so many bytes."""
+    async def reserve(self, size: int, timeout: float) -> AsyncIterator[None]:
         try:
-            await asyncio.wait_for(self._take(size), seconds)
+            await asyncio.wait_for(self._acquire(size), timeout)
         except asyncio.TimeoutError:
             raise RefusedError(
-                429, "busy", f"the server has too many {self._what} under way: try again"
+                429, "busy", f"the server is processing too many {self._purpose}: try again later"
             ) from None
         try:
             yield
@@ -40,7 +37,7 @@ class ByteBudget:
             async with self._released:
                 self._released.notify_all()
 
-    async def _take(self, size: int) -> None:
+    async def _acquire(self, size: int) -> None:
         async with self._released:
             await self._released.wait_for(lambda: self.has_room(size))
             self._used += size

@@ -1,11 +1,9 @@
-"""What the connections of a server have in common: how many there may be, and what they are for.
+"""State that the connections of a server share, and limits on all of them together.
 
-What it guarantees:
-
-- There are only so many connections. Where one more comes, the one that has been idle for longest
-  makes room, and one that has never had a request goes before the others.
-- Large answers are given to connections as far as there is room; who is slowest makes it.
-- Each of these is said in the log, at most once a second.
+- A connection beyond the limit replaces the one that has been idle for longest, preferably one that
+  never sent a request.
+- Large replies share a byte budget. If it is exhausted, the slowest reader is disconnected.
+- Limit violations are logged at most once a second per kind.
 """
 
 from __future__ import annotations
@@ -22,33 +20,28 @@ from xuance_envs.remote.serving.large_replies import LargeReplies
 from xuance_envs.remote.serving.requests import Reply, Request
 from xuance_envs.remote.settings import Limits
 
-__all__ = ["ConnectionManager", "ManagedConnection"]
-
 logger = logging.getLogger("xuance_envs")
 
 SLOW_READER_TIMEOUT = 5.0
-"""Seconds a large answer may take where others wait for its room."""
+"""Seconds that a large reply may take while others wait for the budget."""
 
 
 class ManagedConnection(Protocol):
-    """A connection, as far as it is kept within bounds."""
-
     requests: int
     idle_since: float
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no request is being answered."""
+    def is_idle(self) -> bool: ...
 
     def abort(self) -> None:
-        """Ends it at once, and what was to be written with it."""
+        """Close the connection immediately and discard unsent data."""
 
     def check_timeouts(self, now: float) -> None:
-        """Ends it where a head, the taking of an answer or a pause has had its time."""
+        """Close the connection if it has exceeded a time limit."""
 
 
 class ConnectionManager:
-    """What the connections of a server have in common."""
+    """Routes, settings and limits that the connections of a server share."""
 
     def __init__(
         self,
@@ -77,53 +70,54 @@ class ConnectionManager:
         self.connections: set[ManagedConnection] = set()
         self._max_connections = max_connections
         self._replies = replies
-        self._sending: dict[ManagedConnection, float] = {}
+        self._send_started: dict[ManagedConnection, float] = {}
         self._last_logged: dict[str, tuple[float, int]] = {}
 
     def add(self, connection: ManagedConnection) -> bool:
-        """Makes room for a connection; returns whether there is any."""
+        """Register a connection and return whether it is accepted; may close an idle one for it."""
         self.connections.add(connection)
         if len(self.connections) <= self._max_connections:
             return True
         idle = [each for each in self.connections if each is not connection and each.is_idle]
         if not idle:
-            self.log_limit("refused a connection", f"all of {self._max_connections} are at work")
+            self.log_limit("refused a connection", f"all {self._max_connections} are busy")
             return False
         longest = min(idle, key=lambda each: (each.requests > 0, each.idle_since))
-        self.log_limit("closed an idle connection", f"there may be {self._max_connections}")
+        self.log_limit("closed an idle connection", f"the limit is {self._max_connections}")
         longest.abort()
         return True
 
     def check_timeouts(self) -> None:
-        """Gives up connections that have had their time; to be called about every second."""
         now = monotonic()
         for connection in list(self.connections):
             connection.check_timeouts(now)
 
     @asynccontextmanager
     async def reserve_send(self, connection: ManagedConnection, size: int) -> AsyncIterator[None]:
-        """Holds room for a large answer; who has been at one for longest makes it."""
-        sending = self._sending
-        if not self._replies.send_budget.has_room(size) and sending:
-            slowest = min(sending, key=sending.__getitem__)
-            if monotonic() - sending[slowest] > SLOW_READER_TIMEOUT:
+        """Reserve budget for a large reply, disconnecting the slowest reader if necessary."""
+        started = self._send_started
+        if not self._replies.send_budget.has_room(size) and started:
+            slowest = min(started, key=started.__getitem__)
+            if monotonic() - started[slowest] > SLOW_READER_TIMEOUT:
                 self.log_limit(
-                    "closed a connection", "it took its answer slowly, and others waited"
+                    "closed a connection", "it read its reply slowly while others waited"
                 )
                 slowest.abort()
         async with self._replies.send_budget.reserve(size, self.limits.write):
-            sending[connection] = monotonic()
+            started[connection] = monotonic()
             try:
                 yield
             finally:
-                del sending[connection]
+                del started[connection]
 
-    def log_limit(self, what: str, why: str) -> None:
-        """Logs that a limit struck, at most once a second for each."""
-        then, missed = self._last_logged.get(what, (0.0, 0))
+    def log_limit(self, event: str, reason: str) -> None:
+        """Log that a limit was reached, at most once a second per kind."""
+        last, suppressed = self._last_logged.get(event, (0.0, 0))
         now = monotonic()
-        if now - then < 1.0:
-            self._last_logged[what] = then, missed + 1
+        if now - last < 1.0:
+            self._last_logged[event] = last, suppressed + 1
             return
-        self._last_logged[what] = now, 0
-        logger.warning("%s: %s%s", what, why, f" ({missed} more before)" if missed else "")
+        self._last_logged[event] = now, 0
+        logger.warning(
+            "%s: %s%s", event, reason, f" ({suppressed} more not logged)" if suppressed else ""
+        )

@@ -1,33 +1,29 @@
-"""How many sessions step at the same time: a few for each CPU, in the order they asked."""
-
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 
-__all__ = ["FifoSemaphore"]
-
 
 class FifoSemaphore:
-    """Lets so many through at a time, and the others in the order they came.
+    """Semaphore that grants its slots in order of request.
 
-    With hundreds of processes that want to run, the kernel lets some of them wait for long, and
-    all of them find caches that others have filled.
+    It limits concurrent steps to a few per CPU: with hundreds of runnable processes, the kernel
+    delays some of them for a long time, and all of them lose their CPU caches.
     """
 
-    def __init__(self, most: int) -> None:
-        self._free = most
+    def __init__(self, slots: int) -> None:
+        self._free_slots = slots
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def try_acquire(self) -> bool:
-        """Goes through if nobody has to wait; :meth:`leave` has to follow."""
-        if not self._free:
+        """Acquire a slot if one is free; call :meth:`release` after it."""
+        if not self._free_slots:
             return False
-        self._free -= 1
+        self._free_slots -= 1
         return True
 
     async def acquire(self) -> None:
-        """Goes through in turn; :meth:`leave` has to follow."""
+        """Wait for a slot; call :meth:`release` after it."""
         if self.try_acquire():
             return
         turn = asyncio.get_running_loop().create_future()
@@ -40,10 +36,9 @@ class FifoSemaphore:
             raise
 
     def release(self) -> None:
-        """Lets the next one through."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._free += 1
+        self._free_slots += 1

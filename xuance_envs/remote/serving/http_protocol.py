@@ -1,13 +1,8 @@
-"""Connections: what each may cost, and how requests on them are read and answered.
+"""HTTP connections of a server: limits, parsing and replies.
 
-What it guarantees:
-
-- A head is bounded, in bytes and in headers, and so is the time it may take to arrive.
-- Who does not take its answer is cut off.
-- Each of these is said in the log, at most once a second.
-
-Requests for the routes that take messages are answered here, without an ASGI application in
-between, which takes as long as stepping several environments; all others by the application.
+Size and arrival time of request heads are limited, and slow readers are disconnected. Message
+routes are answered here, because an ASGI application would cost as much as stepping several
+environments; the application answers all other routes.
 """
 
 from __future__ import annotations
@@ -32,32 +27,27 @@ from xuance_envs.remote.serving.requests import (
     refused,
 )
 
-__all__ = ["ServerConnection"]
-
 MAX_HEAD = 64 * 2**10
-"""Bytes of a request's head."""
 
 MAX_HEADERS = 100
 
 WRITE_CHUNK = 256 * 2**10
-"""Bytes of an answer that are given to a connection at a time."""
+"""Bytes of a reply that are passed to the transport at a time."""
 
 MIN_WRITE_PROGRESS = 2**20
-"""Bytes of an answer that have to be taken within the time there is for writing, or all of them."""
+"""Bytes of a reply that a client must read within the write timeout, unless fewer remain."""
 
 KEEP_ALIVE_TIMEOUT = 75.0
-"""Seconds that a connection is kept between two requests."""
+"""Seconds that a connection may be idle between requests."""
 
 LINGER_TIMEOUT = 2.0
-"""Seconds that a connection is still read from after a request was refused amid its body.
+"""Seconds to read on after a request was refused amid its body.
 
-To close it at once would reset it, and the answer would be lost with it.
+Closing the connection immediately would reset it and lose the reply.
 """
 
 
 class ServerConnection(HttpToolsProtocol):
-    """One connection."""
-
     def __init__(self, manager: ConnectionManager, **options: Any) -> None:
         super().__init__(**options)
         self.requests = 0
@@ -72,7 +62,7 @@ class ServerConnection(HttpToolsProtocol):
         self._write_progress = 0, self.idle_since
         self._last_request: tuple[bytes, int, RequestCycle] | None = None
 
-    # -- its beginning and end --------------------------------------------------------
+    # -- opening and closing ----------------------------------------------------------
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -88,21 +78,19 @@ class ServerConnection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being answered."""
         cycle: Any = self.cycle  # None at first
         return cycle is None or bool(cycle.response_complete)
 
     def abort(self) -> None:
-        """Ends it at once, and what was to be written with it."""
         self.manager.connections.discard(self)
         self.transport.abort()
 
     def check_timeouts(self, now: float) -> None:
-        """Ends it where a head, the taking of an answer or a pause has had its time."""
+        """Close the connection if it has exceeded a time limit."""
         limits = self.manager.limits
         if self._head_since is not None and now - self._head_since > limits.head:
             self.manager.log_limit(
-                "closed a connection", f"no whole head came within {limits.head:g} s"
+                "closed a connection", f"no complete request head within {limits.head:g} s"
             )
             self.abort()
             return
@@ -110,24 +98,24 @@ class ServerConnection(HttpToolsProtocol):
             self.transport.close()
             return
         pending = self.transport.get_write_buffer_size()
-        taken = self._written - pending
-        if not pending or taken - self._write_progress[0] >= MIN_WRITE_PROGRESS:
-            self._write_progress = taken, now
+        sent = self._written - pending
+        if not pending or sent - self._write_progress[0] >= MIN_WRITE_PROGRESS:
+            self._write_progress = sent, now
         elif now - self._write_progress[1] > limits.write:
             self.manager.log_limit(
-                "closed a connection", f"its answer was not taken within {limits.write:g} s"
+                "closed a connection", f"it did not read its reply within {limits.write:g} s"
             )
             self.abort()
 
-    # -- what comes -------------------------------------------------------------------
+    # -- receiving --------------------------------------------------------------------
 
     @override
     def data_received(self, data: bytes) -> None:
         before, begins = self.cycle, self._is_between_requests
         if begins and self._last_request is not None:
-            head, size, exchange = self._last_request
+            head, size, cycle = self._last_request
             if len(data) == size and data.startswith(head):
-                self._reuse_head(exchange, data[len(head) :])
+                self._reuse_head(cycle, data[len(head) :])
                 return
         if len(data) <= MAX_HEAD - self._head_bytes:
             super().data_received(data)
@@ -145,7 +133,7 @@ class ServerConnection(HttpToolsProtocol):
 
     @property
     def _is_between_requests(self) -> bool:
-        """Whether the last request was read and answered whole, and nothing has come since."""
+        """Return whether the last request was read and answered and nothing has arrived since."""
         cycle: Any = self.cycle
         return (
             self._head_since is None
@@ -156,51 +144,47 @@ class ServerConnection(HttpToolsProtocol):
         )
 
     def _cacheable_head(self, data: bytes) -> tuple[bytes, int, RequestCycle] | None:
-        """The head, the size and the exchange of the one whole request that some bytes are.
-
-        None where they are something else, or where more than the head says what it asks for.
-        """
-        exchange: Any = self.cycle
-        if type(exchange) is not RequestCycle or exchange.more_body or not exchange.keep_alive:
+        """Return head, total size and cycle if ``data`` is one request with a reusable head."""
+        cycle: Any = self.cycle
+        if type(cycle) is not RequestCycle or cycle.more_body or not cycle.keep_alive:
             return None
         end = data.find(b"\r\n\r\n") + 4
-        head = exchange.head
-        if end + (head.length or 0) != len(data) or exchange.expects_continue:
+        head = cycle.head
+        if end + (head.length or 0) != len(data) or cycle.expects_continue:
             return None
         if any(name == b"transfer-encoding" for name, _ in head.headers):
             return None
-        return data[:end], len(data), exchange
+        return data[:end], len(data), cycle
 
     def _reuse_head(self, last: RequestCycle, body: bytes) -> None:
-        """A request whose head is byte for byte that of the one before, so it is not read again."""
+        """Answer a request whose head equals the previous one, without parsing it."""
         self._unset_keepalive_if_required()
         self.requests += 1
-        self.cycle = exchange = RequestCycle(self, last.head, True, False, last.handler)  # type: ignore[assignment]  # all that uvicorn asks of one
-        exchange.body += body
-        exchange.more_body = False
-        exchange.start()
+        cycle: Any = RequestCycle(self, last.head, True, False, last.handler)
+        self.cycle = cycle
+        cycle.body += body
+        cycle.more_body = False
+        cycle.start()
 
     def _count_head(self, size: int) -> None:
-        """Takes note of bytes that were read: they may be the beginning of a head."""
+        """Count received bytes towards the limit of a head."""
         if self._in_head:
             self._head_bytes += size
             if self._head_bytes >= MAX_HEAD or len(self.headers) > MAX_HEADERS:
-                self._refuse(_large_head())
+                self._refuse(_head_too_large())
         if self._head_since is None and (self._in_head or self.is_idle):
             self._head_since = monotonic()
 
     def on_message_begin(self) -> None:
-        """A head begins."""
         self._in_head = True
         self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_headers_complete(self) -> None:
-        """A head has come."""
         self._in_head, self._head_bytes, self._head_since = False, 0, None
         self.requests += 1
         manager = self.manager
         if len(self.headers) > MAX_HEADERS:
-            self._refusal = _large_head()
+            self._refusal = _head_too_large()
             raise self._refusal
         if manager.hosts is not None:
             self._refusal = check_host(self.headers, manager.hosts)
@@ -220,17 +204,16 @@ class ServerConnection(HttpToolsProtocol):
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         idle = self.is_idle
         head = RequestHead(path, self.headers, method.decode())
-        # It is all that uvicorn asks of a cycle, and starts as one where it has to wait.
-        exchange: Any = RequestCycle(self, head, keep_alive, self.expect_100_continue, handler)
-        self.cycle = exchange
+        cycle: Any = RequestCycle(self, head, keep_alive, self.expect_100_continue, handler)
+        self.cycle = cycle
         if idle:
-            exchange.start()
-        else:  # in its turn
+            cycle.start()
+        else:  # pipelined: uvicorn starts it after the requests before it
             self.flow.pause_reading()
-            self.pipeline.appendleft((exchange, self.app))
+            self.pipeline.appendleft((cycle, self.app))
 
     def _delegate_to_app(self) -> None:
-        """Has the application answer, with all that uvicorn makes of a head for one."""
+        """Dispatch the request to the application through uvicorn's own handling."""
         url, headers, expects_continue = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects_continue
@@ -238,39 +221,36 @@ class ServerConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """An answer has been given to the connection."""
         self.idle_since = monotonic()
         if self.pipeline:
             super().on_response_complete()
             return
-        # The same without a timer for each request: whoever has paused for long is looked for.
+        # As in uvicorn, but without a timer per request: check_timeouts closes idle connections.
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()
 
-    # -- what goes --------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------
 
     def write(self, data: bytes | memoryview) -> None:
-        """Gives a piece of an answer to the connection."""
         self._written += len(data)
         self.transport.write(data)
 
     async def drain(self) -> None:
-        """Waits until the connection takes more."""
         if self.flow.write_paused:
             await self.flow.drain()
 
     def linger(self) -> None:
-        """Closes it in a while, and throws away until then what still comes."""
+        """Discard received data for a moment, then close the connection."""
         self.flow.resume_reading()
         self.loop.call_later(LINGER_TIMEOUT, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuses what is no request, or was refused while its head was read."""
+        """Refuse a malformed request, or one that was refused while its head was parsed."""
         self._refuse(self._refusal or RefusedError(400, "http", msg))
 
     def _refuse(self, refusal: RefusedError) -> None:
-        """Says so, listens to nothing more, and closes."""
+        """Send a refusal, stop reading requests and close."""
         if self._refused or self.transport.is_closing():
             return
         self._refused, self._head_bytes = True, MAX_HEAD
@@ -282,7 +262,7 @@ class ServerConnection(HttpToolsProtocol):
 
 
 class RequestCycle:
-    """A request for a route that takes messages, and its answer; uvicorn's cycle in short."""
+    """Request for a message route and its reply; implements what uvicorn expects of a cycle."""
 
     def __init__(
         self,
@@ -306,22 +286,22 @@ class RequestCycle:
 
     @property
     def message_event(self) -> RequestCycle:
-        """What is told that more of the body has come, or the client has gone."""
+        """Event that uvicorn sets when body data arrives or the client disconnects."""
         return self
 
     def set(self) -> None:
-        """More of the body has come, or the client has gone."""
+        """Wake the reader of the body."""
         if self._body_event is not None and not self._body_event.done():
             self._body_event.set_result(None)
 
     def start(self) -> None:
-        """Has it answered in a task, which the server waits for when it ends."""
+        """Answer the request in a task that the server awaits on shutdown."""
         connection = self._connection
         self._task = connection.loop.create_task(self.run_asgi(connection.app))
         connection.tasks.add(self._task)
 
     async def run_asgi(self, app: Any) -> None:
-        """Reads the request and answers it; under the name that uvicorn has for it."""
+        """Read the request and answer it; uvicorn requires this name."""
         connection = self._connection
         manager = connection.manager
         start = perf_counter()
@@ -335,10 +315,10 @@ class RequestCycle:
             else:
                 async with manager.reserve_send(connection, len(reply.body)):
                     await self._send_in_pieces(reply)
-        except RefusedError as error:  # it cannot even be sent
+        except RefusedError as error:  # no budget to send the reply
             manager.log_limit("closed a connection", str(error))
             connection.abort()
-        except asyncio.CancelledError:  # the server ends
+        except asyncio.CancelledError:  # the server is shutting down
             connection.abort()
             raise
         finally:
@@ -357,7 +337,7 @@ class RequestCycle:
                 await asyncio.wait_for(self._wait_for_body(limit), seconds)
             except asyncio.TimeoutError:
                 raise RefusedError(
-                    408, "slow", f"expected the whole request within {seconds:g} s"
+                    408, "slow", f"the request did not arrive completely within {seconds:g} s"
                 ) from None
         if len(self.body) > limit:
             raise RefusedError(413, "body", f"expected a request of at most {limit} bytes")
@@ -367,7 +347,9 @@ class RequestCycle:
     async def _wait_for_body(self, limit: int) -> None:
         while self.more_body and len(self.body) <= limit:
             if self.disconnected:
-                raise RefusedError(400, "disconnected", "the request did not arrive whole")
+                raise RefusedError(
+                    400, "disconnected", "the client disconnected before the request was complete"
+                )
             self._connection.flow.resume_reading()
             self._body_event = self._connection.loop.create_future()
             await self._body_event
@@ -404,7 +386,9 @@ async def _static_reply(reply: Reply, _: Request) -> Reply:
     return reply
 
 
-def _large_head() -> RefusedError:
+def _head_too_large() -> RefusedError:
     return RefusedError(
-        431, "head", f"expected a head of less than {MAX_HEAD} bytes and {MAX_HEADERS} headers"
+        431,
+        "head",
+        f"expected a request head of less than {MAX_HEAD} bytes and at most {MAX_HEADERS} headers",
     )

@@ -1,5 +1,3 @@
-"""Large answers: how many bytes of them there may be, kept and under way."""
-
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -8,36 +6,33 @@ from xuance_envs.remote.serving.byte_budget import ByteBudget
 from xuance_envs.remote.serving.requests import Reply
 from xuance_envs.remote.settings import Limits
 
-__all__ = ["LARGE_REPLY", "LargeReplies"]
-
 LARGE_REPLY = 64 * 2**10
-"""Bytes of an answer from which on it counts."""
+"""Bytes from which a reply counts as large."""
 
 
 class LargeReplies:
-    """The large answers of a server."""
+    """Budgets for large replies, and each session's last large reply in case it is repeated."""
 
     def __init__(self, limits: Limits) -> None:
-        self.build_budget = ByteBudget(limits.replies, "large answers")
-        self.send_budget = ByteBudget(limits.replies, "large answers")
-        self._most = limits.kept
-        self._kept: OrderedDict[str, Reply] = OrderedDict()
+        self.build_budget = ByteBudget(limits.replies, "large replies")
+        self.send_budget = ByteBudget(limits.replies, "large replies")
+        self._max_bytes = limits.kept
+        self._replies: OrderedDict[str, Reply] = OrderedDict()
         self._bytes = 0
 
     def store(self, session: str, reply: Reply) -> None:
-        """Keeps a session's last answer; those kept for longest make room for it."""
+        """Store a session's last reply; the oldest stored replies are dropped to make room."""
         self.discard(session)
-        self._kept[session] = reply
+        self._replies[session] = reply
         self._bytes += len(reply.body)
-        while self._bytes > self._most:
-            self.discard(next(iter(self._kept)))
+        while self._bytes > self._max_bytes:
+            self.discard(next(iter(self._replies)))
 
     def get(self, session: str) -> Reply | None:
-        """A session's last answer; None where it had to make room."""
-        return self._kept.get(session)
+        """Return a session's last reply, unless it was dropped."""
+        return self._replies.get(session)
 
     def discard(self, session: str) -> None:
-        """Keeps it no longer; where there is none, it does nothing."""
-        reply = self._kept.pop(session, None)
+        reply = self._replies.pop(session, None)
         if reply is not None:
             self._bytes -= len(reply.body)

@@ -1,4 +1,4 @@
-"""A log that nobody waits for: what is not read in time is dropped, and counted."""
+"""Log handler that never blocks: records beyond a queue's size are dropped and counted."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ import queue
 import threading
 from contextlib import suppress
 
-__all__ = ["BackgroundHandler", "dropped_lines"]
-
 MAX_QUEUED = 10_000
-"""Records that may wait to be written."""
 
 FLUSH_TIMEOUT = 1.0
-"""Seconds that the end of the program waits for them."""
+"""Seconds to wait for queued records when the handler closes."""
 
 
 class BackgroundHandler(logging.Handler):
-    """Writes records to a descriptor in a thread of its own.
+    """Handler that writes records to a file descriptor in a background thread.
 
-    Writing to a pipe that nobody reads blocks, and with it whoever writes. Here that is a thread
-    that has nothing else to do. It writes to the descriptor itself, because at the interpreter's
-    end Python would wait for a lock on ``sys.stderr`` that such a thread holds.
+    Writing to a pipe that nobody reads blocks; here it blocks only the thread, which bypasses
+    ``sys.stderr``, because a blocked write there holds a lock that Python needs at exit.
     """
 
     def __init__(self, fd: int = 2) -> None:
@@ -35,14 +31,13 @@ class BackgroundHandler(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Leaves a record to the thread."""
         try:
             self._records.put_nowait(record)
         except queue.Full:
             self.dropped += 1
 
     def close(self) -> None:
-        """Waits a moment until everything has been written."""
+        """Wait until queued records are written, or a timeout expires."""
         super().close()
         with suppress(queue.Full):
             self._records.put(None, timeout=FLUSH_TIMEOUT)
@@ -52,20 +47,19 @@ class BackgroundHandler(logging.Handler):
         while (record := self._records.get()) is not None:
             try:
                 text = self.format(record)
-            except Exception as error:  # arguments that do not fit the message
-                text = f"a record of {record.name} cannot be written: {error}"
+            except Exception as error:  # e.g. arguments that do not match the message
+                text = f"cannot format a record of {record.name}: {error}"
             if (dropped := self.dropped - self._reported) and self._records.empty():
                 self._reported += dropped
-                text += f"\n{dropped} lines before this one were dropped: nobody read them in time"
+                text += f"\n{dropped} earlier lines were dropped: the log was not read fast enough"
             rest = memoryview(f"{text}\n".encode(errors="backslashreplace"))
             while rest:
                 try:
                     rest = rest[os.write(self._fd, rest) :]
-                except OSError:  # nobody can read it any more
+                except OSError:  # no reader left
                     break
 
 
 def dropped_lines() -> int:
-    """How many records of this process's log were dropped."""
     handlers = logging.getLogger().handlers
     return sum(each.dropped for each in handlers if isinstance(each, BackgroundHandler))

@@ -1,4 +1,4 @@
-"""How large answers can be, by what environments observe and render."""
+"""Upper bounds of reply sizes, from observation spaces."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from gymnasium import Space
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.remote.wire.formats import WireFormat
 
-__all__ = ["is_rgb_image", "max_observation_bytes"]
-
 
 def max_observation_bytes(space: Space[Any]) -> dict[WireFormat, int]:
-    """The most bytes that an observation takes in each form, objects in it aside."""
+    """Return an observation's maximum encoded size per format, without objects in it."""
     raw = text = 0
     for leaf in SpaceLayout(space).leaves:
         if leaf.dtype is not None:
@@ -26,7 +24,7 @@ def max_observation_bytes(space: Space[Any]) -> dict[WireFormat, int]:
 
 
 def _max_json_chars(dtype: np.dtype[Any]) -> int:
-    """The most characters of a number in JSON, with what separates it from the next."""
+    """Return the maximum characters of a number in JSON, including a separator."""
     if dtype.kind in "iu":
         bounds = np.iinfo(dtype)
         return max(len(str(bounds.min)), len(str(bounds.max))) + 1
@@ -34,7 +32,7 @@ def _max_json_chars(dtype: np.dtype[Any]) -> int:
 
 
 def is_rgb_image(frame: Any) -> bool:
-    """Whether something that was rendered can be shown on the status page."""
+    """Return whether the status page can show a rendered frame."""
     return (
         isinstance(frame, np.ndarray)
         and frame.dtype == np.uint8

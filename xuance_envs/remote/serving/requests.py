@@ -1,4 +1,4 @@
-"""Requests for the routes that take messages, and their answers, however they come and go."""
+"""Requests for message routes and their replies, independent of the HTTP implementation."""
 
 from __future__ import annotations
 
@@ -9,37 +9,25 @@ from typing import NamedTuple
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.wire.formats import WireFormat, dumps
 
-__all__ = [
-    "CONTENT_TYPES",
-    "SMALL_BODY",
-    "Reply",
-    "Request",
-    "RequestHead",
-    "check_host",
-    "encode_head",
-    "refused",
-]
-
 CONTENT_TYPES = {
     WireFormat.JSON.value: WireFormat.JSON,
     WireFormat.MSGPACK.value: WireFormat.MSGPACK,
     "application/x-msgpack": WireFormat.MSGPACK,
     "application/vnd.msgpack": WireFormat.MSGPACK,
 }
-"""The forms of a message by their content types."""
 
 _CONTENT_TYPES = {name.encode(): body_format for name, body_format in CONTENT_TYPES.items()}
 _HEADER_FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-length"})
 
 SMALL_BODY = 32 * 2**10
-"""Bytes of a body up to which it may be for no session yet, and is decoded at once."""
+"""Maximum bytes of a body that needs no session and is decoded in the event loop."""
 
 Read = Callable[[int, float], Awaitable[bytes]]
-"""Reads a body of at most so many bytes, within so many seconds."""
+"""Function that reads a body, given the maximum bytes and seconds."""
 
 
 class Reply(NamedTuple):
-    """An answer as it is sent: it can be sent again."""
+    """Encoded reply, which can be sent again."""
 
     status: int
     content_type: str
@@ -48,7 +36,7 @@ class Reply(NamedTuple):
 
 
 class RequestHead:
-    """What the head of a request says; the same for all requests with the same head."""
+    """Parsed head of a request; requests with equal heads share one."""
 
     __slots__ = (
         "authorization",
@@ -67,23 +55,23 @@ class RequestHead:
         self.path = path
         self.headers = headers
         self.method = method
-        found = {name: value for name, value in headers if name in _HEADER_FIELDS}
-        self.authorization = found.get(b"authorization")
-        length = found.get(b"content-length", b"")
+        fields = {name: value for name, value in headers if name in _HEADER_FIELDS}
+        self.authorization = fields.get(b"authorization")
+        length = fields.get(b"content-length", b"")
         self.length = int(length) if length.isdigit() and len(length) < 19 else None
         self.is_small = self.length is None or self.length <= SMALL_BODY
-        kind = found.get(b"content-type", b"")
-        self.body_format = _CONTENT_TYPES.get(kind) or _CONTENT_TYPES.get(
-            kind.partition(b";")[0].strip().lower()
+        content_type = fields.get(b"content-type", b"")
+        self.body_format = _CONTENT_TYPES.get(content_type) or _CONTENT_TYPES.get(
+            content_type.partition(b";")[0].strip().lower()
         )
         self.reply_format = (
-            self._accepted(found.get(b"accept", b"")) or self.body_format or WireFormat.JSON
+            self._accepted(fields.get(b"accept", b"")) or self.body_format or WireFormat.JSON
         )
 
     @staticmethod
     def _accepted(accept: bytes) -> WireFormat | None:
-        if (exactly := _CONTENT_TYPES.get(accept)) is not None:
-            return exactly
+        if (exact := _CONTENT_TYPES.get(accept)) is not None:
+            return exact
         accept = accept.lower()
         return next(
             (body_format for name, body_format in _CONTENT_TYPES.items() if name in accept), None
@@ -91,7 +79,7 @@ class RequestHead:
 
 
 class Request:
-    """A request."""
+    """Head of a request, a function that reads its body, and the owner's name for the log."""
 
     __slots__ = ("head", "owner", "read")
 
@@ -102,7 +90,6 @@ class Request:
 
 
 def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) -> Reply:
-    """The answer to a request that is refused."""
     headers: tuple[tuple[str, str], ...] = ()
     if refusal.status == 401:
         headers = (("www-authenticate", "Bearer"),)
@@ -116,11 +103,11 @@ def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) ->
 def check_host(
     headers: Iterable[tuple[bytes, bytes]], hosts: frozenset[bytes]
 ) -> RefusedError | None:
-    """What is said to a request for another host, or from a page of another one."""
+    """Return a refusal of requests for another host, or from another host's page."""
     for name, value in headers:
         if name == b"host" or name == b"origin":
             address = value.lower().rpartition(b"://")[2]
-            # The colons of an IPv6 address are in brackets, before that of a port.
+            # An IPv6 address has colons, too, but in brackets.
             host, colon, port = address, b"", b""
             if b":" in address.rpartition(b"]")[2]:
                 host, colon, port = address.rpartition(b":")
@@ -128,27 +115,26 @@ def check_host(
                 return RefusedError(
                     421 if name == b"host" else 403,
                     name.decode(),
-                    f"this server has no tokens, and is asked by its own address only, got "
-                    f"{value[:100].decode('latin-1')!a}; its operator allows another name "
-                    "with --allow-host NAME",
+                    f"a server without tokens accepts only requests to its own address, got "
+                    f"{value[:100].decode('latin-1')!a}; the server's operator can allow another "
+                    "name with --allow-host NAME",
                 )
     return None
 
 
 def encode_head(reply: Reply, keep_alive: bool) -> bytes:
-    """The head of an answer."""
     key = reply.status, reply.content_type
-    start = _STARTS.get(key)
+    start = _HEAD_STARTS.get(key)
     if start is None:
         phrase = HTTPStatus(reply.status).phrase
         text = f"HTTP/1.1 {reply.status} {phrase}\r\ncontent-type: {reply.content_type}\r\n"
-        start = _STARTS[key] = f"{text}content-length: ".encode()
+        start = _HEAD_STARTS[key] = f"{text}content-length: ".encode()
     if keep_alive and not reply.headers:
         return b"%b%d\r\n\r\n" % (start, len(reply.body))
-    more = b"" if keep_alive else b"connection: close\r\n"
+    extra = b"" if keep_alive else b"connection: close\r\n"
     for name, value in reply.headers:
-        more += f"{name}: {value}\r\n".encode()
-    return b"%b%d\r\n%b\r\n" % (start, len(reply.body), more)
+        extra += f"{name}: {value}\r\n".encode()
+    return b"%b%d\r\n%b\r\n" % (start, len(reply.body), extra)
 
 
-_STARTS: dict[tuple[int, str], bytes] = {}
+_HEAD_STARTS: dict[tuple[int, str], bytes] = {}

@@ -1,11 +1,7 @@
-"""A worker process of a session: what is done in it, how that is waited for, and its end.
+"""Worker process of a session: commands, waiting for replies, and its end.
 
-What it guarantees:
-
-- The event loop is never blocked: what may take long is done in a thread, and a step is waited
-  for as any other descriptor is.
-- One thing is done at a time. The session sees to that, whose environments may be in one process
-  that were created by several requests.
+Commands run in a thread and steps wait on file descriptors, so that neither blocks the event loop.
+The session runs one command at a time, even if several requests created the environments.
 """
 
 from __future__ import annotations
@@ -24,19 +20,16 @@ from xuance_envs.remote.serving.fifo_semaphore import FifoSemaphore
 from xuance_envs.remote.serving.shared_timer import SharedTimer
 from xuance_envs.remote.serving.usage import Usage
 
-__all__ = ["SLOW_STEP", "SessionProcess"]
-
 T = TypeVar("T")
 
 POLL_INTERVAL = 0.005
-"""Seconds between two looks whether a command has been done, when the environments are closed."""
+"""Seconds between checks whether a running command has finished, while closing."""
 
 SLOW_STEP = 0.01
-"""Seconds after which a step counts as one that takes long."""
 
 
 class SessionProcess:
-    """A process, before it has been started and until all that share it have left it."""
+    """Worker process of a session, which may not be started yet."""
 
     def __init__(
         self,
@@ -58,7 +51,7 @@ class SessionProcess:
             SharedTimer(SLOW_STEP) if slow_step_timer is None else slow_step_timer
         )
         self._timeout_timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()  # which asks the system for a process id each time
+        self._loop = asyncio.get_running_loop()  # cached, because get_running_loop() calls getpid()
         self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
         self._command_future: Future[Any] | None = None
         self._watched_fds: tuple[int, ...] = ()
@@ -69,20 +62,19 @@ class SessionProcess:
         self._counted = 0
         self._count(1)
 
-    # -- who is in it -----------------------------------------------------------------
+    # -- environments and quotas ------------------------------------------------------
 
     def add_envs(self, environments: int) -> None:
-        """Some more environments are to be in it."""
         self._num_users += 1
         self.environments += environments
 
     def add_backend(self, backend: ProcessBackend) -> None:
-        """Takes note of what is about to start some; what has ended meanwhile is forgotten."""
+        """Register a backend that starts environments in the process, and remove ended ones."""
         self._backends = [each for each in self._backends if each.workers]
         self._backends.append(backend)
 
     def remove_envs(self, environments: int) -> None:
-        """Environments are not in it any more; with the last of them it has ended, or will."""
+        """Subtract environments; if none are left, release the thread and the quotas."""
         self._num_users -= 1
         self.environments -= environments
         if not self._num_users:
@@ -94,7 +86,7 @@ class SessionProcess:
 
     @property
     def running_backend(self) -> ProcessBackend | None:
-        """That of which it has environments still; None where it has to be started."""
+        """Backend with running environments; None if the process is not started."""
         return next((backend for backend in self._backends if backend.workers), None)
 
     def _workers(self) -> Iterator[WorkerProcess]:
@@ -102,16 +94,14 @@ class SessionProcess:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that all others of theirs come from, as long as it is there."""
         return next((worker.pid for worker in self._workers()), None)
 
     @property
     def alive(self) -> bool:
-        """Whether it has been started, and has not ended."""
         return any(worker.alive for worker in self._workers())
 
     def count(self) -> None:
-        """Counts it no more where it has ended."""
+        """Remove the process from the quotas if it has ended."""
         if not self.alive:
             self._count(0)
 
@@ -120,30 +110,29 @@ class SessionProcess:
         for quota in self._quotas:
             quota.add(0, processes - before)
 
-    # -- its end ----------------------------------------------------------------------
+    # -- ending -----------------------------------------------------------------------
 
     def kill(self) -> None:
-        """Ends it; whoever waits for its answer is who notices."""
+        """Kill the process; a request that waits for its reply raises."""
         for worker in self._workers():
             worker.kill()
 
     def terminate(self, reason: RefusedError) -> None:
-        """Ends it; what is being done in it fails for this reason."""
+        """Kill the process; the running command fails with this reason."""
         self._kill_reason = reason
         self.kill()
 
     def check_alive(self) -> None:
-        """Raises where it has ended with other environments of the session than those asked."""
+        """Raise if the process has ended through other environments of the session."""
         if self._exit_message is not None:
             raise RefusedError(
                 409,
                 "closed",
-                "these environments shared a process with others of the session, and it ended "
-                f"with those: {self._exit_message}",
+                "these environments are closed: they shared a worker process with others of the "
+                f"session, and it has ended: {self._exit_message}",
             )
 
     async def wait_idle(self, seconds: float) -> None:
-        """Waits until no command is being done, at most so long."""
         loop = self._loop
         until = loop.time() + seconds
         while self.busy and loop.time() < until:
@@ -151,17 +140,15 @@ class SessionProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread is at a command, be it that nobody waits for that any more."""
+        """Return whether the thread still runs a command, even an abandoned one."""
         return self._command_future is not None and not self._command_future.done()
 
     # -- commands ---------------------------------------------------------------------
 
     def __enter__(self) -> None:
-        """A command begins."""
         self.busy = True
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        """A command is over."""
         self.busy = False
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
             self._exit_message = str(error).partition("\n")[0]
@@ -172,11 +159,11 @@ class SessionProcess:
                 raise no_session() from None
 
     def submit(self, act: Callable[[], T]) -> Future[T]:
-        """Has its thread do something that is no command."""
+        """Run a function that is not a command in the thread."""
         return self._thread.submit(act)
 
     async def run(self, act: Callable[[], T]) -> T:
-        """Has its thread do a command, or a part of one."""
+        """Run a command, or a part of one, in the thread."""
         self.remove_readers()
         running = self._thread.submit(act)
         self._command_future = running
@@ -189,7 +176,7 @@ class SessionProcess:
     # -- steps ------------------------------------------------------------------------
 
     def try_acquire_slot(self) -> bool:
-        """Lets it step if nobody else has to wait for that; :meth:`dismiss` has to follow."""
+        """Acquire a step slot if one is free; call :meth:`release_slot` after it."""
         if self._step_slots is None:
             return True
         if not self._step_slots.try_acquire():
@@ -198,19 +185,17 @@ class SessionProcess:
         return True
 
     async def acquire_slot(self) -> None:
-        """Waits until it may step; :meth:`dismiss` has to follow."""
         if self._step_slots is not None:
             await self._step_slots.acquire()
             self._held_slots = self._step_slots
 
     def release_slot(self) -> None:
-        """Lets others step; again, it does nothing."""
         held, self._held_slots = self._held_slots, None
         if held is not None:
             held.release()
 
     async def wait_for_reply(self, wake_fds: tuple[int, ...]) -> bool:
-        """Waits until it has answered, or has ended, or should have by now."""
+        """Wait for a reply or the end of the process; return False after the request timeout."""
         loop = self._loop
         event = self._reply_event = loop.create_future()
         if not self._watched_fds:
@@ -228,7 +213,7 @@ class SessionProcess:
             self._reply_event = None
 
     def on_timeout(self) -> None:
-        """Whoever takes long may be waiting, and keeps nobody else from stepping."""
+        """Release the slot of a slow step, so that others can step."""
         self.release_slot()
         self._timeout_timer = self._loop.call_later(
             self._request_timeout - SLOW_STEP, self._set_reply_event, False
@@ -236,13 +221,13 @@ class SessionProcess:
 
     def _set_reply_event(self, wait_for_reply: bool) -> None:
         event = self._reply_event
-        if event is None:  # it has ended while nothing was asked of it
+        if event is None:  # the process ended while no command was running
             self.remove_readers()
         elif not event.done():
             event.set_result(wait_for_reply)
 
     def remove_readers(self) -> None:
-        """Leaves what it says to a thread, or to nobody."""
+        """Remove the descriptors from the event loop, so that a thread can read them."""
         for fd in self._watched_fds:
             self._loop.remove_reader(fd)
         self._watched_fds = ()

@@ -1,4 +1,4 @@
-"""What the processes of sessions take of the machine, as the kernel counts it."""
+"""CPU time and memory of worker processes, from ``/proc``."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from typing import NamedTuple
 
 from xuance_envs.engine.process.guardian import descendants
 
-__all__ = ["Usage", "usage_of"]
-
 
 class Usage(NamedTuple):
-    """What a process takes, and all that it started, and whatever that started in turn."""
+    """CPU seconds and bytes of memory of a process and its descendants."""
 
     cpu: float
     memory: int
 
 
 def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
-    """What some processes take, by their ids; one that has ended is left out.
-
-    Where the system has no ``/proc`` there is nothing to be found.
-    """
+    """Return the usage by process id, without ended processes; empty on systems without /proc."""
     stats = {}
     with suppress(FileNotFoundError):
         for name in filter(str.isdigit, os.listdir("/proc")):

@@ -1,1 +1,1 @@
-"""What travels between client and server, and how it is written."""
+"""Messages between client and server, and their encodings."""

@@ -19,21 +19,9 @@ from xuance_envs.remote.wire.nodes import (
     shortened,
 )
 
-__all__ = [
-    "DTYPES",
-    "TaggedArray",
-    "array_from_wire",
-    "as_nested_list",
-    "as_raw_bytes",
-    "dtype_from_wire",
-    "scalar_from_wire",
-    "shape_from_wire",
-    "tagged_array_from_wire",
-]
-
 MAX_DIMENSIONS = 32
 MAX_LENGTH = 2**40
-"""The longest axis an array may claim; what it really holds is bounded by the message's size."""
+"""Maximum length of an axis; the size of a message limits its data."""
 
 DTYPES = {
     name: np.dtype(name)
@@ -42,14 +30,13 @@ DTYPES = {
         *("float16", "float32", "float64"),
     )
 }
-"""The dtypes that travel, by the names they have in messages."""
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LITTLE_ENDIAN = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
 
 
 class TaggedArray:
-    """An array in a message that says its dtype and shape itself, in both forms."""
+    """Array that is sent with its dtype and shape in both formats."""
 
     __slots__ = ("array",)
 
@@ -57,11 +44,9 @@ class TaggedArray:
         self.array = array
 
     def head(self) -> dict[str, Any]:
-        """What it says of the array, without its data."""
         return _head(self.array)
 
     def as_nested_list(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {**_head(self.array), "data": as_nested_list(self.array)}
 
 
@@ -69,7 +54,7 @@ class TaggedArray:
 
 
 def as_nested_list(array: NDArray[Any]) -> Any:
-    """An array as JSON has it: with strings for numbers that are not finite."""
+    """Convert an array to lists for JSON, with strings for non-finite numbers."""
     nested = array.tolist()
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return _spell_non_finite(nested)
@@ -77,20 +62,19 @@ def as_nested_list(array: NDArray[Any]) -> Any:
 
 
 def as_raw_bytes(array: NDArray[Any]) -> dict[str, Any]:
-    """An array as msgpack has it: its dtype, its shape and its bytes."""
+    """Convert an array to dtype, shape and bytes for msgpack."""
     head = _head(array)
     little = array.astype(_LITTLE_ENDIAN[head["dtype"]], order="C", copy=False)
     return {**head, "data": little.tobytes()}
 
 
 def _head(array: NDArray[Any]) -> dict[str, Any]:
-    # NumPy works a dtype's name out whenever it is asked.
+    # A look-up, because NumPy computes dtype.name on each access.
     name = _DTYPE_NAMES.get(array.dtype) or array.dtype.name
     return {TAG: "array", "dtype": name, "shape": list(array.shape)}
 
 
 def _spell_non_finite(value: Any) -> Any:
-    """Nested floats, with strings for those that JSON has no numbers for."""
     if isinstance(value, list):
         return [_spell_non_finite(item) for item in value]
     return value if math.isfinite(value) else non_finite_name(value)
@@ -100,14 +84,13 @@ def _spell_non_finite(value: Any) -> Any:
 
 
 def dtype_from_wire(name: Any) -> np.dtype[Any]:
-    """The dtype of a name in a message."""
     if not isinstance(name, str) or name not in DTYPES:
-        raise WireError(f"expected a dtype out of {', '.join(DTYPES)}, got {shortened(name)}")
+        raise WireError(f"expected one of the dtypes {', '.join(DTYPES)}, got {shortened(name)}")
     return DTYPES[name]
 
 
 def array_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """An array of exactly this dtype and shape, from either of the forms it may have."""
+    """Decode an array of exactly this dtype and shape, from either format."""
     if not isinstance(node, dict):
         return _from_nested_list(node, dtype, shape)
     name = _DTYPE_NAMES.get(dtype)
@@ -118,13 +101,13 @@ def array_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
         and node == {TAG: "array", "dtype": name, "shape": [*shape], "data": data}
         and 0 < len(data) == math.prod(shape) * dtype.itemsize
         and dtype.kind != "b"
-        and all([type(length) is int for length in node["shape"]])  # 1.0 and True are 1, too
-    ):  # as it mostly is
+        and all([type(length) is int for length in node["shape"]])  # 1.0 and True equal 1
+    ):  # fast path
         return np.ndarray(shape, _LITTLE_ENDIAN[name], data).astype(dtype)
     check_fields(node, "array")
     given = node["dtype"], shape_from_wire(node["shape"])
     if given != (name, shape):
-        array = tagged_array_from_wire(node)  # which may not even be one
+        array = tagged_array_from_wire(node)  # raises if it is malformed
         raise WireError(
             f"expected an array of dtype {dtype} and shape {shape}, "
             f"got dtype {array.dtype} and shape {array.shape}"
@@ -133,21 +116,20 @@ def array_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
 
 
 def shape_from_wire(node: Any) -> tuple[int, ...]:
-    """A shape."""
     if not isinstance(node, list) or len(node) > MAX_DIMENSIONS:
         raise WireError(
-            f"expected a shape of up to {MAX_DIMENSIONS} lengths, got {shortened(node)}"
+            f"expected a shape with at most {MAX_DIMENSIONS} axes, got {shortened(node)}"
         )
     for length in node:
         if type(length) is not int or not 0 <= length <= MAX_LENGTH:
             raise WireError(
-                f"expected lengths from 0 to {MAX_LENGTH} in a shape, got {shortened(length)}"
+                f"expected a shape with axes of length 0 to {MAX_LENGTH}, got {shortened(length)}"
             )
     return tuple(node)
 
 
 def tagged_array_from_wire(node: Any) -> NDArray[Any]:
-    """An array that says its dtype and shape itself."""
+    """Decode an array that was sent with its dtype and shape."""
     check_fields(node, "array")
     dtype, shape = dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"])
     return _from_data(node["data"], dtype, shape)
@@ -162,15 +144,14 @@ def _from_data(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArr
             f"expected {size} bytes for dtype {dtype} and shape {shape}, got {len(data)}"
         )
     if dtype.kind == "b" and data.strip(b"\x00\x01"):
-        raise WireError("expected bytes 0 and 1 in an array of bools")
+        raise WireError("expected only bytes 0 and 1 in an array of bools")
     if not size:
         return _empty(dtype, shape)
     array: NDArray[Any] = np.ndarray(shape, _LITTLE_ENDIAN[_DTYPE_NAMES[dtype]], data)
-    return array.astype(dtype)  # of its own memory, which can be written to
+    return array.astype(dtype)  # a writable copy
 
 
 def scalar_from_wire(node: Any) -> Any:
-    """A number of NumPy's."""
     check_fields(node, "scalar")
     return _from_nested_list(node["data"], dtype_from_wire(node["dtype"]), ())[()]
 
@@ -182,7 +163,8 @@ def _from_nested_list(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -
             if not isinstance(item, list) or len(item) != length:
                 got = f"{len(item)}" if isinstance(item, list) else shortened(item)
                 raise WireError(
-                    f"expected nested lists of shape {shape}: {length} along axis {axis}, got {got}"
+                    f"expected nested lists of shape {shape}: {length} items along axis {axis}, "
+                    f"got {got}"
                 )
         level = list(itertools.chain.from_iterable(level))
     if not level:
@@ -193,7 +175,7 @@ def _from_nested_list(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -
 def _empty(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     try:
         return np.zeros(shape, dtype)
-    except ValueError as error:  # no elements, but axes too long to multiply
+    except ValueError as error:  # no elements, but the product of the other axes overflows
         raise WireError(f"shape {shape}: {error}") from None
 
 
@@ -210,9 +192,8 @@ def _integers(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     low, high = min(values), max(values)
     limits = np.iinfo(dtype)
     if low < limits.min or high > limits.max:
-        raise WireError(
-            f"expected integers that fit {dtype}, got {shortened(low if low < limits.min else high)}"
-        )
+        value = shortened(low if low < limits.min else high)
+        raise WireError(f"expected integers that fit {dtype}, got {value}")
     return np.array(values, dtype)
 
 
@@ -231,7 +212,7 @@ def _floats(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         cast = array.astype(dtype)
     if dtype.itemsize < 8 and (np.isinf(cast) != np.isinf(array)).any():
-        raise WireError(f"expected numbers that fit {dtype}, got one beyond")
+        raise WireError(f"expected numbers that fit {dtype}, got one out of range")
     return cast
 
 
@@ -242,7 +223,7 @@ def _float(value: Any) -> float:
         try:
             return float(value)
         except OverflowError:
-            raise WireError("expected numbers, got an integer too large for one") from None
+            raise WireError("expected numbers, got an integer too large for a float") from None
     if type(value) is str and value in NON_FINITE:
         return NON_FINITE[value]
     raise WireError(f"expected numbers, got {shortened(value)}")

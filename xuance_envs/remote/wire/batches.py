@@ -1,8 +1,8 @@
-"""Batches in messages: values whose structure a space gives, one per environment.
+"""Batches in messages: values of a space, one per environment.
 
-In a message a batch is a tree of the space's own structure: a dict for a Dict space, a list for a
-Tuple space, an array with an axis more for Box, Discrete, MultiDiscrete and MultiBinary, and a list
-of values for any other space.
+A batch has the structure of its space: a dict for Dict, a list for Tuple, an array with an
+additional first axis for Box, Discrete, MultiDiscrete and MultiBinary, and a list of values for
+other spaces.
 """
 
 from __future__ import annotations
@@ -17,18 +17,15 @@ from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
-__all__ = ["batch_from_wire", "batch_to_wire"]
-
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def batch_to_wire(space: Space[Any], batch: Any) -> Any:
-    """A batch of values of a space as a part of a message."""
     if isinstance(space, _ARRAY_SPACES):
         return np.asarray(batch)
     if isinstance(space, spaces.Dict):
         parts = [batch_to_wire(inner, batch[key]) for key, inner in space.spaces.items()]
-        if _has_names(space):
+        if _has_string_keys(space):
             return dict(zip(space.spaces, parts, strict=True))
         return parts
     if isinstance(space, spaces.Tuple):
@@ -39,13 +36,13 @@ def batch_to_wire(space: Space[Any], batch: Any) -> Any:
 def batch_from_wire(
     space: Space[Any], node: Any, count: int, decode: Callable[[Any], Any] = from_wire
 ) -> Any:
-    """The batch of a part of a message: the reverse of :func:`batch_to_wire`."""
+    """Decode a batch of ``count`` values; the inverse of :func:`batch_to_wire`."""
     if isinstance(space, _ARRAY_SPACES):
         assert space.shape is not None
         assert space.dtype is not None
         return array_from_wire(node, space.dtype, (count, *space.shape))
     if isinstance(space, spaces.Dict):
-        parts = _parts_of(space, node)
+        parts = _dict_items(space, node)
         return {
             key: batch_from_wire(inner, part, count, decode)
             for (key, inner), part in zip(space.spaces.items(), parts, strict=True)
@@ -54,25 +51,25 @@ def batch_from_wire(
         raise WireError(f"expected a list for {type(space).__name__}, got a {type(node).__name__}")
     if isinstance(space, spaces.Tuple):
         if len(node) != len(space.spaces):
-            raise WireError(f"expected {len(space.spaces)} parts of a Tuple, got {len(node)}")
+            raise WireError(f"expected {len(space.spaces)} items for Tuple, got {len(node)}")
         return tuple(
             batch_from_wire(inner, part, count, decode)
             for inner, part in zip(space, node, strict=True)
         )
     if len(node) != count:
-        raise WireError(f"expected {count} values of {type(space).__name__}, got {len(node)}")
+        raise WireError(f"expected {count} values for {type(space).__name__}, got {len(node)}")
     return [decode(value) for value in node]
 
 
-def _has_names(space: spaces.Dict) -> bool:
+def _has_string_keys(space: spaces.Dict) -> bool:
     return all(type(key) is str for key in space.spaces)
 
 
-def _parts_of(space: spaces.Dict, node: Any) -> list[Any]:
-    if _has_names(space):
+def _dict_items(space: spaces.Dict, node: Any) -> list[Any]:
+    if _has_string_keys(space):
         if not isinstance(node, dict) or node.keys() != set(space.spaces):
-            raise WireError(f"expected a dict with the keys {list(space.spaces)!a}")
+            raise WireError(f"expected a dict with the keys {list(space.spaces)!a} for Dict")
         return [node[key] for key in space.spaces]
     if not isinstance(node, list) or len(node) != len(space.spaces):
-        raise WireError(f"expected {len(space.spaces)} parts of a Dict")
+        raise WireError(f"expected a list of {len(space.spaces)} items for Dict")
     return node

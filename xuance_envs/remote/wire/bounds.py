@@ -1,4 +1,4 @@
-"""What a message may cost, found out before it costs it: its nodes, and keys that collide."""
+"""Limits on the cost of decoding a message: number of nodes, and keys with equal hashes."""
 
 from __future__ import annotations
 
@@ -7,21 +7,11 @@ from typing import Any
 from xuance_envs.remote.wire.arrays import TaggedArray
 from xuance_envs.remote.wire.nodes import TAG, WireError
 
-__all__ = [
-    "MAX_COLLIDING",
-    "TooLargeError",
-    "TooManyNodesError",
-    "check_json_nodes",
-    "check_keys",
-    "check_nodes",
-    "payload_bytes",
-]
-
 MAX_COLLIDING = 64
-"""The most elements of a set, and keys of a dict, that may be other than strings and bytes.
+"""Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes.
 
-Python hashes strings and bytes with a secret. Of numbers anybody can find thousands of one hash,
-and a set of these takes a time that grows with the square of their count.
+Python's hashes of strings and bytes are secret. Thousands of numbers with equal hashes are easy to
+find, and a set of them takes quadratic time.
 """
 
 _SLICE = 1 << 20
@@ -29,33 +19,29 @@ _HASHED = frozenset({"dict", "frozenset", "set"})
 
 
 class TooManyNodesError(WireError):
-    """A message has more parts than are taken."""
-
     def __init__(self, limit: int) -> None:
         super().__init__(f"expected a message of at most {limit} values, lists and dicts")
 
 
 class TooLargeError(Exception):
-    """A message is larger than it may be when it is written."""
-
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"the answer would be larger than the {limit} bytes this server allows: ask for less "
-            "at a time"
+            f"the reply would exceed the {limit} bytes that this server allows: request less at "
+            "a time"
         )
 
 
 def payload_bytes(node: Any) -> int:
-    """The bytes that a part of a message takes at least, where it is an array, string or bytes."""
+    """Return a lower bound of the encoded size of an array, string or bytes, else 0."""
     if isinstance(node, TaggedArray):
         return node.array.nbytes
     return len(node) if isinstance(node, str | bytes) else 0
 
 
 def check_json_nodes(data: bytes, limit: int) -> None:
-    """Raises where JSON could be more values, lists and dicts than so many.
+    """Raise if a JSON message may have more than ``limit`` nodes.
 
-    Commas and brackets within strings count, too, so that none need to be told apart.
+    Commas and brackets in strings count, too, which avoids parsing.
     """
     count = 1
     for start in range(0, len(data), _SLICE):
@@ -66,10 +52,7 @@ def check_json_nodes(data: bytes, limit: int) -> None:
 
 
 def check_nodes(data: bytes, limit: int) -> None:
-    """Raises where msgpack is more values, lists and dicts than so many.
-
-    What is not msgpack is left to its decoder.
-    """
+    """Raise if a msgpack message has more than ``limit`` nodes; ignore invalid msgpack."""
     position, count, end = 0, 0, len(data)
     while position < end:
         count += 1
@@ -78,15 +61,15 @@ def check_nodes(data: bytes, limit: int) -> None:
         size = _SIZES[data[position]]
         if size > 0:
             position += size
-        else:  # so many bytes say how many follow, besides those that say of what
+        else:  # a length of -size bytes, then the data
             first = position + 1
             length = int.from_bytes(data[first : first - size], "big")
             position = first - size + length + _EXTENSION_TYPE_BYTES.get(data[position], 0)
 
 
 def _sizes() -> list[int]:
-    """By a node's first byte the bytes until the next one; negative: bytes of a length."""
-    sizes = [1] * 256  # small integers, None, bools, and the heads of small lists and dicts
+    """Return the bytes of a node by its first byte; -n for a length in the next n bytes."""
+    sizes = [1] * 256  # small integers, None, bools, heads of small lists and dicts
     sizes[0xA0:0xC0] = range(1, 33)  # short strings
     for first, (least, count) in {
         0xC4: (-1, 3),  # bytes
@@ -102,11 +85,11 @@ def _sizes() -> list[int]:
 
 _SIZES = _sizes()
 _EXTENSION_TYPE_BYTES = dict.fromkeys((0xC7, 0xC8, 0xC9), 1)
-"""Bytes between a length and what it is the length of: the type of an extension."""
+"""Bytes between the length and the data of an extension, for its type."""
 
 
 def check_keys(node: Any) -> None:
-    """Raises where a set or a dict in a part of a message could be slow to make."""
+    """Raise if creating a set or dict of a message could be slow because of colliding hashes."""
     nodes = [node]
     while nodes:
         node = nodes.pop()
@@ -127,6 +110,6 @@ def _check_items(tag: str, items: Any) -> None:
         text = isinstance(key, dict) and key.get(TAG) == "bytes"
         if not text and type(key) is not str and type(key) is not bytes:
             raise WireError(
-                f"{tag}: expected strings or bytes where there are more than {MAX_COLLIDING}, "
-                f"got a {type(key).__name__} among {len(items)}"
+                f"{tag}: with more than {MAX_COLLIDING} items, expected only strings or bytes, "
+                f"got a {type(key).__name__} among {len(items)} items"
             )

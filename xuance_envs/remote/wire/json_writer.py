@@ -1,4 +1,4 @@
-"""Messages as JSON: at once, or in pieces that take a bounded time each."""
+"""JSON encoding, in one call or in pieces of bounded time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from xuance_envs.remote.wire.infos import InfoTable
 from xuance_envs.remote.wire.nodes import ATOMS, TAG
 from xuance_envs.remote.wire.values import to_wire
 
-__all__ = ["JsonWriter", "encode_json"]
-
 BLOCK = 8192
-"""Numbers, or other values, that are written by one call."""
+"""Maximum values to encode in one call."""
 
 
-def _part(value: Any) -> Any:
+def _encode_default(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return as_nested_list(value)
     if isinstance(value, TaggedArray):
@@ -31,18 +29,16 @@ def _part(value: Any) -> Any:
         return {TAG: "bytes", "data": base64.b64encode(value).decode()}
     if isinstance(value, InfoTable):
         return [to_wire(info) for info in value.dicts()]
-    raise TypeError(f"a {type(value).__name__} in a message")
+    raise TypeError(f"cannot encode a {type(value).__name__}")
 
 
-encode_json = json.JSONEncoder(default=_part, allow_nan=False, separators=(",", ":")).encode
-"""Writes a message by one call."""
+encode_json = json.JSONEncoder(
+    default=_encode_default, allow_nan=False, separators=(",", ":")
+).encode
 
 
 class JsonWriter:
-    """Writes one message, as long as it is not too large.
-
-    What is small is written by one call, and what is large in pieces.
-    """
+    """Encoder of one message with a size limit; encodes large parts in pieces."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -50,7 +46,6 @@ class JsonWriter:
         self._pieces: list[bytes] = []
 
     def write(self, message: Any) -> bytes:
-        """The message."""
         self._node(message)
         return b"".join(self._pieces)
 
@@ -135,7 +130,7 @@ class JsonWriter:
 
 
 def _is_small(item: Any) -> bool:
-    """Whether a value of a message is written in no time."""
+    """Return whether encoding a value takes negligible time."""
     kind = type(item)
     if kind is str or kind is bytes:
         return len(item) <= BLOCK

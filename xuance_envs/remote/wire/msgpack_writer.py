@@ -1,4 +1,4 @@
-"""Messages as msgpack, with arrays as raw bytes."""
+"""Msgpack encoding, with arrays as raw bytes."""
 
 from __future__ import annotations
 
@@ -13,32 +13,29 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.info_columns import Kind
 from xuance_envs.remote.wire.arrays import TaggedArray, as_raw_bytes
 from xuance_envs.remote.wire.bounds import TooLargeError
-from xuance_envs.remote.wire.infos import InfoTable, name_of
+from xuance_envs.remote.wire.infos import InfoTable, kind_name
 from xuance_envs.remote.wire.templates import TemplatedMessage
 
-__all__ = ["msgpack_library", "pack"]
-
 MAX_CACHED_HEADS = 4096
-"""Forms of arrays whose heads are kept."""
 
 SHORT_LIST = 4
-"""Items of a list up to which it is put together here, such as the parts of a Tuple."""
+"""Maximum items of a list, such as a Tuple's, that is encoded here and not by the library."""
 
 MAX_CACHED_HEAD = 256
-"""Bytes of a head or name from which on it is not kept."""
+"""Bytes from which a head or key is not cached."""
 
 LARGE_MESSAGE = 2**20
-"""Bytes of a message for which memory is not kept."""
+"""Bytes of a message from which the packer, which keeps its buffer, is replaced."""
 
 
 @cache
 def msgpack_library() -> Any:
-    """The package of that name."""
     try:
         import msgpack
     except ImportError as error:
         raise ImportError(
-            'messages in msgpack need the package of that name: pip install "xuance_envs[remote]"'
+            "msgpack messages need the msgpack package, which is not installed: "
+            'pip install "xuance_envs[remote]"'
         ) from error
     return msgpack
 
@@ -49,26 +46,26 @@ _NONE = b"\xc0"
 
 
 class _Writer:
-    """Writes messages; one per thread, because making one takes as long as writing a message.
+    """Message encoder; one per thread, because a packer is as expensive to create as to use.
 
-    What a message consists of at its top, dicts and arrays, is put together here, from pieces of
-    which most are the same every time; all else is left to the library. Of a message of a pattern
-    even its walk is spared.
+    It joins dicts and arrays at a message's top from cached heads and raw data, and leaves the
+    rest to the library. A templated message needs no traversal.
     """
 
     def __init__(self) -> None:
         self._limit: float = 0
         self._size = 0
         self._pieces: list[bytes] = []
-        self._data_positions: list[int] = []  # of data among them
+        self._data_positions: list[int] = []  # indices of data in _pieces
         self._head_cache: dict[Any, bytes] = {}
-        self._pack = self._new()
+        self._pack = self._new_packer()
 
-    def _new(self) -> Any:
-        return msgpack_library().Packer(default=self._part, unicode_errors="surrogatepass").pack
+    def _new_packer(self) -> Any:
+        new = msgpack_library().Packer
+        return new(default=self._encode_default, unicode_errors="surrogatepass").pack
 
     def write_templated(self, message: TemplatedMessage, limit: int | None) -> bytes:
-        """A message that is of a pattern."""
+        """Encode a message from its template's fixed parts, once they are known."""
         fixed_parts = message.template.fixed_parts
         if fixed_parts is None:
             return self.write(message.message(), limit, message)
@@ -83,20 +80,19 @@ class _Writer:
         return [each if type(each) is bytes else self._pack(each) for each in message.data]
 
     def _fill_template(self, message: TemplatedMessage) -> None:
-        """Takes what is not data of a message that was written to be that of its pattern."""
+        """Store the fixed parts of the message that was just encoded in its template."""
         pieces, positions = self._pieces, self._data_positions
         message.template.usable = False
-        if [pieces[place] for place in positions] == self._data_of(message):
+        if [pieces[position] for position in positions] == self._data_of(message):
             bounds = [-1, *positions, len(pieces)]
             message.template.fixed_parts = [
-                b"".join(pieces[before + 1 : place]) for before, place in pairwise(bounds)
+                b"".join(pieces[before + 1 : position]) for before, position in pairwise(bounds)
             ]
             message.template.usable = True
 
     def write(
         self, message: Any, limit: int | None, template_of: TemplatedMessage | None = None
     ) -> bytes:
-        """A message."""
         self._limit = float("inf") if limit is None else limit
         self._size = 0
         pieces: list[bytes] = []
@@ -107,14 +103,14 @@ class _Writer:
             if template_of is not None:
                 self._fill_template(template_of)
         except BaseException:
-            self._pack = self._new()  # it may keep what it had written
+            self._pack = self._new_packer()  # its buffer may contain a partial message
             raise
         finally:
             self._pieces = []
         if len(packed) > self._limit:
             raise TooLargeError(int(self._limit))
         if len(packed) > LARGE_MESSAGE:
-            self._pack = self._new()  # it keeps its memory
+            self._pack = self._new_packer()  # releases its buffer
         return packed
 
     def _add(self, node: Any) -> None:
@@ -152,34 +148,34 @@ class _Writer:
             self._pieces.append(self._pack(node))
 
     def _table(self, table: InfoTable) -> None:
-        """What :meth:`InfoTable.as_columns` is, whose heads are mostly those of the last one."""
+        """Encode the message of :meth:`InfoTable.as_columns`, with cached heads."""
         pieces, columns = self._pieces, table.columns
-        pieces.append(self._head_of_table(table.count, len(columns)))
+        pieces.append(self._table_head(table.count, len(columns)))
         for key, (kind, values, mask) in columns.items():
-            pieces.append(self._head_of_column(key, kind))
+            pieces.append(self._column_head(key, kind))
             self._array(values)
             if mask is None:
                 pieces.append(_NONE)
             else:
                 self._array(mask)
 
-    def _head_of_table(self, count: int, columns: int) -> bytes:
-        # With no columns the list of them ends it; its length is written as that of others.
+    def _table_head(self, count: int, columns: int) -> bytes:
+        # The message of a table without columns ends with the empty list, one byte.
         empty: bytes = self._pack(InfoTable({}, count).as_columns())
         length: bytes = self._pack([None] * columns)
         return empty[:-1] + length[: -columns or None]
 
-    def _head_of_column(self, key: str, kind: Kind) -> bytes:
+    def _column_head(self, key: str, kind: Kind) -> bytes:
         column = key, kind
         head = self._head_cache.get(column)
         if head is None:
-            head = _SHORT_LISTS[4] + self._pack(key) + self._pack(name_of(kind))
+            head = _SHORT_LISTS[4] + self._pack(key) + self._pack(kind_name(kind))
             self._cache_head(column, head)
         return head
 
-    def _cache_head(self, form: Any, head: bytes) -> None:
+    def _cache_head(self, key: Any, head: bytes) -> None:
         if len(head) < MAX_CACHED_HEAD and len(self._head_cache) < MAX_CACHED_HEADS:
-            self._head_cache[form] = head
+            self._head_cache[key] = head
 
     def _pack_key(self, key: Any) -> bytes:
         packed: bytes = self._pack(key)
@@ -188,27 +184,26 @@ class _Writer:
         return packed
 
     def _array(self, array: NDArray[Any]) -> None:
-        form = array.dtype, array.shape
-        head = self._head_cache.get(form)
+        key = array.dtype, array.shape
+        head = self._head_cache.get(key)
         if head is None:
             self._reserve(array.nbytes)
-            whole = as_raw_bytes(array)
-            packed: bytes = self._pack(whole)
+            node = as_raw_bytes(array)
+            packed: bytes = self._pack(node)
             self._pieces.append(packed)
             if array.dtype.isnative and array.nbytes:
-                self._cache_head(form, packed[: -len(whole["data"])])
+                self._cache_head(key, packed[: -len(node["data"])])
         else:
             self._pieces.append(head)
             self._data(array)
 
     def _data(self, array: NDArray[Any]) -> None:
-        """The data of an array, after its head."""
         self._reserve(array.nbytes)
         self._data_positions.append(len(self._pieces))
         self._pieces.append(array.tobytes())
 
     def _item(self, key: Any, array: NDArray[Any]) -> None:
-        """An item of a dict; what comes before its data is kept in one piece."""
+        """Add an item of a dict and cache everything before its data as one head."""
         name = self._head_cache.get(key) or self._pack_key(key)
         self._pieces.append(name)
         self._array(array)
@@ -221,12 +216,12 @@ class _Writer:
         if self._size > self._limit:
             raise TooLargeError(int(self._limit))
 
-    def _part(self, value: Any) -> Any:
+    def _encode_default(self, value: Any) -> Any:
         if isinstance(value, InfoTable):
             return value.as_columns()
         array = value.array if isinstance(value, TaggedArray) else value
         if not isinstance(array, np.ndarray):
-            raise TypeError(f"a {type(value).__name__} in a message")
+            raise TypeError(f"cannot encode a {type(value).__name__}")
         self._reserve(array.nbytes)
         return as_raw_bytes(array)
 
@@ -235,7 +230,6 @@ _thread_local = threading.local()
 
 
 def pack(message: Any, limit: int | None = None) -> bytes:
-    """Writes a message whose arrays may be NumPy's or tagged."""
     try:
         writer: _Writer = _thread_local.writer
     except AttributeError:

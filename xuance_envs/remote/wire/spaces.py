@@ -1,4 +1,4 @@
-"""Spaces in messages: Gymnasium's, and those of the records that many agents travel in."""
+"""Spaces in messages: Gymnasium's spaces and the record spaces of multi-agent environments."""
 
 from __future__ import annotations
 
@@ -20,27 +20,23 @@ from xuance_envs.remote.wire.arrays import (
 from xuance_envs.remote.wire.nodes import MAX_DEPTH, WireError
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
-__all__ = ["space_from_wire", "space_to_wire"]
-
 MAX_SPACE_ELEMENTS = 2**28
-"""The most elements a space's bounds may have: they need not be spelled out in a message."""
+"""Maximum elements of a space, which a message of any size could claim."""
 
 
 def space_to_wire(space: Space[Any]) -> dict[str, Any]:
-    """A space as a part of a message."""
     for kind, (encode, _) in _SPACES.items():
         if type(space) is kind:
             return {"type": kind.__name__, **encode(space)}
     raise WireError(
-        f"a {type(space).__name__} cannot travel: expected one of Gymnasium's own spaces, "
+        f"cannot send a {type(space).__name__}: expected one of the spaces "
         f"{', '.join(kind.__name__ for kind in _SPACES)}"
     )
 
 
 def space_from_wire(node: Any, depth: int = 0) -> Space[Any]:
-    """The space of a part of a message: the reverse of :func:`space_to_wire`."""
     if depth > MAX_DEPTH:
-        raise WireError(f"expected spaces nested at most {MAX_DEPTH} deep")
+        raise WireError(f"expected spaces nested at most {MAX_DEPTH} levels deep")
     name = node.get("type") if isinstance(node, dict) else None
     for kind, (_, decode) in _SPACES.items():
         if name == kind.__name__:
@@ -49,10 +45,12 @@ def space_from_wire(node: Any, depth: int = 0) -> Space[Any]:
             except WireError:
                 raise
             except KeyError as error:
-                raise WireError(f"{name}: expected a field {error}") from None
-            except Exception as error:  # whatever the space's constructor finds fault with
+                raise WireError(f"{name}: missing field {error}") from None
+            except Exception as error:  # any error of the space's constructor
                 raise WireError(f"{name}: {error}") from None
-    raise WireError(f"expected a space's type out of {', '.join(k.__name__ for k in _SPACES)}")
+    raise WireError(
+        f"expected one of the space types {', '.join(kind.__name__ for kind in _SPACES)}"
+    )
 
 
 def _box_to_wire(space: spaces.Box) -> dict[str, Any]:
@@ -70,7 +68,7 @@ def _box_from_wire(node: Any, depth: int) -> spaces.Box:
 
 
 def _bound_to_wire(bound: NDArray[Any]) -> Any:
-    """One number for a bound that is the same everywhere, as most are."""
+    """Encode a bound, as one number if all its elements are equal."""
     if bound.size and bound.tobytes() == np.full_like(bound, bound.flat[0]).tobytes():
         bound = np.array(bound.flat[0])
     return TaggedArray(bound)
@@ -103,7 +101,7 @@ def _discrete_to_wire(space: spaces.Discrete) -> dict[str, Any]:
 def _discrete_from_wire(node: Any, depth: int) -> spaces.Discrete:
     dtype, start = dtype_from_wire(node["dtype"]), _int(node, "start")
     space = spaces.Discrete(_int(node, "n"), start=start)
-    if dtype != space.dtype:  # older Gymnasiums know of one dtype only
+    if dtype != space.dtype:  # older Gymnasium versions have no dtype argument
         space = spaces.Discrete(_int(node, "n"), start=start, dtype=dtype.type)
     return space
 
@@ -146,7 +144,7 @@ def _text_to_wire(space: spaces.Text) -> dict[str, Any]:
 def _text_from_wire(node: Any, depth: int) -> spaces.Text:
     charset = node["charset"]
     if not isinstance(charset, str):
-        raise WireError("Text: expected a string as its charset")
+        raise WireError("Text: expected a string as charset")
     lengths = _int(node, "max_length"), _int(node, "min_length")
     return spaces.Text(lengths[0], min_length=lengths[1], charset=charset)
 
@@ -158,8 +156,8 @@ def _dict_to_wire(space: spaces.Dict) -> dict[str, Any]:
 def _dict_from_wire(node: Any, depth: int) -> spaces.Dict:
     pairs = node["spaces"]
     if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
-        raise WireError("Dict: expected pairs of a key and a space")
-    # Pairs, because a dict would be sorted by its keys.
+        raise WireError("Dict: expected [key, space] pairs")
+    # Pairs, because Gymnasium sorts a dict by its keys.
     return spaces.Dict([(from_wire(key), space_from_wire(inner, depth)) for key, inner in pairs])
 
 

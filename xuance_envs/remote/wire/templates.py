@@ -1,18 +1,15 @@
-"""Messages of which all but the data is the same again and again, such as answers to steps."""
+"""Templates of messages that differ only in their data, such as replies to steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-__all__ = ["MessageTemplate", "TemplateCache", "TemplatedMessage"]
-
 MAX_TEMPLATES = 256
-"""TemplateCache that are kept of one vector environment."""
 
 
 class MessageTemplate:
-    """What is the same of messages: all but what of them is data."""
+    """Encoded parts of a message between its data; unusable if its data cannot be located."""
 
     __slots__ = ("fixed_parts", "usable")
 
@@ -22,8 +19,6 @@ class MessageTemplate:
 
 
 class TemplatedMessage:
-    """A message of a template."""
-
     __slots__ = ("data", "message", "template")
 
     def __init__(
@@ -38,16 +33,13 @@ class TemplatedMessage:
 
 
 class TemplateCache:
-    """The patterns of one vector environment's messages."""
-
     def __init__(self) -> None:
-        self._known: dict[Hashable, MessageTemplate] = {}
+        self._templates: dict[Hashable, MessageTemplate] = {}
 
     def template(self, key: Hashable) -> MessageTemplate:
-        """The template of messages for which a key is the same."""
-        template = self._known.get(key)
+        template = self._templates.get(key)
         if template is None:
-            if len(self._known) >= MAX_TEMPLATES:
-                self._known.clear()
-            template = self._known[key] = MessageTemplate()
+            if len(self._templates) >= MAX_TEMPLATES:
+                self._templates.clear()
+            template = self._templates[key] = MessageTemplate()
         return template

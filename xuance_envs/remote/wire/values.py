@@ -1,4 +1,4 @@
-"""Any value that can travel (an info, an argument, a result) as a part of a message."""
+"""Values in messages: infos, arguments and results."""
 
 from __future__ import annotations
 
@@ -32,14 +32,9 @@ from xuance_envs.remote.wire.nodes import (
     shortened,
 )
 
-__all__ = ["from_client", "from_wire", "to_wire"]
-
 
 def to_wire(value: Any, depth: int = 0) -> Any:
-    """Any value that can travel, as a part of a message.
-
-    Instances of subclasses travel as what they derive from: an ``OrderedDict`` as a dict.
-    """
+    """Encode a value; subclasses are sent as their base, such as an ``OrderedDict`` as a dict."""
     kind = type(value)
     if kind is bool or kind is str or value is None or kind is bytes:
         return value
@@ -49,25 +44,25 @@ def to_wire(value: Any, depth: int = 0) -> Any:
         return value if math.isfinite(value) else {TAG: "float", "data": non_finite_name(value)}
     if depth >= MAX_DEPTH:
         raise WireError(
-            f"values nested deeper than {MAX_DEPTH}, or within themselves, cannot travel"
+            f"cannot send values that are nested deeper than {MAX_DEPTH} levels or in themselves"
         )
     for base, encode in _ENCODERS:
         if isinstance(value, base):
             return encode(value, depth + 1)
     if hasattr(value, "__array__"):
         return to_wire(np.asarray(value), depth + 1)
-    raise WireError(f"a {kind.__module__}.{kind.__qualname__} cannot travel")
+    raise WireError(f"cannot send a {kind.__module__}.{kind.__qualname__}")
 
 
 def from_wire(node: Any, depth: int = 0) -> Any:
-    """The value of a part of a message: the reverse of :func:`to_wire`."""
+    """Decode a value; the inverse of :func:`to_wire`."""
     kind = type(node)
     if kind is not dict and kind is not list:
         if kind in ATOMS:
             return node
         raise WireError(f"expected a value, got a {kind.__name__}")
     if depth >= MAX_DEPTH:
-        raise WireError(f"expected values nested at most {MAX_DEPTH} deep")
+        raise WireError(f"expected values nested at most {MAX_DEPTH} levels deep")
     if kind is list:
         return [from_wire(item, depth + 1) for item in node]
     if TAG not in node:
@@ -79,12 +74,12 @@ def from_wire(node: Any, depth: int = 0) -> Any:
         return decoded
     tag = node[TAG]
     if type(tag) is not str or tag not in _DECODERS:
-        raise WireError(f"expected a tag out of {', '.join(_DECODERS)}, got {shortened(tag)}")
+        raise WireError(f"expected one of the tags {', '.join(_DECODERS)}, got {shortened(tag)}")
     return _DECODERS[tag](node, depth + 1)
 
 
 def from_client(node: Any) -> Any:
-    """The same, of somebody who may mean harm: in a time that grows with the message's length."""
+    """Decode a value of an untrusted client, in linear time."""
     check_keys(node)
     return from_wire(node)
 
@@ -98,7 +93,7 @@ def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
         if type(key) is not str or key == TAG:
             items = [[to_wire(key, depth), to_wire(item, depth)] for key, item in value.items()]
             return {TAG: "dict", "items": items}
-        kind = type(item)  # infos are many, and what is in them is this, most often
+        kind = type(item)  # fast path for the usual values of infos
         if kind is bool or kind is str or (kind is int and -(2**63) <= item < 2**64):
             encoded[key] = item
         else:
@@ -112,7 +107,7 @@ def _encode_items(tag: str) -> Callable[[Iterable[Any], int], Any]:
 
 def _encode_scalar(value: np.generic, depth: int) -> Any:
     if value.dtype.name not in DTYPES:
-        raise WireError(f"a number of dtype {value.dtype} cannot travel")
+        raise WireError(f"cannot send a number of dtype {value.dtype}")
     data = value.item()
     if isinstance(data, float) and not math.isfinite(data):
         data = non_finite_name(data)
@@ -121,7 +116,7 @@ def _encode_scalar(value: np.generic, depth: int) -> Any:
 
 def _encode_array(value: NDArray[Any], depth: int) -> Any:
     if value.dtype.name not in DTYPES:
-        raise WireError(f"an array of dtype {value.dtype} cannot travel")
+        raise WireError(f"cannot send an array of dtype {value.dtype}")
     return TaggedArray(np.asarray(value))
 
 
@@ -159,7 +154,7 @@ def _decode_items(node: Any, depth: int) -> list[Any]:
 def _decode_dict(node: Any, depth: int) -> dict[Any, Any]:
     items = _decode_items(node, depth)
     if not all(isinstance(item, list) and len(item) == 2 for item in items):
-        raise WireError("dict: expected pairs of a key and a value")
+        raise WireError("dict: expected [key, value] pairs")
     try:
         return dict(items)
     except TypeError as error:
@@ -186,7 +181,7 @@ def _decode_text(node: Any, tag: str) -> str:
 
 def _decode_int(node: Any, depth: int) -> int:
     try:
-        return int(_decode_text(node, "int"), 16)  # linear in its length, unlike decimal digits
+        return int(_decode_text(node, "int"), 16)  # linear time, unlike decimal digits
     except ValueError:
         raise WireError("int: expected hexadecimal digits") from None
 

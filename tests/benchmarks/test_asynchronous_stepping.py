@@ -1,4 +1,4 @@
-"""The benchmarks about who waits for whom, as short as they can be: never how fast anything is."""
+"""Short runs of the benchmarks of stepping modes; they check the output, not the speed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmark_runs import ROOT, run_script
 
 def test_slow_and_waiting_environments_and_unequal_cores(tmp_path: Path) -> None:
     answer = run_script(
-        *("first_ready", tmp_path, "--peers", "gymnasium-async"),
+        *("asynchronous_stepping", tmp_path, "--peers", "gymnasium-async"),
         *("--slow-envs", "2", "--waiting-envs", "2", "--unequal-envs", "2"),
         *("--rounds", "1", "--seconds", "0.02"),
     )
@@ -29,10 +29,10 @@ def test_slow_and_waiting_environments_and_unequal_cores(tmp_path: Path) -> None
             assert f"| {contender} " in answer.page
             assert all(ratio > 0 for ratio in row["ratios"].values()), (part, row)
     assert rows["slow"]["send, recv(1), without the slow one"]["ratios"] == {
-        "of those without it": 1.0
+        "× without the slow one": 1.0
     }
     # What sleeps cannot be faster than its sleep.
-    assert all(0 < row["ratios"]["of the ideal"] <= 1 for row in rows["waiting"].values())
+    assert all(0 < row["ratios"]["× ideal"] <= 1 for row in rows["waiting"].values())
     busy = [name for name in rows["unequal"] if name.endswith(", half busy")]
     assert len(busy) == len(rows["unequal"]) / 2
     assert rows["unequal"][busy[0]]["ratios"]["× step, half busy"] == 1.0

@@ -1,4 +1,4 @@
-"""The way of one step through the package, as the page on the design tells it."""
+"""The path of one step through the package, as docs/design.md describes it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "design.md"
 STEPS = 30
-"""In so many of CartPole with one action several episodes end; then infos have nothing new."""
+"""With a constant action, several CartPole episodes end in this many steps."""
 
 Entries = dict[str, set[str]]
-"""Of each module that was entered, from which others of the package."""
+"""For each module that was entered: the modules that entered it."""
 
 
 def watch(entries: Entries) -> None:
-    """Takes note, from now on, of each call from one module of the package to another."""
+    """Record each call from one module of the package to another, from now on."""
 
     def look(frame: Any, event: str, _: Any) -> None:
         if event != "call" or not (module := module_of(frame)):
@@ -45,7 +45,7 @@ def module_of(frame: Any) -> str:
 
 
 class Watched(Gym_Env):
-    """The first one watches its process, if that is a worker, from its first step on."""
+    """An environment; the first one records the calls in its worker process, after some steps."""
 
     def __init__(self, env_seed: int, in_worker: bool) -> None:
         super().__init__("CartPole-v1", env_seed)
@@ -63,10 +63,10 @@ class Watched(Gym_Env):
         return result
 
 
-def ways(
+def paths(
     make: Callable[..., VecEnv], in_worker: bool = False, **options: Any
 ) -> tuple[Entries, Entries]:
-    """The way of some steps in this process, and in the first worker."""
+    """Return the path of some steps in this process, and in the first worker."""
     here: Entries = defaultdict(set)
     with make([partial(Watched, in_worker=in_worker)] * 4, env_seed=0, **options) as envs:
         envs.reset()
@@ -90,22 +90,23 @@ def entered_twice(entries: Entries) -> Entries:
     return {module: others for module, others in entries.items() if len(others) > 1}
 
 
-def told() -> str:
-    """What the page has of the way, for modules to be looked for in."""
+def documented() -> str:
+    """Return the section of the page that lists the modules."""
     text = PAGE.read_text(encoding="utf-8")
-    section = text.partition("## The way of one step")[2].partition("### The way of an episode")[0]
+    section = text.partition("### Step\n")[2].partition("### Episode end")[0]
+    assert section
     return section.replace("process/driver", "driver")
 
 
 def test_a_step_in_this_process_enters_each_module_from_one_other() -> None:
-    here, _ = ways(DummyVecEnv)
+    here, _ = paths(DummyVecEnv)
     assert here["env_group"] == {"driver"}
     assert entered_twice(here) == {}
-    assert {module for module in here if f"`{module}`" not in told()} == set()
+    assert {module for module in here if f"`{module}`" not in documented()} == set()
 
 
 def test_a_step_in_processes_enters_each_module_from_one_other_on_either_side() -> None:
-    here, there = ways(SubprocVecEnv, in_worker=True, in_series=2, context="forkserver")
+    here, there = paths(SubprocVecEnv, in_worker=True, in_series=2, context="forkserver")
     assert (here["channel"], there["channel"]) == ({"driver"}, {"worker"})
     assert entered_twice(here) == entered_twice(there) == {}
-    assert {module for module in {*here, *there} if f"`{module}`" not in told()} == set()
+    assert {module for module in {*here, *there} if f"`{module}`" not in documented()} == set()

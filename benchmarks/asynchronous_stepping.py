@@ -1,14 +1,14 @@
-"""What does it bring to receive first what is ready first?
+"""Compare asynchronous stepping (send and recv) with synchronous steps.
 
-Three parts, each a table:
+The script has three parts, each with a table:
 
-- ``slow``: environments that sleep for 0.5 ms a step, and one among them that sleeps for 50 ms.
-  Counted are the steps of the others, which should be as many as without the slow one.
-- ``waiting``: environments that sleep for 5 ms a step, many more of them than cores.
+- ``slow``: environments that sleep for 0.5 ms per step, and one that sleeps for 50 ms. Only the
+  steps of the fast environments count.
+- ``waiting``: environments that sleep for 5 ms per step, many more than cores.
 - ``unequal``: CartPole, while another process keeps one core half busy. A synchronous step waits
-  for the slower half of the environments, ``send`` and ``recv`` need not.
+  for the slower group, ``send`` and ``recv`` do not.
 
-Who uses ``send`` and ``recv`` sends back at once whatever it receives.
+With ``send`` and ``recv``, actions are sent immediately for every received environment.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ QUICK_SECONDS, SLOW_SECONDS, WAITING_SECONDS = 0.5e-3, 50e-3, 5e-3
 
 
 def in_workers(workers: int, functions: Sequence[Callable[[], Any]]) -> VecEnv:
-    """Environments in so many workers, as evenly as that goes."""
+    """Distribute environments evenly over a number of workers."""
     return SubprocVecEnv_Gym(functions, in_series=-(-len(functions) // workers))
 
 
@@ -67,14 +67,7 @@ ONE_PROCESS_EACH = ("gymnasium-async", "sb3-subproc", "tianshou-shmem")
 
 @dataclass
 class Part:
-    """What one part found out.
-
-    Attributes:
-        title: what was stepped.
-        measured: the contenders, by name.
-        ratios: what the table says of each besides, by column.
-        notes: what a reader must know, in sentences.
-    """
+    """Results of one part: measurements, additional ratio columns, and notes."""
 
     title: str
     measured: dict[str, Throughput] = field(default_factory=dict)
@@ -94,11 +87,11 @@ class Part:
             ]
             for name, result in self.measured.items()
         ]
-        table = markdown_table(["contender", "steps/s", "spread", *self.ratios], rows)
+        table = markdown_table(["implementation", "steps/s", "spread", *self.ratios], rows)
         return f"{self.title}:\n\n{with_notes(table, self.notes)}"
 
     def record(self) -> dict[str, Any]:
-        """Everything that was measured, for the JSON file."""
+        """Return all measurements for the JSON file."""
         results = [
             {
                 "contender": name,
@@ -115,13 +108,9 @@ class Part:
 
 
 class SendRecvLoop:
-    """A runner that gives back actions at once for whatever it receives.
+    """A runner that sends actions immediately for every environment it receives.
 
-    Args:
-        vec_env: the environments; they are reset.
-        actions: an array per vector step, of which each environment takes its own row.
-        min_envs: what ``recv`` is given.
-        counted: the environments whose steps count; None for all.
+    Only the steps of the environments in ``counted`` count; None means all.
     """
 
     def __init__(
@@ -142,7 +131,7 @@ class SendRecvLoop:
         vec_env.async_reset(seed=0)
 
     def run(self, steps: int) -> float:
-        """Step until so many steps of each counted environment are there, on average."""
+        """Run until the counted environments have made ``steps`` steps on average."""
         recv, send, counts = self._vec_env.recv, self._vec_env.send, self._counts
         wanted, done = steps * self.num_envs, 0
         start = perf_counter()
@@ -154,17 +143,21 @@ class SendRecvLoop:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser("first_ready", __doc__)
+    parser = make_parser("asynchronous_stepping", __doc__)
     add = parser.add_argument
     add("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     add_peers(parser, ONE_PROCESS_EACH)
     add(
-        "--slow-envs", type=int, default=16, metavar="N", help="in the first part, the slow one too"
+        "--slow-envs",
+        type=int,
+        default=16,
+        metavar="N",
+        help="of part slow, including the slow one",
     )
-    add("--waiting-envs", type=int, default=32, metavar="N", help="in the second part")
-    add("--unequal-envs", type=int, default=64, metavar="N", help="in the third part")
+    add("--waiting-envs", type=int, default=32, metavar="N", help="of part waiting")
+    add("--unequal-envs", type=int, default=64, metavar="N", help="of part unequal")
     add_rounds(parser, seconds=1.0)
-    add_outputs(parser, "first ready tables")
+    add_outputs(parser, "asynchronous stepping tables")
     return parser.parse_args(argv)
 
 
@@ -182,12 +175,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 def timed(
     args: argparse.Namespace, what: str, runners: dict[str, Runner], part: Part
 ) -> dict[str, Throughput]:
-    """Time them round by round; whoever made them closes them."""
+    """Time the runners round by round; the caller closes them."""
     return race(args, what, lambda _: runners, part.notes.append)
 
 
 def measure_slow(args: argparse.Namespace) -> Part:
-    """One environment takes a hundred times as long as the others."""
+    """Measure with one environment that is a hundred times slower than the others."""
     others, half = range(args.slow_envs - 1), args.slow_envs // 2
     quick = [partial(SleepingEnv, QUICK_SECONDS)] * len(others)
     mixed = [*quick, partial(SleepingEnv, SLOW_SECONDS)]
@@ -195,7 +188,8 @@ def measure_slow(args: argparse.Namespace) -> Part:
     make = partial(SubprocVecEnv_Gym, in_series=1)
     part = Part(
         f"{len(others)} environments that sleep {QUICK_SECONDS * 1e3:g} ms, in_series=1, "
-        f"without and with one that sleeps {SLOW_SECONDS * 1e3:g} ms; steps of the {len(others)}"
+        f"without and with one more that sleeps {SLOW_SECONDS * 1e3:g} ms; "
+        f"steps of the {len(others)}"
     )
     receive = f"send, recv({half})"
     without = f"{receive}, without the slow one"
@@ -209,19 +203,19 @@ def measure_slow(args: argparse.Namespace) -> Part:
         runners["step"] = stepped(stack.enter_context(make(mixed)), actions, len(others))
         runners |= peers(args, mixed, actions, len(others), stack, part)
         part.measured = timed(args, "slow", runners, part)
-    part.ratios["of those without it"] = relative(part.measured, without)
+    part.ratios["× without the slow one"] = relative(part.measured, without)
     return part
 
 
 def measure_waiting(args: argparse.Namespace) -> Part:
-    """Environments that wait, in a process each."""
+    """Measure environments that sleep, with a process each."""
     count = args.waiting_envs
     functions = [partial(SleepingEnv, WAITING_SECONDS)] * count
     actions = sample_actions(IdleEnv.action_space, count)
     ideal = count / WAITING_SECONDS
     part = Part(
         f"{count} environments that sleep {WAITING_SECONDS * 1e3:g} ms, in_series=1: "
-        f"{ideal:,.0f} steps/s would be ideal"
+        f"the ideal is {ideal:,.0f} steps/s"
     )
     make = partial(SubprocVecEnv_Gym, functions, in_series=1)
     with ExitStack() as stack:
@@ -231,18 +225,16 @@ def measure_waiting(args: argparse.Namespace) -> Part:
             runners[f"send, recv({min_envs})"] = SendRecvLoop(envs, actions, min_envs=min_envs)
         runners |= peers(args, functions, actions, count, stack, part)
         part.measured = timed(args, "waiting", runners, part)
-    part.ratios["of the ideal"] = {
-        name: result.median / ideal for name, result in part.measured.items()
-    }
+    part.ratios["× ideal"] = {name: result.median / ideal for name, result in part.measured.items()}
     return part
 
 
 def measure_unequal(args: argparse.Namespace) -> Part:
-    """One core is half as fast as the others."""
+    """Measure with one core at half speed."""
     count = args.unequal_envs
     functions = [partial(Gym_Env, "CartPole-v1")] * count
     actions = sample_actions(IdleEnv.action_space, count)
-    part = Part(f"{count} × CartPole-v1, and the same while one core is half busy")
+    part = Part(f"{count} × CartPole-v1, idle and with one core half busy")
     with ExitStack() as stack:
         busy = BusyCore()
         stack.callback(busy.close)
@@ -258,7 +250,7 @@ def measure_unequal(args: argparse.Namespace) -> Part:
         share = float(np.mean([each.share for each in beside.values()]))
     part.notes.append(f"The other process got {share:.0%} of its core.")
     pairs = zip(beside, alone, strict=True)
-    part.ratios["of its own undisturbed"] = {
+    part.ratios["× idle"] = {
         name: part.measured[name].relative_to(part.measured[other]) for name, other in pairs
     }
     step, *_ = beside
@@ -268,7 +260,7 @@ def measure_unequal(args: argparse.Namespace) -> Part:
 
 
 def stepped(envs: VecEnv, actions: Sequence[Any], counted: int) -> StepLoop:
-    """A runner that steps them synchronously, and counts the steps of the first few."""
+    """Make a synchronous runner that counts the steps of the first environments."""
     envs.reset(seed=0)
     return StepLoop(envs, counted, actions)
 
@@ -281,7 +273,7 @@ def peers(
     stack: ExitStack,
     part: Part,
 ) -> dict[str, Runner]:
-    """Other libraries with a process per environment, if they are asked for."""
+    """Make the requested other libraries, with a process per environment."""
     entry = Entry("", len(functions), actions, stack, part.notes.append, functions)
     runners = join_peers(chosen_peers(args, ONE_PROCESS_EACH), entry, "in a process each")
     for runner in runners.values():
