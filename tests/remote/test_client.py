@@ -119,7 +119,7 @@ def test_resetting_in_any_order_and_none(make: Made) -> None:
     assert (observations.shape, infos) == ((0, 3), [])
     observations, _ = env.reset_specific_envs([1], seed=20)
     assert observations[0, 0] == 21, "the seed is counted from the environment's own index"
-    with pytest.raises(ValueError, match="environments from 0 to 2"):
+    with pytest.raises(ValueError, match="expected indices from 0 to 2"):
         env.reset_specific_envs([3])
 
 
