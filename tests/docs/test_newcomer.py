@@ -71,3 +71,13 @@ def test_a_how_to_page_starts_with_code(name: str) -> None:
     before = text[: code.start()]
     assert len(before.splitlines()) <= 20
     assert not re.search(r"^\|", before, re.MULTILINE), "no table before it"
+
+
+def test_old_page_names_redirect_to_pages() -> None:
+    settings = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
+    table = settings.partition("for old, new in {")[2].partition("}.items()")[0]
+    redirects = dict(re.findall(r'"(\w+)": "(\w+)"', table))
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert len(redirects) == 10
+    assert set(redirects.values()) <= pages
+    assert not redirects.keys() & pages

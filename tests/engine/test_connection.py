@@ -31,7 +31,7 @@ from xuance_envs.engine.ray.authenticated_connection import (
 )
 from xuance_envs.engine.ray.cluster import ActorLostError
 from xuance_envs.engine.ray.connectable_actor import ConnectableActor
-from xuance_envs.engine.ray.transports import Call, ConnectionLostError, SocketTransport
+from xuance_envs.engine.ray.transports import ActorCall, ConnectionLostError, SocketTransport
 
 LIVENESS = 20.0
 """Seconds within which it has to go on: this is about whether it does."""
@@ -367,11 +367,13 @@ def gone_on() -> None:
     return
 
 
-def connection_to(peer: socket.socket, cluster: Any) -> tuple[SocketTransport, dict[Call, bytes]]:
+def connection_to(
+    peer: socket.socket, cluster: Any
+) -> tuple[SocketTransport, dict[ActorCall, bytes]]:
     """A connection, and what its calls have been answered."""
-    taken: dict[Call, bytes] = {}
+    taken: dict[ActorCall, bytes] = {}
 
-    def take(call: Call, reply: Any) -> None:
+    def take(call: ActorCall, reply: Any) -> None:
         assert call not in taken or taken[call] == bytes(reply)
         taken[call] = bytes(reply)
         call.answers = {}
@@ -411,7 +413,7 @@ def test_an_interrupt_leaves_nothing_half_sent_or_sent_twice(size: int) -> None:
     way, taken = connection_to(mine, Told())
     came, number, calls = True, 0, []
     while came:
-        call = Call([0], number.to_bytes(8, "little") + bytes(size))
+        call = ActorCall([0], number.to_bytes(8, "little") + bytes(size))
         calls.append(call)
         with Instant(number, [FOLDER]) as instant:
             way.send(call)
@@ -431,7 +433,7 @@ def test_an_interrupt_leaves_nothing_half_sent_or_sent_twice(size: int) -> None:
 def test_answers_may_come_in_another_order_and_forgotten_ones_are_let_go() -> None:
     mine, theirs = socket.socketpair()
     way, taken = connection_to(mine, Told())
-    calls = [Call([k], b"%d" % k) for k in range(3)]
+    calls = [ActorCall([k], b"%d" % k) for k in range(3)]
     for call in calls:
         assert way.send(call)
     theirs.sendall(as_bytes(77, b"nobody's") + as_bytes(3, b"c") + as_bytes(1, b"a"))
@@ -456,7 +458,7 @@ def test_one_that_does_not_read_is_not_waited_for_when_it_is_sent_to(
     monkeypatch.setattr(transports, "POLL_INTERVAL", 0.05)
     mine, theirs = socket.socketpair()
     way, _ = connection_to(mine, Told())
-    call = Call([0], bytes(10_000_000))
+    call = ActorCall([0], bytes(10_000_000))
     assert not way.send(call)
     peer = Peer(theirs)
     while not way.send(call):
@@ -475,7 +477,7 @@ def test_ray_is_asked_what_became_of_an_actor(
     mine, theirs = socket.socketpair()
     cluster = Told()
     way, _ = connection_to(mine, cluster)
-    call = Call([0], b"anything")
+    call = ActorCall([0], b"anything")
     way.send(call)
     assert way.status_ref is None
     if not silent:
@@ -495,7 +497,7 @@ def test_ray_is_asked_what_became_of_an_actor(
         ActorLostError, match=r"no report within 0 s\. The actor's connection broke"
     ):
         way.receive(call, 0.05)
-    assert way.send(Call([0], b"more"))  # it is when it is received that it is told
+    assert way.send(ActorCall([0], b"more"))  # it is when it is received that it is told
     way.close(), way.close()
     theirs.close()
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rollout_reference import Player
 
 from xuance_envs import DummyVecEnv, RolloutCollector
-from xuance_envs.rollout.episode_statistics import EpisodeStatistics
+from xuance_envs.rollout.episode_statistics import EpisodeHistory
 
 
 def life(score, step, *, lives, over=False, truncated=False, **more):
@@ -50,7 +50,7 @@ def test_an_info_of_another_meaning_is_no_game():
 
 @pytest.mark.parametrize("score", [3, 3.0, np.float32(3), np.array(3.0), np.array([3.0])])
 def test_a_recorded_return_may_be_any_kind_of_number(score):
-    statistics = EpisodeStatistics(1, 10)
+    statistics = EpisodeHistory(1, 10)
     statistics.add_step(np.ones(1, np.float32))
     assert statistics.add_end(0, {"episode": {"r": score}}, False)
     assert statistics.returns == [[3.0]]
@@ -59,7 +59,7 @@ def test_a_recorded_return_may_be_any_kind_of_number(score):
 
 
 def test_the_best_return_is_remembered_when_it_has_left_the_window():
-    statistics = EpisodeStatistics(1, 2)
+    statistics = EpisodeHistory(1, 2)
     for score in (1.0, 9.0, 2.0, 3.0):
         statistics.add_end(0, {"episode_score": score}, False)
     assert statistics.max_return == 9.0
@@ -68,7 +68,7 @@ def test_the_best_return_is_remembered_when_it_has_left_the_window():
 
 
 def test_sums_are_taken_in_double_precision():
-    statistics = EpisodeStatistics(1, 1)
+    statistics = EpisodeHistory(1, 1)
     for _ in range(1000):
         statistics.add_step(np.full(1, 0.1, np.float32))
     statistics.add_end(0, {}, False)

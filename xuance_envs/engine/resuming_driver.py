@@ -39,7 +39,7 @@ class ResumingDriver(RestartingDriver):
         self._is_logged_step = False
         # The log before the last save: tag of the saving step, states and actions.
         self._before: tuple[int, Any, list[Any]] = READY_TAG, None, []
-        # Whether the next worker shall resume, and whether one was already told to.
+        # True if the next worker resumes; True once a worker has been asked to.
         self._resume_next = self._resume_tried = False
 
     @override

@@ -43,7 +43,7 @@ class Response(NamedTuple):
     body: bytes
 
 
-class Transport(ABC):
+class HttpTransport(ABC):
     def __init__(self, url: httpx.URL, headers: Mapping[str, str]) -> None:
         self._base = str(url).rstrip("/")
         self._headers = dict(headers)
@@ -67,7 +67,9 @@ class Transport(ABC):
         return url
 
 
-def make_transport(url: httpx.URL, headers: Mapping[str, str], verify: Verify = True) -> Transport:
+def make_transport(
+    url: httpx.URL, headers: Mapping[str, str], verify: Verify = True
+) -> HttpTransport:
     """Create a transport, through the proxy that environment variables set."""
     proxy = _proxy_for(url)
     if url.scheme == "http" and proxy is None:
@@ -113,7 +115,7 @@ def _proxy_for(url: httpx.URL) -> httpx.URL | None:
     )
 
 
-class HttpxTransport(Transport):
+class HttpxTransport(HttpTransport):
     def __init__(
         self,
         url: httpx.URL,
@@ -188,7 +190,7 @@ class _ClientSocket(socket.socket):
         self.close()
 
 
-class PlainTransport(Transport):
+class PlainTransport(HttpTransport):
     """HTTP/1.1 without TLS to one server, over persistent connections; safe for several threads.
 
     It reads exactly one complete response of limited size per request.

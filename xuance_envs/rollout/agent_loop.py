@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.rollout.agents import ActionLayout, checked_answer, device_of, squeezed
 from xuance_envs.rollout.env_adapters import LoopStep, MultiAgentEnvs, SingleAgentEnvs
-from xuance_envs.rollout.episode_statistics import EpisodeMetrics, EpisodeStatistics
+from xuance_envs.rollout.episode_statistics import EpisodeHistory, EpisodeMetrics
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
 from xuance_envs.rollout.state_layout import StateLayout, StateSlot
@@ -35,7 +35,7 @@ class AgentLoop(EpisodeMetrics):
         action_space (gymnasium.Space): action space of one agent.
         action_dtype (torch.dtype): float32 for Box, otherwise int32.
         device (torch.device): device of the tensors.
-        statistics (EpisodeStatistics): statistics of finished episodes.
+        statistics (EpisodeHistory): statistics of finished episodes.
         global_steps (int): environment steps so far, without those of ``test_agent``.
     """
 
@@ -68,7 +68,7 @@ class AgentLoop(EpisodeMetrics):
             self.state_space, state_dtype, channels_first, self._transfer, self._envs.leading_axes
         )
         self._action_layout = ActionLayout(self.action_space)
-        self.statistics = EpisodeStatistics(self.num_envs, window)
+        self.statistics = EpisodeHistory(self.num_envs, window)
         self._masks: torch.Tensor | None = None
         self._must_reset = False
         self._just_reset = np.zeros(self.num_envs, np.bool_)

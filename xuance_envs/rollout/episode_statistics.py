@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class EpisodeStatistics:
+class EpisodeHistory:
     """Returns and lengths of each environment's last finished episodes.
 
     An episode's return is ``info["episode"]["r"]`` if recorded, else ``info["episode_score"]``,
@@ -119,10 +119,10 @@ class EpisodeMetrics:
     """Metrics of recently finished episodes.
 
     Attributes:
-        statistics (EpisodeStatistics): the underlying statistics.
+        statistics (EpisodeHistory): the underlying statistics.
     """
 
-    statistics: EpisodeStatistics
+    statistics: EpisodeHistory
 
     @property
     def finished_ep_returns(self) -> list[float]:

@@ -25,8 +25,8 @@ from xuance_envs.rollout.agents import (
 from xuance_envs.rollout.collector_actor import STACKED, CollectorPlan
 from xuance_envs.rollout.collector_pool import CollectorActorPool, max_cpus_per_collector
 from xuance_envs.rollout.episode_statistics import (
+    EpisodeHistory,
     EpisodeMetrics,
-    EpisodeStatistics,
     merge_statistics,
 )
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
@@ -162,7 +162,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self.steps_per_env = steps_per_env
         self.device = device_of(agent, device)
         self.global_steps = 0
-        self.statistics = EpisodeStatistics(self.num_envs, window)
+        self.statistics = EpisodeHistory(self.num_envs, window)
         self._steps_before = 0  # global steps before the first turn
         self._split = split_envs(self.num_envs, "auto", num_collectors)
         self._shapes = weight_shapes(agent)

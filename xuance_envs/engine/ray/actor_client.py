@@ -25,7 +25,7 @@ from xuance_envs.engine.ray.messages import GroupRequest, pack_requests, unpack_
 from xuance_envs.engine.ray.step_codec import ActorCodec
 from xuance_envs.engine.ray.transports import (
     POLL_INTERVAL,
-    Call,
+    ActorCall,
     ConnectionLostError,
     RayTransport,
     SocketTransport,
@@ -84,8 +84,8 @@ class ActorClient:
         self._codec: ActorCodec
         self._ray_transport = RayTransport(self._cluster, self.on_reply, self._handle.answer)
         self._queued: dict[int, tuple[GroupRequest, Sequence[Any]]] = {}
-        self._calls: dict[int, Call] = {}
-        self._unsent: list[Call] = []
+        self._calls: dict[int, ActorCall] = {}
+        self._unsent: list[ActorCall] = []
         # The actor's first call: its reply shows that the actor has started.
         self._location_ref = self._cluster.call(self._handle.location)
         self._listen_ref: Any = None
@@ -146,7 +146,7 @@ class ActorClient:
             unsent = self._outstanding()
             self.connection, self._unsent = None, unsent
 
-    def _outstanding(self) -> list[Call]:
+    def _outstanding(self) -> list[ActorCall]:
         return [call for call in dict.fromkeys(self._calls.values()) if call.answers is None]
 
     # -- requests ---------------------------------------------------------------------
@@ -182,25 +182,25 @@ class ActorClient:
             if group_request.code == RequestType.STEP
         ]
         request = pack_requests(requests, self._codec.actions(stepping) if stepping else b"")
-        call = Call([group_request.group for group_request in requests], request, buffers)
+        call = ActorCall([group_request.group for group_request in requests], request, buffers)
         calls = {**self._calls, **dict.fromkeys(call.groups, call)}
         # One statement without calls, so an interrupt cannot come halfway.
         self._queued, self._calls, self._unsent = {}, calls, [*self._unsent, call]
 
-    def call_of(self, group: int) -> Call | None:
+    def call_of(self, group: int) -> ActorCall | None:
         """Return the last call to a group, or None if its request is still queued."""
         return None if group in self._queued else self._calls.get(group)
 
-    def connection_of(self, call: Call) -> SocketTransport | None:
+    def connection_of(self, call: ActorCall) -> SocketTransport | None:
         """Return the connection that a call's reply comes by, or None if Ray delivers it."""
         connection = None if call.via_ray else self.connection
         return None if connection is None or connection.status_ref is not None else connection
 
-    def ref_of(self, call: Call) -> Any:
+    def ref_of(self, call: ActorCall) -> Any:
         """Return Ray's reference that becomes ready when a call is answered or the actor fails."""
         return call.ref if call.via_ray or self.connection is None else self.connection.status_ref
 
-    def receive(self, call: Call, seconds: float) -> None:
+    def receive(self, call: ActorCall, seconds: float) -> None:
         """Wait until a call's reply has been processed."""
         end = monotonic() + seconds
         if self.connection is not None and not call.via_ray:
@@ -214,12 +214,12 @@ class ActorClient:
                 self.flush()
         self._ray_transport.receive(call, max(end - monotonic(), 0.0))
 
-    def has_progress(self, call: Call) -> bool:
+    def has_progress(self, call: ActorCall) -> bool:
         """Return whether more of a reply has arrived since the last call."""
         transport = self._ray_transport if call.via_ray else self.connection
         return transport is not None and transport.has_progress(call)
 
-    def on_reply(self, call: Call, reply: bytes | memoryview) -> None:
+    def on_reply(self, call: ActorCall, reply: bytes | memoryview) -> None:
         """Unpack a call's reply and copy its results into the arrays."""
         if call.answers is not None:
             return

@@ -19,7 +19,7 @@ from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_ti
 from xuance_envs.engine.ray.actor_client import ActorClient, ActorSettings
 from xuance_envs.engine.ray.cluster import ActorLostError
 from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT, GroupReply, GroupRequest
-from xuance_envs.engine.ray.transports import POLL_INTERVAL, Call, SocketTransport
+from xuance_envs.engine.ray.transports import POLL_INTERVAL, ActorCall, SocketTransport
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
@@ -126,7 +126,7 @@ class ActorDriver(WorkerDriver):
                 apply_timing_delta(self._times, answer.timing_delta)
         return answer
 
-    def _fetch(self, call: Call | None, deadline: float | None) -> Call:
+    def _fetch(self, call: ActorCall | None, deadline: float | None) -> ActorCall:
         while call is not None and self.actor.lost is None:
             now = monotonic()
             ends = [now + POLL_INTERVAL, self.reply_deadline, deadline]

@@ -30,7 +30,7 @@ class ConnectionLostError(Exception):
     """The connection to a running actor broke."""
 
 
-class Call:
+class ActorCall:
     """Request to some of an actor's groups, and its reply."""
 
     __slots__ = ("answers", "buffers", "groups", "ref", "request", "via_ray")
@@ -44,7 +44,7 @@ class Call:
         self.ref: Any = None
 
 
-OnReply = Callable[[Call, "bytes | memoryview"], None]
+OnReply = Callable[[ActorCall, "bytes | memoryview"], None]
 """Callback that processes a call's reply."""
 
 
@@ -54,15 +54,15 @@ class Transport(ABC):
         self._on_reply = on_reply
 
     @abstractmethod
-    def send(self, call: Call) -> bool:
+    def send(self, call: ActorCall) -> bool:
         """Send a call; repeated calls send it once. Return False to be called again."""
 
     @abstractmethod
-    def receive(self, call: Call, seconds: float) -> None:
+    def receive(self, call: ActorCall, seconds: float) -> None:
         """Wait until a call's reply has been processed."""
 
     @abstractmethod
-    def has_progress(self, call: Call) -> bool:
+    def has_progress(self, call: ActorCall) -> bool:
         """Return whether more of a reply has arrived since the last call."""
 
 
@@ -72,7 +72,7 @@ class RayTransport(Transport):
         self._answer = answer
 
     @override
-    def send(self, call: Call) -> bool:
+    def send(self, call: ActorCall) -> bool:
         """Send a call; if an interrupt causes a second call, the actor recognizes it."""
         if not call.via_ray:
             ref = self._cluster.call(self._answer, call.request, *call.buffers)
@@ -80,11 +80,11 @@ class RayTransport(Transport):
         return True
 
     @override
-    def receive(self, call: Call, seconds: float) -> None:
+    def receive(self, call: ActorCall, seconds: float) -> None:
         self._on_reply(call, self._cluster.get(call.ref, seconds))
 
     @override
-    def has_progress(self, call: Call) -> bool:
+    def has_progress(self, call: ActorCall) -> bool:
         return bool(self._cluster.wait([call.ref], 1, 0.0))
 
 
@@ -99,8 +99,8 @@ class SocketTransport(Transport):
         self._incoming = MessageReader(connection)
         self._num_unread = 0
         # Unanswered calls by number; then the last call and the bytes written of it.
-        self._calls: dict[int, Call] = {}
-        self._last: Call | None = None
+        self._calls: dict[int, ActorCall] = {}
+        self._last: ActorCall | None = None
         self._number = 0
         self._message = b""
         self._written: list[int] = []
@@ -121,7 +121,7 @@ class SocketTransport(Transport):
         return None if self._broken is None else self.serve_ref
 
     @override
-    def send(self, call: Call) -> bool:
+    def send(self, call: ActorCall) -> bool:
         """Send a call; return False if the actor does not read for POLL_INTERVAL seconds."""
         if call is not self._last:
             number = self._number + 1
@@ -153,7 +153,7 @@ class SocketTransport(Transport):
         return bool(poll.poll(POLL_INTERVAL * 1e3))
 
     @override
-    def receive(self, call: Call, seconds: float) -> None:
+    def receive(self, call: ActorCall, seconds: float) -> None:
         end = monotonic() + seconds
         self.process_replies()
         while call.answers is None:
@@ -206,7 +206,7 @@ class SocketTransport(Transport):
         raise ConnectionLostError(why)
 
     @override
-    def has_progress(self, call: Call) -> bool:
+    def has_progress(self, call: ActorCall) -> bool:
         before, self._num_unread = self._num_unread, self._incoming.num_unread
         return self._num_unread not in (0, before)
 
