@@ -467,7 +467,7 @@ def test_there_may_be_any_number_of_restarts():
 def test_wrong_options_are_refused():
     for options, message in (
         ({"on_worker_failure": "retry"}, "expected 'raise', 'restart' or 'resume', got 'retry'"),
-        ({"max_restarts": -1}, "expected at least 0"),
+        ({"max_restarts": -1}, "expected None or at least 0"),
         ({"on_worker_failure": "raise"}, "restart_on_exception=True needs"),
         ({"step_timeout": 0}, "step_timeout: expected a positive number"),
     ):

@@ -141,7 +141,7 @@ def test_any_signal_that_ends_a_worker_is_named(number):
     envs = SubprocVecEnv([FaultyEnv] * 2, in_series=1, context="forkserver")
     envs.reset()
     os.kill(envs.pids[1], number)
-    with pytest.raises(WorkerDiedError, match=f"ended by {number.name}"):
+    with pytest.raises(WorkerDiedError, match=f"killed by {number.name}"):
         step_for(20, envs)
     assert envs.closed
 

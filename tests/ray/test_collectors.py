@@ -475,7 +475,7 @@ def test_states_that_do_not_fit_change_nothing() -> None:
                 ValueError, match="expected a state of 5 environments, got one of 3"
             ):
                 them.load_state_dict({**state, "num_envs": 3})
-            said = r"(?s)environment 4 .*another wrappers.*in collector 1 on node"
+            said = r"(?s)environment 4 .*differs in its wrappers.*in collector 1 on node"
             with pytest.raises(StateMismatchError, match=said) as caught:
                 them.load_state_dict(state)
             assert caught.value.what == "wrappers"

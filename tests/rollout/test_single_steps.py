@@ -394,7 +394,7 @@ def test_the_agent_comes_first_or_last(in_order, by_name, expected, tmp_path, mo
 @pytest.mark.parametrize(
     ("in_order", "by_name", "got"),
     [
-        ((), {}, "nothing"),
+        ((), {}, "none"),
         ((None,), {}, "NoneType"),
         ((500,), {}, "int"),
         ((500, AGENT), {}, "int, Player"),
@@ -416,7 +416,7 @@ def test_arguments_in_any_other_order_are_refused_with_both_that_there_are(in_or
     said = str(raised.value)
     assert "(env_fn, num_envs, steps_per_env, agent, " in said
     assert "(env_fn, num_envs, steps_per_env, render_every, render_fps, agent)" in said
-    assert said.endswith(f"steps_per_env: {got}")
+    assert said.endswith(f"steps_per_env were: {got}")
     assert not made
 
 

@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_an_error_and_changes_nothing() -> None:
         with RolloutCollector(
             DummyVecEnv([lambda: Gym_Env("CartPole-v1")] * 2), Drawing(), 9, device="cpu"
         ) as other:
-            with pytest.raises(StateMismatchError, match="another wrappers"):
+            with pytest.raises(StateMismatchError, match="differs in its wrappers"):
                 other.load_state_dict(state)
             other.rollout()
         collector.load_state_dict(state)

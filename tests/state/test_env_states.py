@@ -85,7 +85,7 @@ def test_the_header_says_what_is_in_it(state: EnvStates) -> None:
 def test_a_file_cut_off_anywhere_is_an_error(state: EnvStates) -> None:
     data = state.to_bytes()
     for length in [*range(0, len(data), 97), len(data) - 1]:
-        with pytest.raises(StateError, match="expected states as EnvStates"):
+        with pytest.raises(StateError, match="expected the output of EnvStates"):
             EnvStates.from_bytes(data[:length])
 
 
@@ -251,7 +251,7 @@ def test_parts_are_chosen_by_indices_only() -> None:
     assert state[np.int64(1)] == state[1] == state[np.array([1])] == state[-2]
     assert len(state[[]]) == 0
     for index in (3, -4, [0, 3]):
-        with pytest.raises(IndexError, match=r"of 3 states, got (3|-4)"):
+        with pytest.raises(IndexError, match=r"into 3 states, got (3|-4)"):
             state[index]
     for wrong in (True, [True, False, True], np.array([True, False, True]), 1.0, [0.0], "ab", None):
         with pytest.raises(TypeError, match="expected an index, a slice or a sequence of indices"):

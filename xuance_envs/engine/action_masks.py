@@ -152,7 +152,7 @@ class ActionMasks:
         return rows, known
 
     def _query_masks(self, rows: SpaceRows, envs: list[int], run_command: RunCommand) -> None:
-        """Query environments through their mask method, and watch them from now on."""
+        """Call the environments' mask methods; from now on, groups call them after each command."""
         try:
             if self._method_masks is not None:
                 answers = self.watch(envs, run_command)

@@ -23,7 +23,7 @@ def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> Befor
     def check(value: Any) -> Any:
         if isinstance(value, list | dict):
             if len(value) > length:
-                raise ValueError(f"expected at most {length}, got {len(value)}")
+                raise ValueError(f"expected at most {length} items, got {len(value)}")
             if is_item is not None and isinstance(value, list):
                 for index, item in enumerate(value):
                     if not is_item(item):

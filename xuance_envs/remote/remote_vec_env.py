@@ -79,8 +79,8 @@ class RemoteVecEnv(GroupedVecEnv):
         env_kwargs: keyword arguments for each environment; the operator must allow their names.
         copy: whether returned arrays are copies. Otherwise they are read-only views that the next
             step overwrites.
-        check_actions: whether to check every action against the action space. A server that
-            requires this check overrides False.
+        check_actions: whether to check every action against the action space. False has no effect
+            if the server requires this check.
         timeout: seconds to wait for the reply to a request.
         share_frames: whether the server's status page may show rendered frames.
         verify: how to check the certificate of an ``https`` server: True uses the system's

@@ -162,7 +162,7 @@ class Server:
 def _app(
     api: Api, request_log: RequestLog, manager: ConnectionManager, settings: Settings
 ) -> ASGIApp:
-    """Create the application for all routes that connections do not answer themselves."""
+    """Create the application for the routes that ``ServerConnection`` does not answer itself."""
     from fastapi import FastAPI
 
     from xuance_envs.remote.access.admin import add_admin_routes

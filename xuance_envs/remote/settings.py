@@ -146,7 +146,7 @@ class Catalogue:
         allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
         multi_agent: Iterable[str] = (),
     ) -> Catalogue:
-        """Create a catalogue of Gymnasium ids, each created as a ``Gym_Env``.
+        """Create a catalogue of Gymnasium ids, whose environments are created as ``Gym_Env``.
 
         Args:
             ids: Gymnasium ids.

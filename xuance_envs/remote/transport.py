@@ -54,7 +54,7 @@ class HttpTransport(ABC):
     def exchange(
         self, method: str, path: str, content: bytes | None, deadline: float, connect: float
     ) -> Response:
-        """Send a request and return the response; ``connect`` limits connecting, in seconds."""
+        """Send a request and return the response; connecting takes at most ``connect`` seconds."""
 
     @abstractmethod
     def close(self) -> None:
@@ -184,7 +184,7 @@ def _too_large(what: str, limit: int) -> InvalidResponseError:
 
 
 class _ClientSocket(socket.socket):
-    """Socket that garbage collection closes: an interrupt may come before it is stored."""
+    """Socket that closes when garbage-collected, because an interrupt may prevent storing it."""
 
     def __del__(self) -> None:
         self.close()

@@ -52,9 +52,9 @@ class Agent(Protocol):
             actions: actions to evaluate, ``(n, *action_shape)``; None to choose actions.
 
         Returns:
-            ``(actions, log_probs, values, entropy)``: the actions ``(n, *action_shape)``, for a
-            Discrete space also ``(n, 1)``; their log-probabilities ``(n,)``; the values of the
-            states ``(n,)``. Collectors ignore the entropy.
+            ``(actions, log_probs, values, entropy)``: the actions ``(n, *action_shape)``, where a
+            Discrete space also allows ``(n, 1)``; their log-probabilities ``(n,)``; the values of
+            the states ``(n,)``. Collectors ignore the entropy.
         """
 
 

@@ -93,7 +93,7 @@ class LoopState:
         )
 
     def part(self, lo: int, hi: int) -> LoopState:
-        """Extract the environments ``lo`` to ``hi``, without recorder and agent generators."""
+        """Return environments ``lo`` to ``hi - 1``, without recorder and agents' random states."""
         return replace(
             self,
             envs=self.envs[lo:hi],

@@ -193,7 +193,7 @@ class SyncVecEnv(RolloutCollector):
 
 
 def _bind_arguments(args: Sequence[Any], named: dict[str, Any]) -> tuple[Agent, float, float]:
-    """Return ``agent``, ``render_every`` and ``render_fps``, given in either order."""
+    """Return ``agent``, ``render_every`` and ``render_fps``; ``agent`` may come first or last."""
     bind = _agent_last if args and isinstance(args[0], Real) else _agent_first
     with suppress(TypeError):
         agent, render_every, render_fps = bind(*args, **named)

@@ -124,7 +124,7 @@ class TransformRewards(RewardTransform):
         function: called with the rewards ``(k,)`` of any number of environments: float64 from
             ``step``, float32 from ``recv``. Returns k numbers. Each must depend only on its own
             reward.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: True to keep ``raw_observations`` from the start, not only once they are read.
 
     Raises:
         ValueError: in ``step`` or ``recv``, the function did not return k numbers.

@@ -21,7 +21,7 @@ class StatefulTransform:
         return [self]
 
     def learned(self) -> dict[str, Any]:
-        """Return what this transform has learned: numbers, strings and lists of numbers by name."""
+        """Return what this transform has learned, by name: numbers, strings, lists of numbers."""
         return {}
 
     def prepare_learned(self, learned: Mapping[str, Any]) -> Callable[[], None]:

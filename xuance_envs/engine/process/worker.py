@@ -36,7 +36,7 @@ ORPHAN_GRACE = 1.0
 
 
 def run(settings: WorkerSettings, recorder: ProgressRecord) -> None:
-    """Serve requests until the main process closes or ends."""
+    """Serve requests until the main process closes this worker or ends."""
     random.seed()  # forked workers would otherwise draw the same numbers
     np.random.seed()
     _unpin_forks()

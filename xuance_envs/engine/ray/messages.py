@@ -44,7 +44,7 @@ class GroupReply(NamedTuple):
 
     @property
     def is_outcome(self) -> bool:
-        """True if the arrays have more of the result."""
+        """True if the reply is an outcome: the rest of the result is in the arrays."""
         return self.code in _OUTCOMES
 
 

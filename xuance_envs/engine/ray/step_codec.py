@@ -29,7 +29,7 @@ NO_EXTENTS = Extents()
 
 
 class GroupCodec:
-    """Codec of one group, for either side."""
+    """Encodes and decodes one group's actions and results, on either side of the connection."""
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays

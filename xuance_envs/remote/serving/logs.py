@@ -17,7 +17,7 @@ FLUSH_TIMEOUT = 1.0
 class BackgroundHandler(logging.Handler):
     """Handler that writes records to a file descriptor in a background thread.
 
-    Writing to a pipe that nobody reads blocks; here it blocks only the thread, which bypasses
+    Writing to an unread pipe blocks. Here it blocks only the thread, which bypasses
     ``sys.stderr``, because a blocked write there holds a lock that Python needs at exit.
     """
 

@@ -24,7 +24,7 @@ def max_observation_bytes(space: Space[Any]) -> dict[WireFormat, int]:
 
 
 def _max_json_chars(dtype: np.dtype[Any]) -> int:
-    """Return the maximum characters of a number in JSON, including a separator."""
+    """Return the maximum number of characters of a number in JSON, including a separator."""
     if dtype.kind in "iu":
         bounds = np.iinfo(dtype)
         return max(len(str(bounds.min)), len(str(bounds.max))) + 1
