@@ -172,7 +172,7 @@ def test_the_example_saves_an_agent_with_the_scale_it_sees_in_and_has_it_play(tm
 def test_the_examples_collectors_keep_no_agent_and_say_so(flag, tmp_path):
     answer = run_example("--collectors", "2", flag, str(tmp_path / "kept"))
     assert answer.returncode == 2
-    assert "--collectors goes with neither --save nor --play" in answer.stderr
+    assert "--collectors cannot be combined with --save or --play" in answer.stderr
 
 
 def test_the_example_explains_its_flags():

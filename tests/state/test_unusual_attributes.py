@@ -125,7 +125,7 @@ def test_another_function_is_told_or_goes_on(kind: Any) -> None:
             envs.step([1])
         state = envs.save_state()
         for each in (state, EnvStates.from_bytes(state.to_bytes())):
-            with pytest.raises(StateMismatchError, match=r"another function: .*current") as caught:
+            with pytest.raises(StateMismatchError, match=r"its function: .*current") as caught:
                 other.load_state(each)
             assert caught.value.saved != caught.value.here
         expected = [envs.step([1])[:2] for _ in range(2)]

@@ -241,7 +241,7 @@ def test_what_waits_for_its_neighbours_is_not_waited_for(make):
 
 BAD_SENDS = {
     "too few actions": (([0], [1, 2]), "actions for 2 environments"),
-    "no such environment": (([0], [5]), "expected environments from 0 to 4, got 5"),
+    "no such environment": (([0], [5]), "expected indices from 0 to 4, got 5"),
     "twice": (([0, 0], [1, 1]), "at most once"),
     "wrong shape": ((np.zeros((2, 3), int), [0, 1]), "actions for 2 environments"),
     "not ids": (([0], 1), "expected a sequence of ints"),
