@@ -38,7 +38,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         vec_env: the vector environment.
         observation_space: space of one transformed observation, if it differs.
         action_space: space of one action passed to the transform, if it differs.
-        keep_raw: True to keep :attr:`raw_observations` from the start.
+        keep_raw: True to keep :attr:`raw_observations` from the start, not only once they are read.
 
     Raises:
         TypeError: ``vec_env`` is not a ``VecEnv``, or it is multi-agent.
