@@ -283,7 +283,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     # -- checkpoints --------------------------------------------------------------------
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`.
+        """Save states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state` does.
 
         The states include the transform's memory of each environment, and its learned statistics.
         """
@@ -296,7 +296,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def load_state(
         self, state: EnvStates, env_ids: Sequence[int] | None = None
     ) -> tuple[Any, StepInfos]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
+        """Load states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
 
         Learned statistics are loaded only if ``env_ids`` is None. The loaded observations are not
         counted.
