@@ -54,6 +54,11 @@ myst_heading_anchors = 3
 # Pages that list modules. autosummary generates a page per module. Without this list, it uses the
 # pages of the last build and ignores new ones.
 LISTING = [page.stem for page in Path(__file__).parent.glob("*.rst")]
+PRIVATE = [
+    name
+    for page in Path(__file__).parent.glob("modules.rst")
+    for name in re.findall(r"^   (xuance_envs\S+)$", page.read_text(), re.MULTILINE)
+]
 autosummary_generate = [f"{name}.rst" for name in LISTING]
 
 # Document each name in its defining module only.
@@ -79,6 +84,8 @@ intersphinx_mapping = {name: (url, f"_inventories/{name}.inv") for name, url in 
 nitpicky = True
 suppress_warnings = ["ref.python"]  # a name that exists in httpx and in two of our modules
 nitpick_ignore_regex = [
+    # Classes of private modules, which have no docstring.
+    (r"py:class", r"StepArrays|xuance_envs\.compat\.stepping\.\w+"),
     (r"py:.*", r".*\._\w+|_\w+"),  # private
     # Constraints in annotations, such as those of pydantic messages, are not names.
     (r"py:class", r".*[ =\"'].*|types\.Annotated|(FieldInfo|Ge|Le|Lt|MaxLen|MinLen)"),
@@ -128,7 +135,16 @@ def keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: l
             lines[0] = f"{line.removeprefix(':type: ')}: {lines[0]}"
 
 
+def keep_private_as_text(app: Any, env: Any, node: Any, contnode: Any) -> Any:
+    """Leave references of private modules as text if their target has no documentation."""
+    page = node.get("refdoc", "")
+    if page == "modules" or page.removeprefix("api/") in PRIVATE:
+        return contnode
+    return None
+
+
 def setup(app: Any) -> None:
+    app.connect("missing-reference", keep_private_as_text, priority=900)  # intersphinx: 500
     app.connect("autodoc-process-docstring", keep_colons, priority=600)  # napoleon: 500
     app.connect("source-read", inline_timelines)
     app.connect("env-get-outdated", read_listings)

@@ -126,7 +126,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Autotuned:
-    """The result of :func:`autotune`; ``str()`` formats it as a table.
+    """The result of ``autotune``; ``str()`` formats it as a table.
 
     Attributes:
         num_envs: number of environments.

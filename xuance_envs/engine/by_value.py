@@ -30,6 +30,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
 
     @override
     def reducer_override(self, obj: Any) -> Any:
+        """Reduce objects that cloudpickle fails to find by name; leave the rest to it."""
         if isinstance(obj, _CACHED) and _needs_by_value(obj):
             parameters = obj.cache_parameters()
             attributes = _attributes(obj, "__wrapped__", "cache_parameters")

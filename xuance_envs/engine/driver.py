@@ -64,7 +64,7 @@ class Driver(ABC):
         return None
 
     def pack_actions(self, actions: list[list[Any]]) -> Any:
-        """Serialize the action leaves held as objects, for :meth:`submit_step`."""
+        """Serialize the action leaves held as objects, for ``submit_step``."""
         return actions
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Driver(ABC):
 
     @abstractmethod
     def pack(self, command: str, *arguments: Any) -> Any:
-        """Serialize a group command for :meth:`submit`.
+        """Serialize a group command for ``submit``.
 
         Raises:
             TypeError: the arguments cannot be sent to the group.

@@ -109,6 +109,7 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment; convert a result of four values to five."""
         result = self.legacy_env.step(action)
         if len(result) == 5:
             observation, reward, terminated, truncated, info = result

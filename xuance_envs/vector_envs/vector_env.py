@@ -169,7 +169,7 @@ class VecEnv(ABC):
         """
 
     def step(self, actions: Any) -> StepResult:
-        """Step every environment once: :meth:`step_async` followed by :meth:`step_wait`.
+        """Step every environment once: ``step_async`` followed by ``step_wait``.
 
         Args:
             actions: one action per environment: an array with ``num_envs`` rows, a list of actions,
@@ -199,11 +199,11 @@ class VecEnv(ABC):
 
     @abstractmethod
     def step_async(self, actions: Any) -> None:
-        """Start a step without waiting for it; see :meth:`step` for the actions and errors."""
+        """Start a step without waiting for it; see ``step`` for the actions and errors."""
 
     @abstractmethod
     def step_wait(self) -> StepResult:
-        """Wait for the pending step; see :meth:`step` for the results and errors.
+        """Wait for the pending step; see ``step`` for the results and errors.
 
         A :class:`KeyboardInterrupt` leaves the step pending.
 
@@ -240,7 +240,7 @@ class VecEnv(ABC):
 
         Args:
             actions: one action per environment in ``env_ids``, in that order and in any form that
-                :meth:`step` accepts.
+                ``step`` accepts.
             env_ids: indices of the environments.
 
         Raises:
@@ -471,7 +471,7 @@ class VecEnv(ABC):
 
     @abstractmethod
     def close_extras(self) -> None:
-        """Release the subclass's resources; :meth:`close` calls this method once."""
+        """Release the subclass's resources; ``close`` calls this method once."""
 
     def _not_supported(self, name: str) -> NoReturn:
         raise NotImplementedError(f"{type(self).__name__} does not support {name}")
