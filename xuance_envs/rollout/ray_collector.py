@@ -415,7 +415,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     # -- other methods ----------------------------------------------------------------
 
     def permute_state(self, state: Any) -> Any:
-        """Move image axes to the agent's order; as in ``RolloutCollector.permute_state``."""
+        """Move the image axes of ``state`` to the order that the agent expects."""
         return self._layout.permute(state)
 
     def close(self) -> None:
