@@ -78,9 +78,9 @@ def only_own_threads_count() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without the garbage collector: what stays anyway would cost it a third of the time.
+    """Collect without the garbage collector, which would take a third of the time.
 
-    Later it spares all of that too: going through it takes a fifth of a second.
+    Then exclude the collected tests from garbage collection: a pass over them takes 0.2 s.
     """
     gc.disable()
     try:

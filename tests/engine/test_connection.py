@@ -497,7 +497,7 @@ def test_ray_is_asked_what_became_of_an_actor(
         ActorLostError, match=r"no report within 0 s\. The actor's connection broke"
     ):
         way.receive(call, 0.05)
-    assert way.send(ActorCall([0], b"more"))  # it is when it is received that it is told
+    assert way.send(ActorCall([0], b"more"))  # receive reports the lost connection
     way.close(), way.close()
     theirs.close()
 
