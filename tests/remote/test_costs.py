@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import subprocess
 import sys
@@ -18,11 +19,13 @@ import msgpack
 import numpy as np
 import pytest
 from gymnasium import spaces
-from remote_envs import CountingEnv
+from remote_envs import SERVED, CountingEnv
 from serving import API_PREFIX, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.remote.access.permissions import Permissions
+from xuance_envs.remote.api import Api
 from xuance_envs.remote.serving import http_protocol
+from xuance_envs.remote.settings import Catalogue, Settings
 from xuance_envs.remote.wire.bounds import MAX_COLLIDING
 from xuance_envs.remote.wire.formats import WireFormat, dumps
 
@@ -174,6 +177,33 @@ def test_a_large_body_is_not_read_without_a_session(serve: ServerMaker) -> None:
         answer = httpx.post(url, content=b"\xc1" * 100_000, headers=headers)
         assert answer.status_code == status, answer.text
     assert ask.close().status_code == 200
+
+
+ROUTES = sorted(Api(Settings(Catalogue(SERVED))).post_routes)
+
+
+@pytest.mark.parametrize("query", ["", "?a=b"], ids=["here", "by the application"])
+@pytest.mark.parametrize("path", ROUTES, ids=[path.rpartition("/")[2] for path in ROUTES])
+def test_no_route_reads_a_large_body_without_room_for_it(
+    serve: ServerMaker, path: str, query: str
+) -> None:
+    server = serve(tokens=("a", "b"), bodies=2**20)
+    asking = [Asking(server, token) for token in ("a", "b")]
+    head = f"POST {path}{query} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2**23}\r\n"
+    head += "Content-Type: application/json\r\nExpect: 100-continue\r\n"
+    heads = [f"{head}Authorization: Bearer {token}\r\n\r\n".encode() for token in ("a", "b")]
+    with closing(connect(server.url)) as first, closing(connect(server.url)) as second:
+        first.sendall(heads[0])
+        if path.endswith(("session/create", "episode/statistics")):
+            assert status_of(first) == 413
+        else:
+            assert status_of(first) == 100, "this one has all the room"
+            second.sendall(heads[1])
+            assert not select.select([second], [], [], 0.3)[0]
+            first.close()
+            assert status_of(second) == 100
+    for ask in asking:
+        assert ask.close().status_code == 200
 
 
 # --- heads, and connections ---------------------------------------------------------------------

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Response
 from fastapi import Request as StarletteRequest
@@ -57,6 +57,12 @@ MAX_INLINE_BODY = 1024  # bytes up to which a body serves as its own digest
 CALL_FIELDS = ("operation", "name", "args", "kwargs", "values", "mode")
 
 
+class MessageRoute(NamedTuple):
+    handler: Handler
+    model: type[messages.RequestModel]
+    accepts_large: bool = True
+
+
 class Api:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -65,15 +71,16 @@ class Api:
         self.replies = LargeReplies(settings.limits)
         self.accounts = Accounts(settings)
         self.sessions = Sessions(settings, self.metrics, self.replies)
-        self.post_routes: dict[str, tuple[Handler, type[messages.RequestModel]]] = {
-            f"{API_PREFIX}/session/create": (self.create_session, messages.CreateSession),
-            f"{API_PREFIX}/episode/create": (self.create_episodes, messages.CreateEpisodes),
-            f"{API_PREFIX}/episode/vectorized_reset": (self.reset, messages.Reset),
-            f"{API_PREFIX}/episode/vectorized_step": (self.step, messages.Step),
-            f"{API_PREFIX}/episode/call": (self.call, messages.Call),
-            f"{API_PREFIX}/episode/states": (self.states, messages.States),
-            f"{API_PREFIX}/episode/statistics": (self.statistics, messages.Statistics),
+        routes = {
+            "session/create": MessageRoute(self.create_session, messages.CreateSession, False),
+            "episode/create": MessageRoute(self.create_episodes, messages.CreateEpisodes),
+            "episode/vectorized_reset": MessageRoute(self.reset, messages.Reset),
+            "episode/vectorized_step": MessageRoute(self.step, messages.Step),
+            "episode/call": MessageRoute(self.call, messages.Call),
+            "episode/states": MessageRoute(self.states, messages.States),
+            "episode/statistics": MessageRoute(self.statistics, messages.Statistics, False),
         }
+        self.post_routes = {f"{API_PREFIX}/{path}": route for path, route in routes.items()}
         # Two are enough: decoding holds the GIL most of the time.
         self._decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
 
@@ -93,7 +100,7 @@ class Api:
         app.add_exception_handler(HTTPException, _refused_route)
         app.add_exception_handler(RefusedError, _refused)
         app.add_exception_handler(Exception, _failed)
-        add_descriptions(app, {path: model for path, (_, model) in self.post_routes.items()})
+        add_descriptions(app, {path: route.model for path, route in self.post_routes.items()})
 
     async def answer(self, request: Request) -> Reply:
         account = None
@@ -104,7 +111,12 @@ class Api:
             if (rate := account.quota.requests).is_limited:
                 await throttle((rate,))
                 rate.record()
-            return await self.post_routes[request.head.path][0](request, account)
+            route = self.post_routes[request.head.path]
+            if request.head.is_small:
+                return await route.handler(request, account)
+            max_body = account.limits.body if route.accepts_large else SMALL_BODY
+            async with self.accounts.reserve_body(account, request.head.length, max_body):
+                return await route.handler(request, account)
         except RefusedError as error:
             return refused(error, request.head.reply_format)
         except Exception as error:
@@ -293,35 +305,14 @@ class Api:
         except RefusedError:
             return False
 
-    def _in_session(
+    async def _in_session(
         self,
         request: Request,
         account: Account,
         model: type[S],
         act: Callable[[S, Session, WireFormat], Awaitable[bytes]],
-    ) -> Awaitable[Reply]:
+    ) -> Reply:
         """Run a request in its session, at most once."""
-        if request.head.is_small:
-            return self._run_in_session(request, account, model, act)
-        return self._run_large_in_session(request, account, model, act)
-
-    async def _run_large_in_session(
-        self,
-        request: Request,
-        account: Account,
-        model: type[S],
-        act: Callable[[S, Session, WireFormat], Awaitable[bytes]],
-    ) -> Reply:
-        async with self.accounts.reserve_body(account, request.head.length or 0):
-            return await self._run_in_session(request, account, model, act)
-
-    async def _run_in_session(
-        self,
-        request: Request,
-        account: Account,
-        model: type[S],
-        act: Callable[[S, Session, WireFormat], Awaitable[bytes]],
-    ) -> Reply:
         message, wire_format, digest = await self._receive(request, model)
         session = self.sessions.get(message.session_id, account.owner)
 

@@ -172,11 +172,13 @@ class Accounts:
         account.requests -= 1
 
     @asynccontextmanager
-    async def reserve_body(self, account: Account, length: int) -> AsyncIterator[None]:
+    async def reserve_body(
+        self, account: Account, length: int, max_length: int
+    ) -> AsyncIterator[None]:
         """Reserve memory for a large body; an account can have one such body at a time."""
         limits = account.limits
-        if length > limits.body:
-            raise RefusedError(413, "body", f"expected a request of at most {limits.body} bytes")
+        if length > max_length:
+            raise RefusedError(413, "body", f"expected a request of at most {max_length} bytes")
         if not account.sessions:
             raise RefusedError(
                 404, "session", "no such session: only open sessions accept large requests"

@@ -150,7 +150,7 @@ class ServerConnection(HttpToolsProtocol):
             return None
         end = data.find(b"\r\n\r\n") + 4
         head = cycle.head
-        if end + (head.length or 0) != len(data) or cycle.expects_continue:
+        if end + head.length != len(data) or cycle.expects_continue:
             return None
         if any(name == b"transfer-encoding" for name, _ in head.headers):
             return None

@@ -58,8 +58,8 @@ class RequestHead:
         fields = {name: value for name, value in headers if name in _HEADER_FIELDS}
         self.authorization = fields.get(b"authorization")
         length = fields.get(b"content-length", b"")
-        self.length = int(length) if length.isdigit() and len(length) < 19 else None
-        self.is_small = self.length is None or self.length <= SMALL_BODY
+        self.length = int(length) if length.isdigit() and len(length) < 19 else 0
+        self.is_small = self.length <= SMALL_BODY
         content_type = fields.get(b"content-type", b"")
         self.body_format = _CONTENT_TYPES.get(content_type) or _CONTENT_TYPES.get(
             content_type.partition(b";")[0].strip().lower()
