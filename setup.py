@@ -19,12 +19,14 @@ EXTRAS = {
         'opencv-python>=4.8.0.76; sys_platform != "linux"',
         'opencv-python-headless>=4.8.0.76; sys_platform == "linux"',
     ],
+    "box2d": ["gymnasium[box2d]>=1.1"],
     "gym": ["gym==0.26.2"],
     "mujoco": [
         "gymnasium[mujoco]>=1.1",
         'mujoco>=3.1; python_version >= "3.11"',
         'mujoco>=3.1,<4; python_version < "3.11"',
     ],
+    "multi-agent": ["mpe2>=1", "pettingzoo>=1.25"],
     "torch": ["torch>=2.4", "tqdm>=4.64", "Pillow>=10.1"],
     "remote": [
         "fastapi>=0.110",
@@ -47,13 +49,13 @@ EXTRAS["docs"] = [
     "websockets>=13",  # docs/check_pages.py controls a browser
 ]
 EXTRAS["test"] = [
+    *EXTRAS["box2d"],
+    *EXTRAS["multi-agent"],
     "array-api-compat>=1.11",  # for Gymnasium's NumpyToTorch
     'envpool>=1.1; sys_platform == "linux" and python_version >= "3.11"',
     "gymnasium[classic-control]>=1.1",  # for rendering
     "hypothesis>=6.136",
-    "mpe2>=1",  # multi-agent particle environments
     "moviepy>=1.0.3",  # for Stable-Baselines3's VecVideoRecorder
-    "pettingzoo>=1.25",
     "pytest>=8.4",
     "pytest-timeout>=2.3.1",
     "pytest-xdist>=3.8",

@@ -80,5 +80,5 @@ def test_a_clone_that_is_not_installed_is_said_with_what_installs_it(
 
 
 def test_the_extras_are_those_there_are() -> None:
-    declared = set(re.findall(r'^    "(\w+)": \[', SETUP.read_text(), re.MULTILINE))
+    declared = set(re.findall(r'^    "([\w-]+)": \[', SETUP.read_text(), re.MULTILINE))
     assert set(doctor.EXTRAS) == declared

@@ -46,15 +46,6 @@ from xuance_envs.multi_agent.xuance import DummyVecMultiAgentEnv as DummyVecMult
 from xuance_envs.multi_agent.xuance import SubprocVecEnv_Football as SubprocVecEnv_Football
 from xuance_envs.multi_agent.xuance import SubprocVecEnv_StarCraft2 as SubprocVecEnv_StarCraft2
 from xuance_envs.multi_agent.xuance import SubprocVecMultiAgentEnv as SubprocVecMultiAgentEnv
-from xuance_envs.remote.client import StudentGymEnvVectorized as StudentGymEnvVectorized
-from xuance_envs.remote.client import (
-    create_student_gym_env_vectorized as create_student_gym_env_vectorized,
-)
-from xuance_envs.remote.remote_vec_env import RemoteVecEnv as RemoteVecEnv
-from xuance_envs.rollout.collector import MultiAgentRolloutCollector as MultiAgentRolloutCollector
-from xuance_envs.rollout.collector import RolloutCollector as RolloutCollector
-from xuance_envs.rollout.ray_collector import RayRolloutCollector as RayRolloutCollector
-from xuance_envs.rollout.sync_vec_env import SyncVecEnv as SyncVecEnv
 from xuance_envs.state.checking import check_saving as check_saving
 from xuance_envs.state.env_states import EnvStates as EnvStates
 from xuance_envs.state.handlers import register_state as register_state
@@ -79,3 +70,15 @@ from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv as SubprocVecE
 from xuance_envs.vector_envs.vector_env import StepBatch as StepBatch
 from xuance_envs.vector_envs.vector_env import VecEnv as VecEnv
 from xuance_envs.vector_envs.wrapper import VecEnvWrapper as VecEnvWrapper
+
+# These names require extras.
+# isort: split
+from xuance_envs.remote.client import StudentGymEnvVectorized as StudentGymEnvVectorized
+from xuance_envs.remote.client import (
+    create_student_gym_env_vectorized as create_student_gym_env_vectorized,
+)
+from xuance_envs.remote.remote_vec_env import RemoteVecEnv as RemoteVecEnv
+from xuance_envs.rollout.collector import MultiAgentRolloutCollector as MultiAgentRolloutCollector
+from xuance_envs.rollout.collector import RolloutCollector as RolloutCollector
+from xuance_envs.rollout.ray_collector import RayRolloutCollector as RayRolloutCollector
+from xuance_envs.rollout.sync_vec_env import SyncVecEnv as SyncVecEnv

@@ -20,6 +20,7 @@ import numpy as np
 from xuance_envs import tuning
 from xuance_envs.doctor import add_doctor_arguments, run_doctor
 from xuance_envs.errors import EnvError, StateError
+from xuance_envs.extras import install_command
 from xuance_envs.file_commands import (
     add_replay_arguments,
     add_state_arguments,
@@ -329,10 +330,7 @@ def _require(command: str, extra: str, *modules: str) -> None:
     """Raise an error that names the extra to install if an optional module is missing."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
-        raise CommandError(
-            f"{command} needs {' and '.join(missing)}: install with "
-            f'pip install "xuance_envs[{extra}]"'
-        )
+        raise CommandError(f"{command} requires {' and '.join(missing)}: {install_command(extra)}")
 
 
 COMMANDS = {

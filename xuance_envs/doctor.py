@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import multiprocessing
 import os
 import platform
@@ -25,21 +24,10 @@ from xuance_envs._version import __version__
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.process.shared_memory import available_memory
+from xuance_envs.extras import EXTRAS, install_command, missing_modules
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.report import markdown_table
-
-EXTRAS: dict[str, tuple[str, ...]] = {
-    "atari": ("ale_py", "cv2"),
-    "gym": ("gym",),
-    "mujoco": ("mujoco",),
-    "plot": ("matplotlib", "tqdm"),
-    "ray": ("ray",),
-    "remote": ("fastapi", "uvicorn", "httpx", "httptools", "msgpack"),
-    "sb3": ("stable_baselines3",),
-    "torch": ("torch", "tqdm", "PIL"),
-}
-"""Modules that each extra installs."""
 
 LIBRARIES = ("gymnasium", "numpy", "torch", "stable-baselines3", "ray", "ale-py", "mujoco", "gym")
 ENV = "CartPole-v1"
@@ -104,15 +92,11 @@ def _machine() -> Iterator[list[str]]:
     yield ["start methods", ", ".join(multiprocessing.get_all_start_methods())]
 
 
-def _missing(extra: str) -> list[str]:
-    return [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
-
-
 def _extra(extra: str) -> list[str]:
-    missing = _missing(extra)
+    missing = missing_modules(extra)
     if not missing:
         return [extra, "yes"]
-    return [extra, f'{", ".join(missing)} missing: pip install "xuance_envs[{extra}]"']
+    return [extra, f"{', '.join(missing)} missing: {install_command(extra)}"]
 
 
 def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContextManager[Any]]]]:
@@ -124,7 +108,7 @@ def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContex
     classes["SubprocVecEnv_Gym, caller_steps"] = partial(SubprocVecEnv_Gym, caller_steps=True)
     classes["compat.gymnasium.SyncVectorEnv"] = SyncVectorEnv
     classes["compat.gymnasium.AsyncVectorEnv"] = AsyncVectorEnv
-    if not _missing("sb3"):
+    if not missing_modules("sb3"):
         from xuance_envs.compat import sb3
 
         classes["compat.sb3.SubprocVecEnv"] = sb3.SubprocVecEnv
@@ -134,7 +118,7 @@ def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContex
         classes["RayVecEnv_Gym"] = RayVecEnv_Gym
     for name, make in classes.items():
         yield name, partial(_closing, make, functions)
-    if not _missing("remote"):
+    if not missing_modules("remote"):
         yield "RemoteVecEnv", _running_server
 
 

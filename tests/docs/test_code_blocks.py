@@ -208,7 +208,7 @@ def check_python(words: list[str]) -> None:
 
 def check_extras(words: list[str]) -> None:
     extras = re.findall(r"\[([\w,-]+)\]", " ".join(words))
-    have = re.findall(r'^ {4}"(\w+)": \[|^EXTRAS\["(\w+)"\]', SETUP, re.MULTILINE)
+    have = re.findall(r'^ {4}"([\w-]+)": \[|^EXTRAS\["(\w+)"\]', SETUP, re.MULTILINE)
     assert {name for group in extras for name in group.split(",")} <= {a or b for a, b in have}
 
 

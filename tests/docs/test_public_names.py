@@ -21,8 +21,10 @@ from xuance_envs.compat import gymnasium, sb3
 
 ROOT = Path(__file__).resolve().parents[2]
 
+STUB = Path(xuance_envs.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+STUB_NAMES = re.findall(r"\bas (\w+),?$", STUB, re.MULTILINE)
 PUBLIC = [
-    *((xuance_envs, name) for name in xuance_envs.__all__ if name != "__version__"),
+    *((xuance_envs, name) for name in STUB_NAMES if name != "__version__"),
     *((module, name) for module in (compat, gymnasium, rollout, sb3) for name in module.__all__),
 ]
 NAMES = pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import gymnasium
@@ -77,16 +76,6 @@ def test_an_unknown_game_is_an_error_with_the_closest_names(env_id: str, closest
 def test_the_closest_names_come_closest_first() -> None:
     assert closest_games("Pacman")[0] == "Pacman"
     assert set(closest_games("Pacmann")) >= {"Pacman", "MsPacman"}
-
-
-@pytest.mark.parametrize(("module", "name"), [("ale_py", "ale-py"), ("cv2", "OpenCV")])
-def test_a_missing_package_is_named_with_what_to_install(
-    module: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=name) as caught:
-        Atari_Env("Breakout")
-    assert 'pip install "xuance_envs[atari]"' in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -713,4 +713,6 @@ def test_what_to_install_is_said_where_httpx_is_missing() -> None:
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
-    assert 'needs httpx, which is not installed: pip install "xuance_envs[remote]"' in result.stdout
+    assert (
+        'requires httpx, which is not installed: pip install "xuance_envs[remote]"' in result.stdout
+    )

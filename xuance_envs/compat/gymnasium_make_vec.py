@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec, _find_spec
 
 from xuance_envs.compat.gymnasium_async import AsyncVectorEnv
 from xuance_envs.compat.gymnasium_sync import SyncVectorEnv
+from xuance_envs.extras import naming_extra
 
 Wrappers = Sequence[Callable[[Any], Any]]
 """Functions that take an environment and return the wrapped one."""
@@ -39,7 +40,7 @@ def make_gymnasium_vec(
     spec = copy.deepcopy(env_id if isinstance(env_id, EnvSpec) else _find_spec(env_id))
     given = {**spec.kwargs, **env_kwargs}
     spec.kwargs = {}
-    make_env = partial(wrapped, partial(gymnasium.make, copy.copy(spec), **given), wrappers)
+    make_env = partial(wrapped, partial(_make, copy.copy(spec), **given), wrappers)
     kind = SyncVectorEnv if mode is VectorizeMode.SYNC else AsyncVectorEnv
     vector_env = kind([make_env] * num_envs, **vector_kwargs)
     spec.kwargs = {**given, "num_envs": num_envs, "vectorization_mode": mode.value}
@@ -48,6 +49,11 @@ def make_gymnasium_vec(
             spec.kwargs[name] = value
     vector_env.spec = spec
     return vector_env
+
+
+def _make(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    with naming_extra(spec.id):
+        return gymnasium.make(spec, **kwargs)
 
 
 def wrapped(make_env: Callable[..., Any], wrappers: Wrappers, **kwargs: Any) -> Any:

@@ -17,12 +17,12 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.extras import missing_extra
+
 try:
     from stable_baselines3.common import vec_env as sb3
 except ImportError as error:
-    raise ImportError(
-        "xuance_envs.compat.sb3 needs Stable-Baselines3: pip install 'xuance_envs[sb3]'"
-    ) from error
+    raise missing_extra("xuance_envs.compat.sb3", "sb3", error) from error
 
 from xuance_envs.compat import env_functions
 from xuance_envs.compat.env_functions import RegisteringEnvFn, custom_registrations

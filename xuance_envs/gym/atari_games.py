@@ -9,6 +9,8 @@ from typing import Any
 
 import gymnasium
 
+from xuance_envs.extras import missing_extra
+
 _ENTRY_POINT = "ale_py.env:AtariEnv"
 _NAMESPACE = "ALE/"
 _VERSION = "-v5"
@@ -20,13 +22,13 @@ class UnknownGameError(gymnasium.error.NameNotFound, ValueError):
 
 def load_ale() -> ModuleType:
     """Import ale-py, which registers its games with Gymnasium, and silence its banner."""
-    ale_py = _load("ale_py", "ale-py")
+    ale_py = _load("ale_py")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     return ale_py
 
 
 def load_cv2() -> Any:
-    return _load("cv2", "OpenCV")
+    return _load("cv2")
 
 
 def full_id(env_id: str) -> str:
@@ -64,12 +66,8 @@ def _plain(name: str) -> str:
     return name.replace("_", "").replace(" ", "").lower()
 
 
-def _load(module: str, name: str) -> ModuleType:
+def _load(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(
-            f"Atari games require {name}, which cannot be imported ({error}): "
-            'pip install "xuance_envs[atari]"',
-            name=module,
-        ) from error
+        raise missing_extra("Atari_Env", "atari", error) from error

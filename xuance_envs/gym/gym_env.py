@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from xuance_envs.extras import naming_extra
 from xuance_envs.gym import legacy
 from xuance_envs.gym.atari_env import Atari_Env
 from xuance_envs.gym.lazy_frames import LazyFrames
@@ -45,7 +46,8 @@ class Gym_Env(EnvWrapper):
 
     Raises:
         ValueError: ``library`` is invalid.
-        ImportError: ``library="gym"`` and gym cannot be imported.
+        ImportError: a library that the environment requires is missing. The message names the
+            extra to install.
 
     Examples:
         >>> env = Gym_Env("CartPole-v1", seed=1)
@@ -78,7 +80,8 @@ class Gym_Env(EnvWrapper):
         if render_mode is not None:
             kwargs["render_mode"] = render_mode
         make = gymnasium.make if library == "gymnasium" else legacy.make
-        super().__init__(make(env_id, **kwargs))
+        with naming_extra(env_id):
+            super().__init__(make(env_id, **kwargs))
 
         if self._pending_seed is not None:
             self.action_space.seed(self._pending_seed)

@@ -16,6 +16,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
+from xuance_envs.extras import missing_extra
+
 
 def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Make a legacy gym environment as a Gymnasium environment.
@@ -56,10 +58,7 @@ def _import_gym() -> Any:
     try:
         return importlib.import_module("gym")
     except ImportError as error:
-        raise ImportError(
-            f"legacy gym environments require gym 0.26, which cannot be imported ({error}): "
-            'pip install "xuance_envs[gym]"'
-        ) from error
+        raise missing_extra("a legacy gym environment", "gym", error) from error
 
 
 def _unwrap_layer(env: Any, *kinds: type) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
+from xuance_envs.extras import naming_extra
 from xuance_envs.multi_agent.env_record import EnvRecord
 from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
 from xuance_envs.multi_agent.team import MASK, Groups, Team, agent_list, build_team
@@ -228,5 +229,6 @@ def _as_parallel(env: Any) -> Any:
             f"{describe(env)} is turn-based (AEC) without is_parallelizable in its metadata: "
             "expected an environment whose agents can act simultaneously"
         )
-    conversions = importlib.import_module("pettingzoo.utils.conversions")
+    with naming_extra(env):
+        conversions = importlib.import_module("pettingzoo.utils.conversions")
     return conversions.aec_to_parallel(env)

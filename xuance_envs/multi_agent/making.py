@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from xuance_envs.extras import naming_extra
 from xuance_envs.multi_agent.adapters import SeededEnv, agents_env
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
@@ -115,7 +116,8 @@ def _env_constructor(name: str) -> Callable[..., Any]:
             f"'mpe2:simple_spread_v3', got {name!r}; for an id of PettingZoo's registry, pass a "
             f"function{registered}"
         )
-    module = importlib.import_module(f"{package}.{module_name}")
+    with naming_extra(name):
+        module = importlib.import_module(f"{package}.{module_name}")
     for function in ("parallel_env", "env"):
         if callable(getattr(module, function, None)):
             return partial(_construct, module.__name__, function)

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from xuance_envs.extras import missing_extra
 from xuance_envs.multi_agent.agent_actions import AgentActions
 from xuance_envs.multi_agent.infos import infos_by_agent
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
@@ -43,7 +44,7 @@ def as_parallel_env(envs: MultiAgentVecEnv, index: int = 0) -> Any:
     try:
         from pettingzoo import ParallelEnv
     except ImportError as error:
-        raise ImportError("as_parallel_env requires PettingZoo: pip install pettingzoo") from error
+        raise missing_extra("as_parallel_env", "multi-agent", error) from error
     if not 0 <= index < envs.num_envs:
         raise ValueError(f"index: expected an int from 0 to {envs.num_envs - 1}, got {index}")
     kind = type("ParallelView", (_ParallelView, ParallelEnv), {})

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from xuance_envs.extras import install_command
+
 __all__ = ["MPE_Env", "MultiAgentEnv", "RawMultiAgentEnv", "XuanCeMultiAgentEnvWrapper"]
 
 
@@ -336,5 +338,5 @@ def _module_of(env_id: str) -> Any:
             continue
     raise ImportError(
         f"environment {env_id!r} was found neither in mpe2 nor in pettingzoo.mpe: check the id, or "
-        "install mpe2 with pip install mpe2"
+        f"install mpe2 with {install_command('multi-agent')}"
     )

@@ -22,6 +22,7 @@ from xuance_envs.errors import (
     RemoteUnreachableError,
     RemoteVersionError,
 )
+from xuance_envs.extras import missing_extra
 from xuance_envs.remote.failures import error_of
 from xuance_envs.remote.server_states import RemoteStates
 from xuance_envs.remote.wire.constants import API_PREFIX, MAX_SEED, PROTOCOL_VERSION
@@ -41,10 +42,7 @@ try:
         redacted,
     )
 except ImportError as error:
-    raise ImportError(
-        f"the HTTP client needs {error.name}, which is not installed: "
-        'pip install "xuance_envs[remote]"'
-    ) from error
+    raise missing_extra("the HTTP client", "remote", error) from error
 
 logger = logging.getLogger("xuance_envs.client")
 

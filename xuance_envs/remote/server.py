@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xuance_envs._version import __version__
+from xuance_envs.extras import missing_extra
 from xuance_envs.remote.access.proxies import BehindProxies, Proxies, unix_socket
 from xuance_envs.remote.settings import TOKENS_VARIABLE, Settings, is_loopback
 
@@ -267,8 +268,5 @@ def _require_packages() -> None:
         import msgpack
         import uvicorn
     except ImportError as error:
-        raise ImportError(
-            f"the HTTP server needs {error.name}, which is not installed: "
-            'pip install "xuance_envs[remote]"'
-        ) from error
+        raise missing_extra("the HTTP server", "remote", error) from error
     del fastapi, msgpack, uvicorn

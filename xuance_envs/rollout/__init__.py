@@ -3,13 +3,12 @@
 Requires the extra ``torch``; see :mod:`xuance_envs.rollout.collector`.
 """
 
+from xuance_envs.extras import missing_extra as _missing_extra
+
 try:
     import torch as _torch  # noqa: F401  # report what to install, for all modules of this package
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f'xuance_envs.rollout requires {error.name}: pip install "xuance_envs[torch]"',
-        name=error.name,
-    ) from error
+except ImportError as error:
+    raise _missing_extra("xuance_envs.rollout", "torch", error) from error
 
 from xuance_envs.rollout.collector import MultiAgentRolloutCollector, RolloutCollector
 from xuance_envs.rollout.ray_collector import RayRolloutCollector

@@ -16,6 +16,7 @@ from typing import Any
 from xuance_envs.engine.ray.actor import ActorPlan, SingleGroupActor
 from xuance_envs.engine.ray.connectable_actor import ConnectableActor
 from xuance_envs.engine.ray.multi_process_actor import MultiProcessActor
+from xuance_envs.extras import missing_extra
 
 logger = logging.getLogger("xuance_envs")
 
@@ -309,9 +310,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ImportError(
-            'the Ray backend requires Ray; install it with: pip install "xuance_envs[ray]"'
-        ) from error
+        raise missing_extra("the Ray backend", "ray", error) from error
     return ray
 
 

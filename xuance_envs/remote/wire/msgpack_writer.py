@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_columns import Kind
+from xuance_envs.extras import missing_extra
 from xuance_envs.remote.wire.arrays import TaggedArray, as_raw_bytes
 from xuance_envs.remote.wire.bounds import TooLargeError
 from xuance_envs.remote.wire.infos import InfoTable, kind_name
@@ -33,10 +34,7 @@ def msgpack_library() -> Any:
     try:
         import msgpack
     except ImportError as error:
-        raise ImportError(
-            "msgpack messages need the msgpack package, which is not installed: "
-            'pip install "xuance_envs[remote]"'
-        ) from error
+        raise missing_extra("a msgpack message", "remote", error) from error
     return msgpack
 
 

@@ -1,0 +1,104 @@
+"""Imports without some extras, and the errors that name the extra to install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xuance_envs.extras import EXTRAS
+
+ROOT = Path(__file__).parents[1]
+MODULES = {module for modules in EXTRAS.values() for module in modules}
+NAMES = {
+    "torch": [
+        "MultiAgentRolloutCollector",
+        "RayRolloutCollector",
+        "RolloutCollector",
+        "SyncVecEnv",
+    ],
+    "remote": ["RemoteVecEnv", "StudentGymEnvVectorized", "create_student_gym_env_vectorized"],
+}
+"""Public names that require an extra."""
+
+BLOCK = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name in sys.argv:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+def output_without(missing: set[str], code: str) -> str:
+    """Run code in a new interpreter that cannot import some modules, and return its output."""
+    result = subprocess.run(
+        [sys.executable, "-c", BLOCK + code, *missing],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("extra", [None, *EXTRAS])
+def test_import_star_works_with_one_extra_or_none(extra: str | None) -> None:
+    present = set(EXTRAS[extra]) if extra else set()
+    names = NAMES.get(str(extra), [])
+    code = (
+        "from xuance_envs import *\n"
+        "import xuance_envs\n"
+        "assert {'make_vec', 'Atari_Env', 'RayVecEnv_Gym'} <= set(xuance_envs.__all__)\n"
+        f"print(*[getattr(xuance_envs, name).__name__ for name in {names}])"
+    )
+    assert output_without(MODULES - present, code).split() == names
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "code"),
+    [
+        ("torch", "torch", "from xuance_envs import RolloutCollector"),
+        ("httpx", "remote", "from xuance_envs import RemoteVecEnv"),
+        ("uvicorn", "remote", "from xuance_envs.remote.server import Server; Server(None)"),
+        ("stable_baselines3", "sb3", "import xuance_envs.compat.sb3"),
+        ("ray", "ray", "from xuance_envs import RayVecEnv_Gym; RayVecEnv_Gym([lambda: None])"),
+        ("gym", "gym", "from xuance_envs import Gym_Env; Gym_Env('Old-v0', library='gym')"),
+        ("ale_py", "atari", "from xuance_envs import Atari_Env; Atari_Env('Pong')"),
+        ("cv2", "atari", "from xuance_envs import Atari_Env; Atari_Env('Pong')"),
+        ("mujoco", "mujoco", "from xuance_envs import Gym_Env; Gym_Env('HalfCheetah-v5')"),
+        (
+            "Box2D",
+            "box2d",
+            "from xuance_envs import make_vec; make_vec('LunarLander-v3', 2, backend='dummy')",
+        ),
+        (
+            "Box2D",
+            "box2d",
+            "from xuance_envs import make_vec\n"
+            "    make_vec('LunarLander-v3', 2, vectorization_mode='sync')",
+        ),
+        (
+            "mpe2",
+            "multi-agent",
+            "from xuance_envs import make_multi_agent_vec\n"
+            "    make_multi_agent_vec('mpe2:simple_spread_v3', 2, backend='dummy')",
+        ),
+        (
+            "pettingzoo",
+            "multi-agent",
+            "from xuance_envs import as_parallel_env; as_parallel_env(None, 0)",
+        ),
+    ],
+)
+def test_the_error_names_the_extra_to_install(module: str, extra: str, code: str) -> None:
+    for imported_before in {"cv2": ["ale_py"], "uvicorn": ["fastapi", "msgpack"]}.get(module, []):
+        pytest.importorskip(imported_before)
+    text = output_without({module}, f"try:\n    {code}\nexcept Exception as error: print(error)")
+    expected = f"requires {module}, which is not installed: pip install "
+    assert f'{expected}"xuance_envs[{extra}]"' in text

@@ -1,0 +1,54 @@
+"""The extras, and the errors that name the extra to install."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gymnasium.error import DependencyNotInstalled
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "atari": ("ale_py", "cv2"),
+    "box2d": ("Box2D",),
+    "gym": ("gym",),
+    "mujoco": ("mujoco",),
+    "multi-agent": ("mpe2", "pettingzoo"),
+    "plot": ("matplotlib", "tqdm"),
+    "ray": ("ray",),
+    "remote": ("fastapi", "uvicorn", "httpx", "httptools", "msgpack"),
+    "sb3": ("stable_baselines3",),
+    "torch": ("torch", "tqdm", "PIL"),
+}
+"""Modules that each extra installs."""
+
+
+def missing_modules(extra: str) -> list[str]:
+    """Return the modules of an extra that are not installed."""
+    return [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
+
+
+def install_command(extra: str) -> str:
+    return f'pip install "xuance_envs[{extra}]"'
+
+
+def missing_extra(feature: str, extra: str, error: ImportError) -> ImportError:
+    """Return the error to raise from `error`: what needs the module, and the extra to install."""
+    name = error.name or EXTRAS[extra][0]
+    reason = f"which cannot be imported ({error})"
+    if isinstance(error, ModuleNotFoundError) and "." not in name:
+        reason = "which is not installed"
+    return type(error)(f"{feature} requires {name}, {reason}: {install_command(extra)}", name=name)
+
+
+@contextmanager
+def naming_extra(env: object) -> Iterator[None]:
+    """Raise :func:`missing_extra` if creating an environment fails because of a missing module."""
+    try:
+        yield
+    except (ImportError, DependencyNotInstalled) as error:
+        cause = error if isinstance(error, ImportError) else error.__cause__
+        for extra, modules in EXTRAS.items():
+            if isinstance(cause, ImportError) and cause.name and cause.name in modules:
+                raise missing_extra(f"environment {env!r}", extra, cause) from error
+        raise
