@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
+REPOSITORY = "https://github.com/xuance-envs/xuance_envs"
 VERSION = runpy.run_path(str(ROOT / "xuance_envs" / "_version.py"))["__version__"]
 
 # Upper bounds for Python 3.10 are the last releases with wheels for it.
@@ -65,6 +67,13 @@ EXTRAS["test"] = [
 EXTRAS["dev"] = [*EXTRAS["test"], "build>=1.2", "mypy>=1.11", "ruff>=0.6", "types-tqdm>=4.64"]
 
 
+def long_description() -> str:
+    """Return the README with absolute links: package indexes do not host the files it links to."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{REPOSITORY}/raw/main/", text)
+    return re.sub(r"((?<!!)\[[^]]*\]\()(?!https?:|#)(?=\w)", rf"\1{REPOSITORY}/blob/main/", text)
+
+
 class BuildWithExample(build_py):
     """Add the demo's training script to wheels. A clone has it in ``examples``."""
 
@@ -80,9 +89,16 @@ setup(
     name="xuance_envs",
     version=VERSION,
     description="Fast, fault-tolerant vectorized environments for reinforcement learning",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=long_description(),
     long_description_content_type="text/markdown",
     author="xuance_envs contributors",
+    url=REPOSITORY,
+    project_urls={
+        "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
+        "Issues": f"{REPOSITORY}/issues",
+        "Security": f"{REPOSITORY}/blob/main/SECURITY.md",
+        "Source": REPOSITORY,
+    },
     license_expression="MIT",
     license_files=["LICENSE"],
     keywords=[
