@@ -174,6 +174,19 @@ def python_random(state: tuple[Any, ...]) -> Any:
 # -- reducers ----------------------------------------------------------------------------
 
 
+def memory_owner(value: Any) -> Any:
+    """Return the object that owns an array's memory."""
+    while True:
+        if isinstance(value, np.ndarray):
+            if value.base is None:
+                return value
+            value = value.base
+        elif isinstance(value, memoryview) and value.obj is not None:
+            value = value.obj
+        else:
+            return value
+
+
 def _reduce_array(value: NDArray[Any]) -> Any:
     dtype, base = value.dtype, value.base
     if dtype.hasobject or dtype.kind == "V" or dtype.metadata:

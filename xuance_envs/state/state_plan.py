@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from xuance_envs.state.ale import REQUESTED_ATTRIBUTE
+from xuance_envs.state.canonical import Difference, first_difference
 from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
+from xuance_envs.state.graph import Attributes
 from xuance_envs.state.handlers import Handler, handler_of
 from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, layers_of
 
@@ -174,6 +176,30 @@ class StatePlan:
                 if attributes.get(name) is not value:
                     return False
         return True
+
+    def first_difference(self, other: StatePlan) -> Difference | None:
+        """Return the first difference in state from another environment of the same kind."""
+        one, its = ((plan.contents(), plan.layer_tokens()) for plan in (self, other))
+        return first_difference(one[0], its[0], one[1], its[1])
+
+    def layer_tokens(self) -> dict[int, Any]:
+        """Return the layers' tokens for comparisons, by id."""
+        return {id(layer.obj): ("layer", k) for k, layer in enumerate(self.layers)}
+
+    def contents(self) -> Attributes:
+        """Return all that is saved: attributes, states of handled objects, spaces' generators."""
+        found = Attributes()
+        for k, (layer, excluded) in enumerate(zip(self.layers, self.excluded, strict=True)):
+            if k not in self.self_saving_layers:
+                for name, value in sorted(layer.items()):
+                    if name not in excluded:
+                        found[f"{layer.name}.{name}"] = value
+        for handler, obj, path in self.handled:
+            name = ".".join([self.layers[path[0]].name, *map(str, path[1:])])
+            found[f"the state of {name}"] = handler.save(obj, self.owner(path))
+        for k, space in enumerate(self.spaces):
+            found[f"the generator of space {k}, {space}"] = space._np_random
+        return found
 
     def resolve(self, path: Path) -> Any:
         """Return the object at a path."""

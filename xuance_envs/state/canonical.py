@@ -1,0 +1,138 @@
+"""Canonical comparison of values: by content and by what is shared, in any process.
+
+Sets compare regardless of their order, functions by their code, and classes by their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xuance_envs.state.faults import FaultError, type_name
+from xuance_envs.state.graph import Node, Step, Unordered, is_atomic_sequence, node, step_text
+from xuance_envs.state.rebuild import memory_owner
+
+_DIGEST = 12
+_MAX_TEXT = 200
+_MIN_COMPACT = 64
+"""Length from which sequences of numbers and strings are compared as a whole."""
+
+_Trail = tuple[Any, Step | None] | None
+"""Path as a linked list: the trail to the holder, and the step from there."""
+
+
+class Difference(NamedTuple):
+    """First difference between two values, with its path and a description of both."""
+
+    path: str
+    one: str
+    other: str
+
+
+class Tokens:
+    """Tokens of a value's graph, in a fixed order; ``known`` has those of opaque objects by id."""
+
+    def __init__(self, known: Mapping[int, Any] | None = None) -> None:
+        self._known = known or {}
+        self._numbers: dict[int, int] = {}
+        self._memory: dict[int, tuple[int, int]] = {}
+        self._alive: list[Any] = []
+
+    def of(self, value: Any) -> Iterator[tuple[Any, _Trail, Any]]:
+        """Yield each token, its trail and the value that it describes."""
+        waiting: list[tuple[Any, _Trail]] = [(value, None)]
+        while waiting:
+            value, trail = waiting.pop()
+            if id(value) in self._known:
+                yield self._known[id(value)], trail, value
+                continue
+            number = self._numbers.get(id(value))
+            if number is not None:
+                yield ("same", number), trail, value
+                continue
+            found = self._node(value, trail)
+            if found.is_shared:
+                self._numbers[id(value)] = len(self._numbers)
+            self._alive.append(value)  # a temporary's id could be used again
+            head = found.head
+            if isinstance(found.parts, Unordered):
+                head = (head, sorted(digest(item, self._known) for _, item in found.parts))
+            else:
+                waiting += [(part, (trail, step)) for step, part in reversed([*found.parts])]
+            yield head, trail, value
+
+    def _node(self, value: Any, trail: _Trail) -> Node:
+        kind = type(value)
+        if kind in (list, tuple) and len(value) >= _MIN_COMPACT and is_atomic_sequence(value):
+            return Node((kind.__name__, [node(item).head for item in value]), (), kind is list)
+        try:
+            found = node(value)
+        except FaultError as fault:
+            raise FaultError(path_text(trail), fault.reason) from None
+        except Exception as error:
+            raise FaultError(
+                path_text(trail), f"a {type_name(value)} cannot be compared: {error}"
+            ) from error
+        if isinstance(value, np.ndarray) and value.size:
+            found = found._replace(head=(found.head, self._place(value), value.strides))
+        return found
+
+    def _place(self, value: Any) -> tuple[int, int]:
+        """Return a number for an array's memory, and its place there."""
+        owner = memory_owner(value)
+        self._alive.append(owner)
+        address = value.__array_interface__["data"][0]
+        number, first = self._memory.setdefault(id(owner), (len(self._memory), address))
+        return number, address - first
+
+
+def digest(value: Any, known: Mapping[int, Any] | None = None) -> bytes:
+    """Return a digest of a value's content, which is the same in every process."""
+    found = hashlib.blake2b(digest_size=_DIGEST)
+    for token, _, _ in Tokens(known).of(value):
+        found.update(repr(token).encode())
+    return found.digest()
+
+
+def first_difference(
+    one: Any,
+    other: Any,
+    known: Mapping[int, Any] | None = None,
+    other_known: Mapping[int, Any] | None = None,
+) -> Difference | None:
+    """Return where two values first differ, or None."""
+    found = zip_longest(Tokens(known).of(one), Tokens(other_known).of(other), fillvalue=_NOTHING)
+    for (token, trail, value), (other_token, other_trail, other_value) in found:
+        if token != other_token or _last_step(trail) != _last_step(other_trail):
+            path = path_text(trail if token is not None else other_trail)
+            return Difference(path, abbreviated(value), abbreviated(other_value))
+    return None
+
+
+_NOTHING: Any = (None, None, None)
+
+
+def _last_step(trail: _Trail) -> Step | None:
+    return None if trail is None else trail[1]
+
+
+def path_text(trail: _Trail) -> str:
+    """Return a trail in Python's notation."""
+    steps = []
+    while trail is not None:
+        trail, step = trail
+        steps.append(step_text(step))
+    return "".join(reversed(steps))
+
+
+def abbreviated(value: Any) -> str:
+    """Return a short representation of a value."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a {type_name(value)}"
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."

@@ -1,0 +1,80 @@
+"""Identity of functions: their code, not their name.
+
+Two lambdas of one function share a name. A digest of the code, without line numbers and file names,
+tells them apart, and is the same in every process.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+_DIGEST = 12
+
+
+@functools.lru_cache(maxsize=4096)
+def code_digest(code: types.CodeType) -> bytes:
+    """Return a digest of what a code object does."""
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    handlers = getattr(code, "co_exceptiontable", b"")
+    digest.update(repr((numbers, names, code.co_code, handlers)).encode())
+    for constant in code.co_consts:
+        digest.update(_constant(constant))
+    return digest.digest()
+
+
+def _constant(value: Any) -> bytes:
+    if isinstance(value, types.CodeType):
+        return b"code" + code_digest(value)
+    if isinstance(value, (tuple, frozenset)):
+        inner = [_constant(item) for item in value]
+        kind = type(value).__name__.encode()
+        return b"%b(%b)" % (kind, b",".join(inner if type(value) is tuple else sorted(inner)))
+    text = value.hex() if isinstance(value, float) else repr(value)
+    return f"{type(value).__name__} {text}".encode()
+
+
+def full_name(value: Any) -> str:
+    """Return the module and qualified name of a function or class."""
+    module = getattr(value, "__module__", None) or getattr(type(value), "__module__", "")
+    return f"{module}.{getattr(value, '__qualname__', getattr(value, '__name__', '?'))}"
+
+
+def named_in_module(value: Any) -> bool:
+    """Return whether a function or class is what its module and qualified name stand for."""
+    return find_named(getattr(value, "__module__", None), _name_of(value)) is value
+
+
+def find_named(module: Any, name: Any) -> Any:
+    """Return an object of a loaded module by its qualified name, or None."""
+    found: Any = sys.modules.get(module)
+    for part in name.split(".") if isinstance(name, str) else ("",):
+        found = getattr(found, part, None)
+    return found
+
+
+def _name_of(value: Any) -> str | None:
+    name: str | None = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return name
+
+
+def cell_content(cell: Any, default: Any = None) -> Any:
+    """Return the content of a closure's cell, ``default`` if it is empty."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return default
+
+
+def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code object and those of the functions defined in it, at any depth."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from nested_codes(constant)

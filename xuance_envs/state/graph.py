@@ -1,0 +1,268 @@
+"""The graph of values that an environment holds.
+
+:func:`node` decomposes one value: what saving serializes, what a plan looks at and what comparisons
+compare are the same parts.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import fractions
+import functools
+import hashlib
+import pathlib
+import re
+import types
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xuance_envs.state.functions import cell_content, code_digest, full_name, named_in_module
+from xuance_envs.state.rebuild import REDUCERS
+
+Step = Any
+"""Part of a path: a key of a container, or a tuple (kind, name)."""
+
+ATOMIC = frozenset(
+    {
+        *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)),
+        *(range, slice, types.CodeType, np.dtype, re.Pattern, uuid.UUID),
+        *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
+        *(decimal.Decimal, fractions.Fraction, pathlib.PosixPath, pathlib.PurePosixPath),
+        *(set(np.sctypeDict.values()) - {np.object_, np.void}),
+    }
+)
+"""Types of values that hold no others."""
+
+EMPTY_CELL: Any = type("EmptyCell", (), {"__reduce__": lambda self: "EMPTY_CELL"})()
+_NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
+
+
+class Node(NamedTuple):
+    """What a value is besides its parts, and its parts with the steps that lead to them."""
+
+    head: Any
+    parts: Iterable[tuple[Step | None, Any]] = ()
+    is_shared: bool = True
+    """True if it matters whether two places hold this very value, or two equal ones."""
+
+
+def node(value: Any) -> Node:
+    """Decompose a value; raises what its class raises when it is pickled."""
+    kind: Any = type(value)
+    if kind in ATOMIC:
+        return Node(_atom(value), (), is_shared=False)
+    found = _KINDS.get(kind)
+    if found is not None:
+        return found(value)
+    if isinstance(value, type):
+        return Node(("class", full_name(value)), (), is_shared=False)
+    if isinstance(value, np.ndarray):
+        return _array(value)
+    return _object(value)
+
+
+def _atom(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return type(value).__name__, value.dtype.str, value.tobytes()
+    if isinstance(value, float):
+        return "float", value.hex()
+    if isinstance(value, complex):
+        return "complex", value.real.hex(), value.imag.hex()
+    if isinstance(value, types.CodeType):
+        return "code", code_digest(value)
+    return type(value).__name__, value if type(value) in (int, str, bytes, bool) else repr(value)
+
+
+def _dict(value: dict[Any, Any]) -> Node:
+    keys = [(None, key) for key in value if type(key) not in ATOMIC]
+    head = type(value).__name__, [_atom(key) if type(key) in ATOMIC else None for key in value]
+    return Node(head, keys + [(_key_step(key), item) for key, item in value.items()])
+
+
+def _key_step(key: Any) -> Step | None:
+    if type(key) is tuple:
+        return ("key", key) if all(type(each) in ATOMIC for each in key) else None
+    return key if type(key) in ATOMIC else None
+
+
+def _sequence(value: Any) -> Node:
+    head = type(value).__name__, len(value), getattr(value, "maxlen", None)
+    return Node(head, enumerate(value), is_shared=type(value) is not tuple)
+
+
+def _set(value: Any) -> Node:
+    return Node((type(value).__name__, len(value)), Unordered(value), type(value) is set)
+
+
+class Attributes(dict[str, Any]):
+    """Values by the text of their path."""
+
+
+def _attributes(value: Attributes) -> Node:
+    return Node("attributes", [(("name", k), item) for k, item in value.items()])
+
+
+class Unordered(tuple[Any, ...]):
+    """Elements of a set, whose order depends on the process."""
+
+    def __iter__(self) -> Any:
+        return ((None, item) for item in super().__iter__())
+
+
+def _function(value: types.FunctionType) -> Node:
+    if named_in_module(value):
+        return Node(("function", full_name(value), code_digest(value.__code__)), (), False)
+    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    parts = [(("cell", name), cell) for name, cell in cells]
+    return Node(
+        ("function", code_digest(value.__code__)), [*parts, *function_parts(value)], bool(parts)
+    )
+
+
+def function_parts(value: types.FunctionType) -> list[tuple[Step, Any]]:
+    """Return the defaults and attributes of a function."""
+    return [
+        *((("default", k), item) for k, item in enumerate(value.__defaults__ or ())),
+        *((("keyword default", k), v) for k, v in (value.__kwdefaults__ or {}).items()),
+        *((("attr", k), v) for k, v in vars(value).items()),
+    ]
+
+
+def _method(value: types.MethodType) -> Node:
+    return Node(("method", value.__name__), ((("self", ""), value.__self__),), is_shared=False)
+
+
+def _builtin(value: Any) -> Node:
+    owner = value.__self__
+    if owner is None or isinstance(owner, (types.ModuleType, type)):
+        return Node(("function", full_name(value)), (), is_shared=False)
+    return Node(("method", value.__name__), ((("self", ""), owner),), is_shared=False)
+
+
+def _partial(value: Any) -> Node:
+    parts = [(("attr", "func"), value.func), (("attr", "args"), value.args)]
+    parts += [(("attr", "keywords"), value.keywords)]
+    parts += [(("attr", name), item) for name, item in vars(value).items()]
+    return Node((type(value).__name__,), parts)
+
+
+def _cell(value: Any) -> Node:
+    content = cell_content(value, EMPTY_CELL)
+    if content is EMPTY_CELL:
+        return Node(("empty cell",))
+    return Node(("cell",), ((("attr", "cell_contents"), content),))
+
+
+def _array(value: Any) -> Node:
+    kind = type(value)
+    attributes = getattr(value, "__dict__", {})
+    parts: list[tuple[Step | None, Any]] = [(("attr", k), v) for k, v in attributes.items()]
+    plain = value if kind is np.ndarray else value.view(np.ndarray)
+    content: Any = None
+    if plain.dtype.hasobject:
+        parts += [(("element", k), item) for k, item in enumerate(plain.ravel().tolist())]
+    else:
+        content = hashlib.blake2b(plain.tobytes(), digest_size=16).digest()
+    head = "array", full_name(kind), str(plain.dtype), plain.shape, content
+    return Node(head, parts)
+
+
+def _object(value: Any) -> Node:
+    reduced: Any = reduction(value)
+    if isinstance(reduced, str):
+        return Node(("global", full_name(type(value)), reduced), (), is_shared=False)
+    filled: list[Any] = [*reduced, None, None, None]
+    make, arguments, state, items, pairs = filled[:5]
+    parts: list[tuple[Step | None, Any]] = []
+    if make is _NEW_OBJECT:
+        head: Any = ("object", full_name(arguments[0]))
+        arguments = arguments[1:]
+    else:
+        head = ("object", full_name(type(value)), full_name(make))
+    parts += [(None, each) for each in arguments if each is not value]
+    states = state if type(state) is tuple and len(state) == 2 else (state,)
+    if all(each is None or type(each) is dict for each in states):
+        named = {name: each for part in states for name, each in (part or {}).items()}
+        head = (*head, sorted(map(str, named)))
+        parts += [(("attr", name), named[name]) for name in sorted(named, key=str)]
+    elif state is not None:
+        parts.append((None, state))
+    parts += enumerate(items or ())
+    for key, item in pairs or ():
+        parts += [(None, key), (_key_step(key), item)]
+    return Node(head, parts)
+
+
+def reduction(value: Any) -> Any:
+    """Return how a value is pickled: its reduction, or the name of a global."""
+    reduce = REDUCERS.get(type(value))
+    reduced = NotImplemented if reduce is None else reduce(value)
+    return value.__reduce_ex__(4) if reduced is NotImplemented else reduced
+
+
+_KINDS: dict[Any, Callable[[Any], Node]] = {
+    Attributes: _attributes,
+    dict: _dict,
+    OrderedDict: _dict,
+    list: _sequence,
+    tuple: _sequence,
+    deque: _sequence,
+    set: _set,
+    frozenset: _set,
+    np.ndarray: _array,
+    types.FunctionType: _function,
+    types.MethodType: _method,
+    types.BuiltinFunctionType: _builtin,
+    types.CellType: _cell,
+    types.ModuleType: lambda value: Node(("module", value.__name__), (), is_shared=False),
+    functools.partial: _partial,
+}
+
+
+def is_atomic_sequence(values: Any) -> bool:
+    """Return whether all values of an iterable hold no others."""
+    return ATOMIC.issuperset(map(type, values))
+
+
+def follow(value: Any, step: Step) -> Any:
+    """Return the part of a value that a step leads to."""
+    if type(step) is not tuple:
+        return value[step]
+    kind, name = step
+    if kind == "key":
+        return value[name]
+    if kind == "attr":
+        attributes = getattr(value, "__dict__", None) or {}
+        return attributes[name] if name in attributes else object.__getattribute__(value, name)
+    if kind == "element":
+        return value.flat[name]
+    if kind == "cell":
+        return value.__closure__[value.__code__.co_freevars.index(name)]
+    if kind == "default":
+        return value.__defaults__[name]
+    if kind == "keyword default":
+        return value.__kwdefaults__[name]
+    return value.__self__
+
+
+def step_text(step: Step | None) -> str:
+    """Return a step in Python's notation, as far as it has one."""
+    if step is None:
+        return ".<inside>"
+    if type(step) is not tuple:
+        return f"[{step!r}]"
+    kind, name = step
+    if kind == "key":
+        return f"[{name!r}]"
+    if kind == "name":
+        return str(name)
+    if kind == "attr":
+        return "" if name == "cell_contents" else f".{name}"
+    if kind == "self":
+        return ".__self__"
+    return f".<{kind} {name}>"
