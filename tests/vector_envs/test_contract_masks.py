@@ -240,7 +240,7 @@ def test_an_environment_without_masks_is_told_where_they_were_looked_for(make):
     envs = make([MaskedEnv, partial(MaskedEnv, where=()), MaskedEnv])
     envs.reset()
     with pytest.raises(
-        AttributeError, match=r"environment 1 .*'action_mask' and 'avail_actions'.*action_masks\(\)"
+        AttributeError, match=r"environment 1 .*'action_mask' or 'avail_actions'.*action_masks\(\)"
     ):
         envs.action_masks()
     envs.step([0] * 3)

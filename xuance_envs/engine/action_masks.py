@@ -30,8 +30,8 @@ RunCommand = Callable[[str, Sequence[int], Callable[[Sequence[int]], Any]], list
 class ActionMasks:
     """Action masks for the next actions.
 
-    A mask comes from an info, or from the environment's method. Its group calls that method
-    after each step and reset, starting with the first request for masks.
+    A mask comes from an info, or from the environment's mask method. Groups call this method
+    after each step and reset, but only once the user has requested masks.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ActionMasks:
         return rows.as_batch()
 
     def _fast_path(self) -> NDArray[np.bool_] | None:
-        """Return the masks if one array holds all of them."""
+        """Return all masks if one array already contains them, else None."""
         infos = self._info_collector.latest_of_all
         if infos is None or self._layout is None or not self._layout.flat or not self.wanted:
             return None
@@ -75,7 +75,7 @@ class ActionMasks:
         return self._method_masks.copy()  # type: ignore[no-any-return]  # flat, so an array
 
     def deferred(self, envs: NDArray[np.intp]) -> Callable[[StepInfos], Any]:
-        """Return a function that gives the current masks of these environments, even later."""
+        """Return a function that returns the present masks of ``envs`` whenever it is called."""
         layout, space, count = self._layout, self._space, len(self._all_envs)
         watched = self._watched[envs]
         from_method = None
@@ -97,14 +97,14 @@ class ActionMasks:
         return masks
 
     def from_method(self) -> list[Any] | None:
-        """Return the mask from each environment's method; None unless all methods are watched."""
+        """Return the masks from the environments' methods; None unless groups call all of them."""
         if self._method_masks is None or not self._all_watched:
             return None
         rows = self._method_masks.take(self._all_envs)
         return [rows.value(env) for env in self._all_envs.tolist()]
 
     def watch(self, envs: Sequence[int], run_command: RunCommand) -> list[Any]:
-        """Tell groups to call the mask method of these environments, now and after each command."""
+        """Make groups call the mask method of these environments, now and after each command."""
         assert self._method_masks is not None
         answers = run_command("watch_masks", envs, lambda _: ())
         for env, parts in zip(envs, answers, strict=True):
@@ -120,12 +120,12 @@ class ActionMasks:
         return self._method_masks if self._any_watched else None
 
     def invalidate(self, envs: Sequence[int]) -> None:
-        """Discard the masks of environments whose state may have been changed."""
+        """Discard the masks of environments whose state may have changed."""
         self._watched[list(envs)] = self._all_watched = False
         self._any_watched = bool(self._watched.any())
 
     def check(self, envs: NDArray[np.intp] | None = None) -> None:
-        """Check actions against the known masks."""
+        """Raise if a known mask forbids its environment's action."""
         rows, known = self._known()
         allowed = ~known
         allowed[known] = _allowed(self._actions, rows)[known]
@@ -137,7 +137,7 @@ class ActionMasks:
                 )
 
     def _known(self) -> tuple[SpaceRows, NDArray[np.bool_]]:
-        """Return the masks known without a query, and which environments have one."""
+        """Return the masks known without a query, and a boolean array of environments with one."""
         rows = mask_rows(_require_layout(self._layout, self._space), len(self._all_envs))
         known = np.zeros(len(self._all_envs), np.bool_)
         for infos, envs in self._info_collector.latest():
@@ -161,7 +161,7 @@ class ActionMasks:
                 rows.assign(np.array(envs), self._method_masks)
                 return
             answers = run_command("call", envs, lambda _: (MASK_METHOD, (), {}))
-        except NotImplementedError as error:  # the backend has no single environments
+        except NotImplementedError as error:  # the backend cannot call single environments
             raise _missing_mask_error(envs[0]) from error
         for env, mask in zip(envs, answers, strict=True):
             _store(rows, env, env, mask)
@@ -177,7 +177,7 @@ def _require_layout(layout: SpaceLayout | None, space: Space[Any]) -> SpaceLayou
 
 
 def _missing_mask_error(env: int) -> AttributeError:
-    keys = " and ".join(map(repr, MASK_KEYS))
+    keys = " or ".join(map(repr, MASK_KEYS))
     return AttributeError(
         f"environment {env} gave no action mask: expected one under {keys} in its info, or from "
         f"its method {MASK_METHOD}(). The method is used only after the first call of "
@@ -188,7 +188,7 @@ def _missing_mask_error(env: int) -> AttributeError:
 def _masks_from_infos(
     rows: SpaceRows, places: NDArray[np.intp], infos: StepInfos
 ) -> NDArray[np.bool_]:
-    """Copy masks from infos into rows; for ended episodes, from the reset infos."""
+    """Copy masks from infos, or from reset infos where an episode ended; return where found."""
     given = np.zeros(len(rows), np.bool_)
     batch, ends = infos.parts
     sources = [(batch, infos.envs)]
@@ -232,7 +232,7 @@ def _store(rows: SpaceRows, place: int, env: int, mask: Any) -> None:
 
 
 def _allowed(actions: SpaceRows, masks: SpaceRows) -> NDArray[np.bool_]:
-    """Return which actions their masks allow."""
+    """Return for each environment whether its mask allows its action."""
     allowed = np.ones(len(masks), np.bool_)
     every = np.arange(len(masks))[:, np.newaxis]
     leaves = zip(actions.layout.leaves, actions.parts, masks.parts, strict=True)
@@ -241,11 +241,11 @@ def _allowed(actions: SpaceRows, masks: SpaceRows) -> NDArray[np.bool_]:
         if isinstance(leaf.space, spaces.MultiBinary):
             chosen += 2 * np.arange(chosen.shape[1])
         else:
-            chosen -= np.ravel(leaf.space.start)  # type: ignore[attr-defined]  # the other two kinds have it
+            chosen -= np.ravel(leaf.space.start)  # type: ignore[attr-defined]  # Discrete and MultiDiscrete have it
         if isinstance(leaf.space, spaces.MultiDiscrete):
             sizes = leaf.space.nvec.ravel()
             chosen += np.cumsum(sizes) - sizes
-        # Actions outside the space are rejected by another check.
+        # A separate check rejects actions outside the space.
         inside = np.clip(chosen, 0, mask.shape[1] - 1)
         allowed &= mask[every, inside].all(axis=1)
     return allowed

@@ -19,9 +19,9 @@ from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_err
 from xuance_envs.errors import WorkerDiedError
 
 FORCED_CLOSE_TIMEOUT = 1.0
-"""Seconds that workers have to close their environments without an explicit ``close``.
+"""Seconds for closing environments when the user did not call ``close``.
 
-This covers Ctrl-C, interpreter exit, garbage collection and worker restarts.
+This applies to Ctrl-C, interpreter exit, garbage collection and worker restarts.
 """
 
 
@@ -71,11 +71,11 @@ class WorkerDriver(Driver):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Return False once the worker is known to have ended."""
+        """False if the worker is known to have ended."""
 
     @abstractmethod
     def death_error(self) -> WorkerDiedError:
-        """Return the error that reports how the worker ended; only valid after its end."""
+        """Return an error that reports how the worker ended; call it only after the end."""
 
     @abstractmethod
     def attach(self, arrays: StepArrays) -> None:
@@ -118,7 +118,7 @@ class Backend(ABC, Generic[_W]):
             worker.siblings = self.workers
 
     def build(self) -> None:
-        """Tell each worker to create its environments."""
+        """Submit to each worker the request to create its environments."""
         for worker in self.workers:
             lo, hi = worker.lo, worker.hi
             keywords = self.recipe.keywords[lo:hi]
@@ -127,7 +127,7 @@ class Backend(ABC, Generic[_W]):
             self.after_submit()
 
     def descriptions(self) -> list[tuple[int, EnvDescription]]:
-        """Wait until all environments are created, and return their descriptions by index."""
+        """Wait until all environments are created; return their indices and descriptions."""
         return [described for worker in self.workers for described in worker.result()]
 
     def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
@@ -147,7 +147,7 @@ class Backend(ABC, Generic[_W]):
         watched: Sequence[int],
         then: tuple[str, Sequence[Any]],
     ) -> None:
-        """Restart a worker and submit the command that it continues with."""
+        """Restart a worker; request that it rebuilds its environments and runs ``then``."""
         worker = self.restart(index)
         lo, hi = worker.lo, worker.hi
         worker.attach(self._arrays.slice(lo, hi))
@@ -161,13 +161,13 @@ class Backend(ABC, Generic[_W]):
         return self.workers[index]
 
     def before_step(self) -> None:
-        """Run before each step."""
+        """Prepare for a step; called before each one."""
 
     state_transfer: StateTransfer | None = None
     """Transfer of states too large for commands; None if commands carry everything."""
 
     after_submit: Callable[[], None] | None = None
-    """Hook run after commands were submitted; None if workers start by themselves."""
+    """Hook run after commands were submitted; None if submitting sends them at once."""
 
     @abstractmethod
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
@@ -195,10 +195,10 @@ class Backend(ABC, Generic[_W]):
 
     @abstractmethod
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
-        """Return the values from which a worker maps its arrays."""
+        """Return the arguments that a worker needs to map its arrays."""
 
     def _functions(self, lo: int, hi: int) -> bytes | None:
-        """Pickle the environment functions; None if the worker has them already."""
+        """Pickle a worker's environment functions; an override may return None if it has them."""
         functions = self.recipe.env_fns[lo:hi]
         try:
             return dumps_for_worker(functions)
@@ -214,7 +214,7 @@ class Backend(ABC, Generic[_W]):
             raise TypeError(f"env_fns cannot be pickled: {error}") from error
 
     pickling_hint = ""
-    """Suffix of the error for an unpicklable function: how to avoid pickling."""
+    """Advice on avoiding pickling, appended to the error for an unpicklable function."""
 
     def _build_arguments(
         self, lo: int, hi: int, keywords: Sequence[Mapping[str, Any]]

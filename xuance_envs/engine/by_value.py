@@ -1,8 +1,8 @@
 """Pickling of functions and classes by value, on top of cloudpickle.
 
-cloudpickle gives each class an id, so that a process recognizes its own class when it comes
-back. But cloudpickle then overwrites the class's attributes with those that were sent. Here,
-the classes and module functions that this process already has stay unchanged.
+cloudpickle gives each class an id, by which a process recognizes its own class in a pickle.
+But cloudpickle then overwrites the class's attributes with those in the pickle. Here, the
+classes and module functions that this process already has stay unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
 
     @override
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce objects that cloudpickle fails to find by name; leave the rest to it."""
         if isinstance(obj, _CACHED) and _needs_by_value(obj):
             parameters = obj.cache_parameters()
             attributes = _attributes(obj, "__wrapped__", "cache_parameters")
@@ -49,7 +48,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
 
 
 def _needs_by_value(obj: Any) -> bool:
-    """Return whether an object cannot, or must not, be imported by name elsewhere."""
+    """Return whether other processes cannot, or must not, import an object by name."""
     module = str(obj.__module__)
     if module == "__main__" or _lookup(module, getattr(obj, "__qualname__", "")) is not obj:
         return True
@@ -58,7 +57,7 @@ def _needs_by_value(obj: Any) -> bool:
 
 
 def _lookup(module: str, name: str) -> Any:
-    """Return the attribute of a loaded module with this name, or None."""
+    """Return an attribute of a loaded module by its qualified name, or None."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -85,13 +84,13 @@ def _make_singledispatch(functions: dict[type, Any]) -> Any:
 
 
 class ByValueUnpickler(pickle.Unpickler):
-    """Unpickler that leaves objects of this process unchanged."""
+    """Unpickler that does not overwrite classes and functions of this process."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
         self._known: list[Any] = []
         self._new: list[tuple[str, Any]] = []
-        # By name of cloudpickle's function; each is called with that function first.
+        # By the name of the cloudpickle function that each replaces and gets as first argument.
         self._overrides: dict[str, Any] = {
             "_make_skeleton_class": self._make_class,
             "_make_skeleton_enum": self._make_class,
@@ -102,8 +101,8 @@ class ByValueUnpickler(pickle.Unpickler):
 
     def load(self) -> Any:
         value = super().load()
-        # Only after success, so that incomplete classes are not tracked. cloudpickle has no
-        # public function for this.
+        # Track classes only after success, because a failure may leave incomplete ones.
+        # cloudpickle has no public function for this.
         for class_id, cls in self._new:
             cloudpickle._lookup_class_or_track(class_id, cls)
         return value
@@ -153,7 +152,7 @@ class ByValueUnpickler(pickle.Unpickler):
 
 
 def _local_function(module: str, code: CodeType) -> FunctionType | None:
-    """Return the local function, decorated or not, with this module, name and code."""
+    """Return this process's undecorated function with this module, name and code, or None."""
     found = _lookup(module, getattr(code, "co_qualname", code.co_name))
     if not callable(found):
         return None
@@ -162,7 +161,7 @@ def _local_function(module: str, code: CodeType) -> FunctionType | None:
 
 
 def assign_class_ids() -> None:
-    """Assign cloudpickle ids to by-value classes, so that forked processes share them."""
+    """Assign ids to classes that cloudpickle pickles by value; forked processes inherit them."""
     pickler = ByValuePickler(io.BytesIO())
     todo, seen = [object], {id(object)}
     while todo:

@@ -25,7 +25,7 @@ def control_groups(
             version, top = 1, root / controllers
         else:
             continue
-        # In a container, the own group is often the root, and the path does not exist below it.
+        # In a container, the root often is this process's group. The path does not exist below it.
         group = top / path.lstrip("/")
         for folder in (group, *group.parents):
             if folder == top or top in folder.parents:
@@ -38,7 +38,7 @@ def limits(
     membership: Path = _MEMBERSHIP,
     root: Path = _ROOT,
 ) -> list[float]:
-    """Return the limits in the control groups; ``read`` has a reader for each cgroup version."""
+    """Return all limits that ``read[version]`` finds in the folders of the control groups."""
     found = []
     for version, folder in control_groups(controller, membership, root):
         try:

@@ -10,7 +10,7 @@ from xuance_envs.engine.cgroups import limits
 
 
 def available_cpus() -> int:
-    """Return the usable CPUs, at least 1: the smaller of affinity and rounded-up cgroup quota."""
+    """Return the smaller of CPU affinity and rounded-up cgroup quota, but at least 1."""
     cpus, quota = affinity_cpus(), _cgroup_quota()
     return max(1, cpus if quota is None else min(cpus, math.ceil(quota)))
 

@@ -1,7 +1,7 @@
 """Drivers: the main process's handles on groups of environments.
 
-A vectorized environment is a list of drivers. Each accepts one request at a time and
-returns its result later; meanwhile the groups work in parallel.
+A vectorized environment has a list of drivers. Each driver accepts one request at a time and
+returns the result later. Until then, the groups work in parallel.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Driver(ABC):
     """
 
     is_local = False
-    """True if the group runs in this process, and only when its result is requested."""
+    """True if the group runs in this process, which it does inside :meth:`result`."""
 
     seeds: list[Seeding] | None = None
-    """Seeds from which restarts derive new ones, by environment; None without restarts."""
+    """Seed of each environment, from which restarts derive new ones; None if restarts are off."""
 
     def __init__(self, lo: int, hi: int) -> None:
         self.lo = lo
@@ -64,7 +64,7 @@ class Driver(ABC):
         return None
 
     def pack_actions(self, actions: list[list[Any]]) -> Any:
-        """Serialize the action leaves held as objects, for ``submit_step``."""
+        """Serialize the action leaves that are objects, for :meth:`submit_step`."""
         return actions
 
     @abstractmethod
@@ -112,12 +112,12 @@ class Driver(ABC):
         return None
 
     def thaw(self, frozen: Any) -> Any:
-        """Deserialize an object that the group froze."""
+        """Deserialize an object that the group serialized."""
         return frozen
 
     @abstractmethod
     def times(self) -> StepTimes:
-        """Return the durations of its steps; may be called at any time."""
+        """Return the group's step times; may be called at any time."""
 
 
 class LocalDriver(Driver):
@@ -188,12 +188,12 @@ class GroupDriver(LocalDriver):
 
 
 class StateTransfer:
-    """Transfer of states too large for commands; this base class sends them inline."""
+    """Transfer of environment states; this base class sends all of them inside commands."""
 
     max_inline_bytes: int | None = None
 
     def should_transfer(self, states: Sequence[Any]) -> bool:
-        """Return whether the states for one group need a separate transfer."""
+        """Return whether the states for one group are too large for a command."""
         return False
 
     def export(self, states: Sequence[Any]) -> Sequence[Any]:
@@ -201,7 +201,7 @@ class StateTransfer:
         return states
 
     def allocate(self, sizes: Sequence[int]) -> Sequence[Any]:
-        """Return references to buffers of these sizes that groups write states to."""
+        """Return references to buffers of these sizes, to which groups write states."""
         return sizes
 
     def read(self, state: Any) -> bytes:
@@ -213,10 +213,10 @@ class StateTransfer:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an environment's exception is meant for this process.
+    """Return whether an exception from an environment is an interrupt of this process.
 
-    This applies to Ctrl-C, and to a non-:class:`Exception` from a signal handler, such as one
-    that exits on SIGTERM. ``sys.exit`` in an environment is the environment's own failure.
+    Ctrl-C is one, and so is a non-:class:`Exception` from a signal handler, such as one that
+    exits on SIGTERM. ``sys.exit`` in an environment is a failure of the environment.
     """
     if isinstance(error, Exception):
         return False

@@ -24,7 +24,7 @@ _NAME = "failure"
 class FailureRecord:
     """Content of a failure file.
 
-    Loading one unpickles its environment functions: read only files that you trust.
+    Loading a file unpickles its environment functions, so load only files that you trust.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class FailureRecorder:
         self._count = 0
 
     def write(self, states: Any, actions: Sequence[Sequence[Any]], what: str) -> Path | None:
-        """Write a file and return its path, or log a warning and return None."""
+        """Write a file and return its path; if this fails, log a warning and return None."""
         if states is None:
             logger.warning("failure not recorded: no environment states were saved before it")
             return None

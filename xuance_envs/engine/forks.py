@@ -1,4 +1,4 @@
-"""Closing of inherited vectorized environments in forked processes."""
+"""Close vectorized environments that a forked process inherits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class WrongProcessProxy:
-    """Replacement for objects of another process; any attribute access raises."""
+    """Replacement for an object inherited from the parent process; attribute access raises."""
 
     def __init__(self, name: str, owner: int) -> None:
         self._message = (

@@ -34,7 +34,7 @@ from xuance_envs.errors import ClosedVecEnvError, EnvError
 logger = logging.getLogger("xuance_envs")
 
 Describe = Callable[[Sequence[tuple[int, EnvDescription]]], EnvDescription]
-"""Merges environment descriptions, given with their indices, into one; raises if they differ."""
+"""Function that merges descriptions of environments, by index; it raises if they differ."""
 
 
 class Groups(ABC):
@@ -110,7 +110,7 @@ class Groups(ABC):
         self.check_open()
 
     def check_open(self) -> None:
-        """Raise if the groups are closed; discard what an interrupted command left behind."""
+        """Raise if the groups are closed; discard requests and states of interrupted commands."""
         if self.closed:
             self.check_process()
             raise ClosedVecEnvError(f"{self.name} is closed; create a new one")
@@ -208,7 +208,7 @@ class WorkerGroups(Groups):
         self._local_group: RestorableGroup | None = None
         try:
             backend.start()
-            backend.build()  # workers create their environments while this process does
+            backend.build()  # workers create their environments while this process creates its own
             described: list[tuple[int, EnvDescription]] = []
             if local_range is not None:
                 self._local_group = _make_local_group(recipe.part(*local_range))

@@ -35,7 +35,7 @@ class InfoCollector:
         )
         self._every_env = np.arange(len(self._group_of))
         flat = arrays.reset_observations.flat
-        # The latest infos of all environments, and newer ones by environment.
+        # Infos of the last command on all environments, and infos of later ones by environment.
         self._latest_of_all: StepInfos | None = None
         self._newer: dict[int, StepInfos] = {}
         self._small_reset_rows = flat if flat is not None and flat.nbytes <= SMALL_BYTES else None
@@ -85,7 +85,7 @@ class InfoCollector:
         return found
 
     def absorb(self, outcomes: Outcomes) -> None:
-        """Store the one-time metadata of discarded outcomes."""
+        """Store the column layouts and observations of discarded outcomes."""
         for k, outcome in outcomes:
             if outcome.rest is not None:
                 self._absorb_extras(k, outcome, {}, {})
@@ -117,7 +117,7 @@ class InfoCollector:
     ) -> EpisodeEnds:
         arrays = self._arrays
         ended = arrays.terminated | arrays.truncated
-        if subset is not None:  # other environments may be writing their flags now
+        if subset is not None:  # other groups may be writing their flags now
             ended_subset = np.zeros_like(ended)
             ended_subset[subset] = ended[subset]
             ended = ended_subset

@@ -1,4 +1,4 @@
-"""Last observations and infos of a group, stored beyond the reach of a failing worker."""
+"""Copy of a group's last observations and infos that a failing worker cannot overwrite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xuance_envs.engine.group.outcome import Outcome, StepExtras
 
 
 class LastSnapshot:
-    """Observation that each environment acts on, and its last info."""
+    """Each environment's current observation and last info."""
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
@@ -52,7 +52,7 @@ class LastSnapshot:
         return [[part[i] for part in self._parts] for i in range(self._n)]
 
     def infos(self) -> list[dict[Any, Any]]:
-        """Return each environment's last info, limited to values stored in columns."""
+        """Return each environment's last info, but only values stored in columns."""
         return [
             self._built_infos[place]
             if place in self._built_infos

@@ -1,10 +1,10 @@
 """Ledger of requests to groups and their outstanding replies.
 
-Groups are used in one of three ways at a time: a step of all of them, a command to some of
-them, or asynchronous requests to each. A KeyboardInterrupt may arrive between any two
-bytecodes. Requests are therefore recorded before they are submitted, by assignments that
-call nothing. Every wait can be repeated: it submits what has not been submitted yet, and a
-result can be read again.
+There is one kind of request at a time: a step of all groups, a command to some groups, or
+asynchronous requests to single groups. A KeyboardInterrupt may arrive between any two
+bytecodes. Requests are therefore recorded before they are submitted, by assignments without
+calls. Every wait can be repeated: it submits the requests that have not been submitted yet,
+and results can be read again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PendingRequest = tuple[int, Callable[[], None]]
 """Tag of a request, and the function that submits it."""
 
 AbsorbOutcomes = Callable[[Iterable[tuple[int, Outcome]]], None]
-"""Stores the one-time metadata of discarded outcomes."""
+"""Function that stores the column layouts and observations of discarded outcomes."""
 
 
 class Ledger:
@@ -57,7 +57,7 @@ class Ledger:
         self.any_in_flight = False
         self.failed_group = -1
         self._tag = 0
-        # A local group runs only when its result is requested, so it comes before waiting.
+        # A local group runs only when its result is requested, so this precedes waiting.
         self._local_first = sorted(enumerate(drivers), key=lambda item: not item[1].is_local)
         self._local = [k for k, driver in enumerate(drivers) if driver.is_local]
         self._all_submitted = True
@@ -65,7 +65,7 @@ class Ledger:
         self._poller = FdPoller(self.drivers, 0.0) if poller is None else poller
         self._envs = [np.arange(driver.lo, driver.hi) for driver in drivers]
         self._firsts = [driver.lo for driver in drivers]
-        # Asynchronous requests: not yet watched, finished but not received, with a deadline.
+        # Asynchronous requests that the poller does not watch yet, and results not yet received.
         self._unwatched: dict[int, _PendingRequest] = {}
         self._ready: dict[int, Any] = {}
         self._interrupted = False
@@ -94,7 +94,7 @@ class Ledger:
     def finish_step(self) -> list[tuple[int, Outcome]]:
         """Wait for the step and return the outcomes that are not ``OK``, by group.
 
-        The step stays pending until ``stepping`` is unset.
+        The step stays pending until the caller sets ``stepping`` to False.
         """
         if not self._all_submitted:  # interrupted during submission
             for k, driver in enumerate(self.drivers):
@@ -123,7 +123,7 @@ class Ledger:
     def finish(self, absorb: AbsorbOutcomes | None = None) -> list[tuple[int, Any]]:
         """Wait for all pending groups and return their results in group order.
 
-        They stay pending until :meth:`discard_pending` or :meth:`clear_pending`.
+        The requests stay pending until :meth:`discard_pending` or :meth:`clear_pending`.
         """
         results: dict[int, Any] = {}
         failures: dict[int, Exception] = {}
@@ -172,7 +172,7 @@ class Ledger:
     # -- asynchronous stepping --------------------------------------------------------
 
     def groups_completed_by(self, env_ids: NDArray[np.intp]) -> list[int]:
-        """Return the groups whose actions are complete once these environments are sent."""
+        """Return the groups that have all their actions once these environments are sent."""
         already_sent = self.in_flight[env_ids]
         if already_sent.any():
             raise AlreadySteppingError(
@@ -194,7 +194,7 @@ class Ledger:
     def send_step(
         self, env_ids: NDArray[np.intp], groups: Iterable[int], actions: Mapping[int, Any]
     ) -> None:
-        """Mark environments as sent and start a step of the groups that are complete."""
+        """Mark environments as sent and start a step of the groups that have all their actions."""
         if self._before_step is not None:
             self._before_step()
         tag = self._tag = self._tag + 1
@@ -208,8 +208,8 @@ class Ledger:
         in_flight = self.in_flight.copy()
         in_flight[env_ids] = True
         interrupted = self._interrupted
-        # No call in between, so that an interrupt finds all of it or nothing. An interrupt during
-        # submission may leave half a request, which is completed when its result is requested.
+        # No call in between, so that an interrupt leaves all of this changed or nothing. If it
+        # leaves half a request, the request is completed when its result is requested.
         self.pending, self._unwatched, self.in_flight, self.any_in_flight = (
             pending,
             new,
@@ -224,7 +224,7 @@ class Ledger:
             self._after_submit()
 
     def wait(self, wanted: int, timeout: float | None) -> dict[int, Any]:
-        """Wait until this many environments are ready or the timeout expires."""
+        """Wait until enough environments are ready or the timeout expires; return the results."""
         deadline = None if timeout is None else monotonic() + timeout
         # Local groups run only here. Those started but skipped by earlier calls come first.
         overtaken = [k for k in self._local if k in self.pending and k not in self._unwatched]
@@ -279,7 +279,7 @@ class Ledger:
         return results
 
     def envs_to_wait_for(self, min_envs: int | None) -> int:
-        """Validate ``min_envs`` against the stepping environments."""
+        """Validate ``min_envs`` and return the number of environments to wait for."""
         started = len(self.stepping_envs())
         wanted = 1 if min_envs is None else operator.index(min_envs)
         if not started:
@@ -360,7 +360,7 @@ class Ledger:
         self._poller.watch(k)
 
     def replace_drivers(self, other: Any) -> None:
-        """Clear all requests and replace each driver, in place so that running calls notice."""
+        """Clear all requests and replace the drivers, also for calls that are in progress."""
         self.drivers[:] = [other] * len(self.drivers)
         self._local_first[:] = enumerate(self.drivers)
         self.pending = {}
@@ -399,5 +399,5 @@ def _without(
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Return whether no further request is possible after this error."""
+    """Return whether this error makes further requests impossible."""
     return isinstance(error, WorkerDiedError | WorkerTimeoutError) and not error.restarted

@@ -1,7 +1,7 @@
 """Thread counts of numeric libraries in workers and across forks.
 
-A forked process has one thread. A library may wait there forever for threads that no
-longer exist. So libraries are limited before the fork, and not changed after it.
+A forked process has one thread. There, a library may wait forever for threads that exist only
+in the parent. So thread counts are set before the fork and stay unchanged after it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _THREAD_FUNCTIONS = {
     "torch": ("get_num_threads", "set_num_threads"),
     "cv2": ("getNumThreads", "setNumThreads"),
 }
-"""Libraries that ignore the environment variables once they are loaded."""
+"""Thread count functions of libraries that ignore environment variables once loaded."""
 
 # Libraries that were loaded when this process was forked from a multi-threaded one.
 _broken_by_fork: set[str] = set()
@@ -36,8 +36,8 @@ def limit_threads(threads: int | None) -> None:
 def limited_in_fork(threads: int | None) -> Iterator[None]:
     """Limit library threads in processes forked inside this context, but not in this one.
 
-    OpenCV stops its threads and restarts them when needed. torch cannot stop them, but a
-    process limited to one thread does not use them.
+    With a limit of 1, OpenCV stops its threads, and restarts them when needed. torch cannot stop
+    its threads, but a process limited to one thread does not use them.
     """
     before = [(set_number, get_number()) for get_number, set_number in _loaded()]
     try:
@@ -61,12 +61,12 @@ def _loaded() -> list[tuple[Any, Any]]:
 def count_native_threads() -> int:
     """Return the number of native threads that remain in this process when it forks.
 
-    Some libraries, such as OpenBLAS, stop their threads before a fork. So this forks a child
-    and counts again.
+    Some libraries, such as OpenBLAS, stop their threads before a fork. So this function forks a
+    child process before it counts.
     """
     if _count() <= threading.active_count():
         return 0
-    # A signal handler's exception in the child would continue this program there.
+    # An exception from a signal handler would make the child continue this program.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         with warnings.catch_warnings():

@@ -13,7 +13,7 @@ from xuance_envs.engine.driver import Driver
 
 
 class Poller(ABC):
-    """Readiness of groups, identified by their indices."""
+    """Interface for finding groups, identified by their indices, that may have replied."""
 
     @abstractmethod
     def watch(self, group: int) -> None:
@@ -25,7 +25,7 @@ class Poller(ABC):
 
     @abstractmethod
     def wait(self, busy: Collection[int], until: float | None) -> set[int]:
-        """Return the busy groups that may have replied, waiting for one until a deadline."""
+        """Wait for a reply until the deadline; return the busy groups that may have replied."""
 
 
 class FdPoller(Poller):
@@ -79,7 +79,7 @@ class FdPoller(Poller):
 
     def _unwatch(self, group: int) -> None:
         for fd in self._watched.pop(group, ()):
-            if self._group_of.get(fd) == group:  # another group may have reused the number
+            if self._group_of.get(fd) == group:  # another group may have reused the descriptor
                 assert self._poll is not None
                 self._poll.unregister(fd)
                 del self._group_of[fd]

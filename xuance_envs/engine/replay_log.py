@@ -23,7 +23,7 @@ A replay must finish within the default start timeout of two minutes.
 """
 
 _SPARE_STEPS = 16
-"""Extra capacity for steps whose state save may fail and that must then be replayed."""
+"""Extra capacity for steps at which saving the states fails."""
 
 STATE_CHANGING_COMMANDS = ("reset", "call", "set_attr", "apply", "load_states")
 """Commands after which the log restarts."""
@@ -32,7 +32,7 @@ STATE_CHANGING_COMMANDS = ("reset", "call", "set_attr", "apply", "load_states")
 class ReplayLog:
     """Saved states of a group and the actions of each step since then.
 
-    Actions without a fixed shape are not recorded.
+    The log is disabled if actions have no fixed shape.
     """
 
     def __init__(self, arrays: StepArrays) -> None:
@@ -57,7 +57,7 @@ class ReplayLog:
         self._has_nan = False
 
     def reset(self, states: Any, tag: int = 0) -> None:
-        """Restart the log with new states; None if the next step is to save them."""
+        """Restart the log with new states, or with None if the next step should save them."""
         self.states, self.count, self.last_tag, self._first_tag = states, 0, -1, tag
         self.next_save = (
             -1 if states is None else ((tag >> self.interval_log2) + 1) << self.interval_log2
@@ -72,7 +72,7 @@ class ReplayLog:
         at = self.count
         if tag == self.last_tag:  # interrupted before submission
             at -= 1
-        # No call in between, so that an interrupt finds both or none.
+        # No call in between, so that an interrupt sets both or neither.
         self.last_tag, self.count = tag, at + 1
         for recorded, part, size in self._action_buffers:
             recorded[at * size : (at + 1) * size] = part
@@ -80,7 +80,7 @@ class ReplayLog:
             self.next_save = -1
 
     def steps(self, before: int = -1) -> list[list[NDArray[Any]]]:
-        """Return the action leaves of each step."""
+        """Return the action leaves of each step, except for a last step with the tag ``before``."""
         count = self.count - (self.last_tag == before)
         found: list[list[NDArray[Any]]] = []
         for at in range(count):
@@ -110,7 +110,7 @@ class ReplayLog:
         )
 
     def find_new_nan(self, first: int) -> str | None:
-        """Describe NaNs in observations and rewards, but only at their first occurrence."""
+        """Describe the first NaNs in observations or rewards; return None before and after them."""
         if self._has_nan:
             return None
         numbers = [self._arrays.rewards, *self._arrays.observations.parts]
@@ -124,5 +124,5 @@ class ReplayLog:
 
 
 def _bytes_of(part: NDArray[Any]) -> memoryview:
-    """Return an array's memory as bytes, which copy faster than the array."""
+    """Return an array's memory as bytes, which is faster to copy than the array."""
     return memoryview(part.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # NumPy's stubs lack Buffer

@@ -1,15 +1,15 @@
 """Worker restarts: a failed worker is replaced, and its environments are created again.
 
 A worker fails when its process ends, exceeds a timeout or, if requested, when an
-environment raises. What follows depends on the command that failed, or on the first one after
-the failure:
+environment raises. The driver's reaction depends on the command that failed, or on the first
+command after the failure:
 
 - Step: the environments are reset, and the step reports their episodes as truncated.
-- Step of some environments: the same for those. The others' episodes are truncated by their
-  next step, unless they are reset first.
-- Reset: the given environments are reset. The others' episodes are truncated by their next step.
-- Any other command: it raises if it was submitted, because it may have run in part; otherwise it
-  runs on the reset environments. Either way, the next step truncates the episodes.
+- Step of some environments: the same applies to these environments. The next step of the others
+  truncates their episodes, unless the user resets them first.
+- Reset: the given environments are reset. The next step of the others truncates their episodes.
+- Any other command: a submitted command raises, because it may have run in part. Otherwise, it
+  runs on the reset environments. In both cases, the next step truncates the episodes.
 
 Other workers do not wait for a restart.
 """
@@ -75,7 +75,7 @@ class RestartPolicy:
             raise error
         self.count += 1
         limit = "no limit" if self._limit is None else f"at most {self._limit}"
-        # A string: a handler that stores the record would keep the error's arrays alive.
+        # As a string, because handlers that store the record would keep the error's arrays.
         logger.warning("restart %d (%s): %s", self.count, limit, str(error))
 
 
@@ -109,7 +109,7 @@ class RestartingDriver(Driver):
         self._packed: Any = None
         self._result: list[Any] = [None]
         self._truncated_outcome: Outcome | None = None
-        self._worker.siblings = ()  # a sibling's end must not fail this worker
+        self._worker.siblings = ()  # the end of another worker must not raise here
 
     @property
     def _worker(self) -> WorkerDriver:
@@ -182,8 +182,8 @@ class RestartingDriver(Driver):
         return self._worker.times()
 
     def _submit_if_alive(self) -> None:
-        # A step detects a dead worker by itself. Other commands must not be submitted to one:
-        # the command would seem to have caused its end.
+        # A step detects by itself that the worker has ended. Other commands must not be submitted
+        # to an ended worker, because they would seem to have caused its end.
         if self._needs_restart or self._worker.tag == READY_TAG:
             return
         if self._command is _STEP or self._worker.alive:
@@ -214,7 +214,7 @@ class RestartingDriver(Driver):
         return places
 
     def _advance(self, deadline: float | None) -> None:
-        """Wait for the worker's reply and process it; resumes after an interrupt."""
+        """Wait for the worker's reply and process it; can be repeated after an interrupt."""
         if self._needs_restart:
             self._restart_worker()
         worker = self._worker
@@ -231,7 +231,7 @@ class RestartingDriver(Driver):
         """Handle an error raised by an environment."""
 
     def _on_ready(self, result: Any) -> None:
-        """Handle the reply of a restarted worker that became ready."""
+        """Handle the reply to the request that prepares new environments."""
 
     def _on_result(self, result: Any) -> None:
         command, arguments = self._command
@@ -262,7 +262,7 @@ class RestartingDriver(Driver):
                 self._attributes[place, name] = value
         elif command == "watch_masks":
             self._watched.update(arguments[0])
-        # No call in between, so that an interrupt finds all of it or nothing.
+        # No call in between, so that an interrupt leaves all of this changed or nothing.
         self._result, self._to_truncate, self._truncated_outcome = [result], to_truncate, None
 
     # -- worker failure ---------------------------------------------------------------

@@ -20,13 +20,13 @@ from xuance_envs.engine.restarts import READY_TAG, RestartingDriver, WorkerFailu
 from xuance_envs.errors import EnvError, StateError, WorkerDiedError
 
 _MAX_COST_FACTOR = 4
-"""Upper bound of the counted transfer time, as a multiple of the saving time."""
+"""Maximum cost of a save with its transfer, as a multiple of the time for saving alone."""
 
 
 class ResumingDriver(RestartingDriver):
     """Driver that resumes a failed worker from its replay log.
 
-    Actions without a fixed shape cannot be recorded; with them the worker is only restarted.
+    If actions have no fixed shape, the log cannot record them, and the worker only restarts.
     """
 
     def __init__(self, *arguments: Any, files: FailureRecorder | None = None) -> None:
@@ -35,11 +35,11 @@ class ResumingDriver(RestartingDriver):
         self._replay_log = ReplayLog(self._arrays)
         # Submission time of the current request, if it saves states.
         self._began = 0.0
-        # Whether the current request is a step that is logged without saving states.
+        # True if the current request is a step that is logged without saving states.
         self._is_logged_step = False
         # The log before the last save: tag of the saving step, states and actions.
         self._before: tuple[int, Any, list[Any]] = READY_TAG, None, []
-        # True if the next worker resumes; True once a worker has been asked to.
+        # True if the next worker should resume; True if a worker has already tried to.
         self._resume_next = self._resume_tried = False
 
     @override
@@ -73,7 +73,8 @@ class ResumingDriver(RestartingDriver):
         """Submit a command and request the states after it."""
         self._began = perf_counter()
         packed = self._worker.pack("run_and_save", *call, packed_registry())
-        super().submit(tag, (call, packed._replace(command=call[0])))  # the name in errors
+        # Errors name the original command.
+        super().submit(tag, (call, packed._replace(command=call[0])))
 
     def _on_ready(self, result: Any) -> None:
         self._check_replay(result)

@@ -28,7 +28,7 @@ from xuance_envs.state.pickling import dumps_plain
 _LARGE = 1 << 24
 
 _BATCH_BYTES = 1 << 26
-"""Bytes of states transferred to this process at a time."""
+"""Maximum bytes transferred to this process at a time, unless one state is larger."""
 
 _Shares = Sequence[tuple[int, Driver, Sequence[int]]]
 """Environments by group, from :meth:`~xuance_envs.engine.groups.Groups.split_by_group`."""
@@ -63,7 +63,7 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
 def load(
     groups: Groups, state: EnvStates, ids: Sequence[int], *, of_all: bool = False
 ) -> StepInfos:
-    """Load states into some environments; try again if a worker is restarted meanwhile."""
+    """Load states into some environments; if a worker restart interferes, try once more."""
     state.check_here("load_state")
     seeds = _parse_restart_seeds(state)
     source_of = {env: (False, id(one.env)) for env, one in zip(ids, state.envs, strict=True)}
@@ -86,7 +86,7 @@ def clone(
     *,
     of_all: bool = False,
 ) -> StepInfos:
-    """Copy states between environments; all are saved before any is loaded."""
+    """Copy states between environments; save all states before loading the first."""
     plan = groups.last_clone_plan
     if plan is None or not (plan.sources == sources and plan.targets == targets):
         plan = groups.last_clone_plan = _ClonePlan.of(groups, sources, targets)
@@ -115,7 +115,7 @@ def _transfer_and_load(
 ) -> StepInfos:
     """Transfer states, check them against their environments and load them.
 
-    If the first attempt fails because a worker is restarted, there is a second one.
+    If a worker restart makes the first attempt fail, try once more.
     """
 
     def attempt() -> StepInfos:
@@ -143,7 +143,7 @@ def _was_replaced(error: EnvError | WorkerDiedError | WorkerTimeoutError) -> boo
 def load_packed(
     groups: Groups, packed: Mapping[int, Any], ids: Sequence[int], *, of_all: bool = False
 ) -> StepInfos:
-    """Run packed load commands and return the infos."""
+    """Run packed load commands and return the infos that groups report."""
     groups.ledger.start(packed)
     envs = None if of_all else np.array(ids, dtype=np.intp)
     infos = groups.info_collector.infos(groups.ledger.finish(groups.info_collector.absorb), envs)
@@ -153,9 +153,9 @@ def load_packed(
 
 @contextmanager
 def _state_transfer(groups: Groups) -> Iterator[None]:
-    """Release transferred and kept states at the end.
+    """Release at the end the states that were transferred or that groups kept.
 
-    If an interrupt left requests pending, ``check_open`` releases them later.
+    If an interrupt left requests pending, ``check_open`` releases these states later.
     """
     groups.holds_transfers = True
     try:
@@ -188,7 +188,7 @@ def _request_states(
 
 
 def _registry_for(driver: Driver) -> bytes | None:
-    """Return the class registrations that a group outside this process needs."""
+    """Return the registered state functions for a group in another process, else None."""
     return None if driver.is_local else packed_registry()
 
 
@@ -234,7 +234,7 @@ def _fetch_large_states(groups: Groups, sizes: Mapping[int, int]) -> dict[int, A
 
 
 class _LoadPlan(NamedTuple):
-    """Sources of the states for one group, and its load command."""
+    """Sources of the states that one group loads, and its load command."""
 
     group: int
     driver: Driver

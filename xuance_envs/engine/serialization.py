@@ -1,7 +1,7 @@
-"""Copies and pickles of objects that must not be shared with their owner.
+"""Deep copies, and pickling between the main process and workers.
 
-Workers do not import the main process's ``__main__``, so its definitions travel by value,
-like modules registered with ``cloudpickle.register_pickle_by_value``.
+Workers do not import the main process's ``__main__``, so its definitions are pickled by value,
+like those of modules registered with ``cloudpickle.register_pickle_by_value``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from xuance_envs.errors import VecEnvError
 _PROTOCOL = 5
 
 _SCAN_LIMIT = 1 << 16
-"""Size from which scanning a pickle takes longer than it saves."""
+"""Size in bytes from which searching a pickle takes more time than it saves."""
 
 
 def copy_of(value: Any) -> Any:
-    """Return a deep copy, or the object itself where it cannot be copied."""
+    """Return a deep copy that shares only the parts that cannot be copied."""
     try:
         return copy.deepcopy(value)
     except Exception:
@@ -36,11 +36,11 @@ def copy_of(value: Any) -> Any:
 
 
 def dumps_for_worker(value: Any) -> bytes:
-    """Pickle a value for a worker, by value where the worker cannot import it."""
+    """Pickle a value for a worker; definitions that it cannot import are pickled by value."""
     try:
         data = pickle.dumps(value, _PROTOCOL)
     except Exception:
-        data = None  # cloudpickle supports more and has better error messages
+        data = None  # cloudpickle supports more types and has better error messages
     if data is None or b"__main__" in data or _names_by_value(data):
         data = _dumps_by_value(value)
     return data
@@ -53,7 +53,7 @@ def _names_by_value(data: bytes) -> bool:
 
 
 def dumps_for_main(value: Any) -> bytes:
-    """Pickle a worker's value for the main process, which recognizes its own classes in it."""
+    """Pickle a worker's value for the main process; by value only if pickling by name fails."""
     try:
         return pickle.dumps(value, _PROTOCOL)
     except Exception:
@@ -61,7 +61,7 @@ def dumps_for_main(value: Any) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """Unpickle a value from another process without changing known classes."""
+    """Unpickle a value from another process without changing classes of this process."""
     if len(data) < _SCAN_LIMIT and b"cloudpickle" not in data and b"__main__" not in data:
         return pickle.loads(data)
     return ByValueUnpickler(data).load()
@@ -81,7 +81,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return an exception's traceback, or a short text if formatting runs out of memory."""
+    """Return an exception's traceback, or a short text if formatting fails."""
     try:
         return "".join(traceback.format_exception(error))
     except Exception as failure:
@@ -91,8 +91,8 @@ def traceback_of(error: BaseException) -> str:
 def pack_error(error: BaseException) -> bytes:
     """Pickle an exception for the main process, with its cause if that can be pickled.
 
-    A non-:class:`Exception`, such as an environment's own KeyboardInterrupt, becomes the
-    cause of a ``VecEnvError``: it must not look like one raised in the main process.
+    A non-:class:`Exception`, such as a KeyboardInterrupt in an environment, becomes the cause of
+    a ``VecEnvError``. Otherwise it would look like an interrupt of the main process.
     """
     is_plain = isinstance(error, Exception)
     packed = _pack_exception(error) if is_plain else None
@@ -114,7 +114,7 @@ def unpack_error(data: bytes) -> BaseException:
 
 
 def _pack_exception(error: BaseException | None) -> bytes | None:
-    """Pickle an exception; None if there is none or it cannot be pickled and unpickled."""
+    """Pickle an exception; return None for None, or if pickling or unpickling fails."""
     if error is None:
         return None
     try:

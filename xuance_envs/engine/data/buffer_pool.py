@@ -1,7 +1,7 @@
 """Arrays and array copies in reused memory.
 
-The system maps memory for a large array page by page, and unmaps it when the array is freed. For
-batches of images this takes many times as long as copying.
+The operating system maps the memory of a large array page by page, and unmaps it when the array
+is freed. For batches of images this takes many times as long as copying.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MIN_POOLED_BYTES = 1 << 16
 """Minimum size of pooled arrays; the allocator itself reuses smaller ones."""
 
 _POOL_SIZE = 6
-"""Two batches that the user compares, two in the making, and two held by another library."""
+"""Two batches that the user compares, two being filled, and two held by a third library."""
 
 _HAS_REFCOUNTS = (
     sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 )
-"""True if reference counts show that an array is unused; not so without the GIL."""
+"""True if reference counts show that an array is unused, which requires the GIL."""
 
 
 def make_copiers(
@@ -50,9 +50,9 @@ def _should_pool(nbytes: int) -> bool:
 
 
 class _BufferPool:
-    """Arrays to create views of; one without views is reused.
+    """Arrays that callers use through views; an array without views is reused.
 
-    Everything that shares memory with a view holds a reference to the array.
+    Reference counts show this, because every view of a view refers to the array itself.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, pool_size: int) -> None:
@@ -86,5 +86,5 @@ class _PooledCopier:
 
     def rows(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         copy = self._pool.acquire()[: len(rows)]
-        # Any other mode copies into a buffer first. The indices have been checked already.
+        # The other modes copy through a temporary buffer. The indices have been checked already.
         return self._array.take(rows, axis=0, out=copy, mode="clip")

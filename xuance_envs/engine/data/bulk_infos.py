@@ -40,7 +40,7 @@ class BulkInfoWriter:
         at: Any = _ALL,
         mask: NDArray[np.bool_] | None = None,
     ) -> bool:
-        """Write a key; return False if it fits no column."""
+        """Write a key's values; return False if they fit no column."""
         table = self.table
         if kind is None or not table.fits(kind):
             return False
@@ -63,7 +63,7 @@ class BulkInfoWriter:
 
 
 class LazyRowExtras(Mapping[int, Frozen]):
-    """Info values outside columns, by environment: rows of arrays, made into dicts on access."""
+    """Info values outside columns by environment, kept as arrays until a dict is built."""
 
     def __init__(
         self,

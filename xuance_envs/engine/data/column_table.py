@@ -1,4 +1,4 @@
-"""Assignment of info keys to columns, learned from the infos within a fixed capacity."""
+"""Assignment of info keys to a fixed number of columns, based on the infos so far."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xuance_envs.engine.data.info_columns import (
 )
 
 MAX_REORDERINGS = 8
-"""Number of times that columns are reordered; later infos in a different order store their own."""
+"""Maximum number of column reorderings; after that, infos store a different key order."""
 
 _FIRST_ARRAY = len(NUMBER_KINDS) + 1
 _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
@@ -31,8 +31,8 @@ _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
 class ColumnTable:
     """Columns of a group's infos.
 
-    A number takes a cell in its key's column. Arrays also take bytes, as many as the column's
-    largest array kind. If bytes run out, kinds that no cell uses are removed.
+    A number is stored in a cell of its key's column. For arrays, a column also has bytes, as many
+    as its largest array kind needs. If bytes run out, kinds that no cell uses are removed.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class ColumnTable:
         return self._kinds.get(kind, 0)
 
     def fits(self, kind: Kind) -> bool:
-        """Return whether a value would fit if it were the only one."""
+        """Return whether a value of this kind would fit if all columns were empty."""
         return isinstance(kind, NumberKind) or kind.nbytes <= self._arrays.bytes.shape[1]
 
     def start(self, key: str) -> int:
         return self._offsets.get(key, 0)
 
     def add_columns(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
-        """Add columns for an info's values in its key order, while there is room.
+        """Add columns for an info's keys in their order, if there is room.
 
-        Existing columns in a different order are reordered, up to MAX_REORDERINGS times.
+        If existing columns have a different order, reorder them, up to MAX_REORDERINGS times.
         """
         self.finish_relayout()
         order = self._merge_order(list(wanted), orders)
@@ -159,7 +159,7 @@ class ColumnTable:
     def _in_use(
         self, wanted: Mapping[Any, Kind], kinds: Mapping[ArrayKind, int], sizes: Mapping[str, int]
     ) -> tuple[dict[ArrayKind, int], dict[str, int]]:
-        """Return the kinds and sizes that cells use or that are wanted."""
+        """Return the array kinds that are in use or wanted, and the column sizes for them."""
         kind_of = {code: kind for kind, code in kinds.items()}
         used: dict[str, set[ArrayKind]] = {}
         for key in sizes:
@@ -193,7 +193,7 @@ class ColumnTable:
         self.finish_relayout()
 
     def finish_relayout(self) -> None:
-        """Apply a pending layout; idempotent, for resuming after an interrupt."""
+        """Apply the pending layout; after an interrupt, another call completes this."""
         if self._pending_relayout is not None:
             order, self._kinds, self._sizes, self._offsets, relaid, self.version = (
                 self._pending_relayout
@@ -211,6 +211,6 @@ def is_ascending(slots: Iterable[int]) -> bool:
 
 
 def _pack_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Return each column's start in the bytes, and the end of the last column."""
+    """Return each column's first byte, and the end of the last column."""
     ends = list(accumulate([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values()]))
     return dict(zip(sizes, [0, *ends], strict=False)), ends[-1] if ends else 0

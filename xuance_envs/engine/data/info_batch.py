@@ -24,7 +24,7 @@ from xuance_envs.engine.data.info_columns import (
 
 
 class InfoBatch:
-    """Copied columns and extras that the infos of some environments are built from."""
+    """Copied columns and extra values from which info dicts are built."""
 
     __slots__ = ("arrays", "group_of", "layouts", "rest")
 
@@ -98,7 +98,7 @@ class InfoBatch:
         return bool(self.rest) or any([key in layout.keys for layout in self.layouts])
 
     def uniform_column(self, key: str) -> NDArray[Any] | None:
-        """Return a column with values of one kind in every info (fast path), else None."""
+        """Return a key's values if every info has one of the same kind (fast path), else None."""
         first = self.layouts[0]
         if self.rest or key not in first.keys or not self._same_layouts():
             return None
@@ -131,13 +131,13 @@ class InfoBatch:
 
     @property
     def common_layout(self) -> ColumnLayout | None:
-        """Column layout if all groups share it and nothing is stored outside it; else None."""
+        """Layout of all groups; None if layouts differ or columns do not hold all values."""
         if self.rest or not self._same_layouts():
             return None
         return self.layouts[0]
 
     def _common_columns(self) -> tuple[Columns | None, bool]:
-        """Return the columns of groups with one layout, and whether all infos have all keys."""
+        """Return the columns of groups that share a layout, and whether all infos have all keys."""
         columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]] = {}
         arrays, layout = self.arrays, self.layouts[0]
         count = arrays.kinds.shape[1]
@@ -172,7 +172,7 @@ class InfoBatch:
     def dicts(
         self, envs: NDArray[np.intp], key: str | None = None, values: Sequence[Any] = ()
     ) -> list[dict[Any, Any]]:
-        """Build all info dicts; add ``key`` with one of ``values`` to each."""
+        """Build all info dicts; add ``key`` to each, with the values in ``values``."""
         if not (self.rest or len(self.arrays.kinds)):
             return (
                 [{} for _ in range(len(envs))]
@@ -240,7 +240,7 @@ def _thaw_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dic
 
 
 class InfoColumns:
-    """Info arrays in use, with each group's column layout."""
+    """Info arrays of all groups, with each group's column layout."""
 
     def __init__(self, arrays: InfoArrays, groups: int) -> None:
         self._arrays = arrays

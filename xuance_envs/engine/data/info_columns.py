@@ -1,7 +1,7 @@
-"""Columns of infos: one row per key, one cell per environment.
+"""Info columns: one column per key, with one cell per environment.
 
-Numbers and arrays under string keys go into columns together with their exact kind; numbers are
-stored like arrays without axes. Everything else goes into the *rest*, which is sent separately.
+Numbers and arrays under string keys are stored in columns, together with their exact kind.
+Everything else forms the *rest*, which is sent separately.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_COLUMNS = 64
-"""Columns that the arrays have room for; further keys go into the rest."""
+"""Maximum number of columns; values of further keys go into the rest."""
 
 INFO_BYTES = 1 << 14
 """Default number of bytes for the arrays in one environment's info."""
@@ -25,7 +25,7 @@ ALIGNMENT = 16
 
 
 class KeyOrder:
-    """Key of a rest under which the info's key order is stored, if columns do not imply it."""
+    """Key in the rest for the info's key order, stored if the columns do not define it."""
 
 
 def _exactly_none(_: Any) -> None:
@@ -80,7 +80,7 @@ NUMBER_KINDS = {
 
 _NUMBER_OF = {kind.code: kind for kind in NUMBER_KINDS.values()}
 MAX_ARRAY_KINDS = 255 - len(NUMBER_KINDS)
-"""Array kinds that a group may use at a time; their codes follow the number kinds'."""
+"""Maximum number of array kinds in a group; their codes follow those of the number kinds."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ Kind = NumberKind | ArrayKind
 def kind_of(value: Any) -> Kind | None:
     """Return the column kind of an info value, or None if it does not fit a column.
 
-    Python and NumPy numbers fit, and plain arrays that are fully described by their bytes.
+    Python and NumPy numbers fit. Plain arrays fit if their dtype has no objects and no metadata.
     """
     number = NUMBER_KINDS.get(type(value))
     if number is not None or type(value) is not np.ndarray:
@@ -194,7 +194,7 @@ class InfoArrays:
 
 
 Columns = Mapping[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]]
-"""By key: kind, values, and a mask of the infos that have the key (None: all)."""
+"""Each key's kind, values, and mask of the infos that have the key; None if all have it."""
 
 Frozen = tuple[Callable[[Any], Any], Any]
-"""Function that thaws an info's rest, and the frozen rest."""
+"""Function that restores an info's rest, and its argument, the frozen rest."""

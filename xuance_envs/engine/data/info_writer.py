@@ -26,7 +26,7 @@ from xuance_envs.engine.data.space_rows import checked_memoryview
 _Layout = tuple[Any, Any, Any, Any]
 """First key of an info, its value's type and column, and the layout of the remaining keys."""
 
-# Layouts with a key that no info has: the end of a layout, and one that matches no info.
+# No info has the key KeyOrder: _END ends a layout, and _REWRITE matches no info.
 _END: _Layout = KeyOrder, None, None, None
 _REWRITE: _Layout = KeyOrder, None, None, _END
 
@@ -44,7 +44,7 @@ _STORE_ERRORS = (
 
 
 class _VectorCells:
-    """Cells of a column of vectors; ``cells[i] = vector`` refuses any other kind."""
+    """Cells of a column of vectors; ``cells[i] = vector`` rejects any other kind."""
 
     __slots__ = ("_rows",)
 
@@ -56,7 +56,7 @@ class _VectorCells:
 
 
 class _ArrayCells:
-    """Cells of a column of arrays; ``cells[i] = array`` refuses any other kind."""
+    """Cells of a column of arrays; ``cells[i] = array`` rejects any other kind."""
 
     __slots__ = ("_dtype", "_fortran", "_shape", "_stored")
 
@@ -84,7 +84,7 @@ def _layout_of(columns: Sequence[tuple[str, type, Any]]) -> _Layout:
 
 
 class _CachedForm(NamedTuple):
-    """Layout, keys and codes of infos with certain keys and value types."""
+    """Layout, keys and codes shared by infos with the same keys and value types."""
 
     layout: _Layout
     keys: Sequence[str]
@@ -106,10 +106,10 @@ def _reset_layouts(
 class InfoWriter:
     """Writer of a group's infos into its arrays.
 
-    Columns keep the key order of infos; values outside columns follow in the rest. An info with a
-    different key order stores that order in its rest. A key's first array gets a column. An array
-    of a different kind gets one when it comes twice in a row, so that changing shapes do not cause
-    a new layout each time.
+    Columns are in the key order of the infos. An info with a different key order stores its order
+    in the rest, which also contains the values outside columns. A key's first array gets a column.
+    An array of a different kind gets one when it comes twice in a row, so that changing shapes do
+    not cause a new layout each time.
     """
 
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
@@ -126,14 +126,14 @@ class InfoWriter:
         }
         self._array_columns: dict[tuple[str, ArrayKind], Any] = {}
         self._layouts: list[_Layout] = [_END] * n
-        # By keys and value types.
+        # Indexed by an info's keys and value types.
         self._cached_forms: dict[Any, _CachedForm] = {}
         # Not a bound method: a reference cycle would need the garbage collector.
         places = self._layouts, self._array_columns, self._cached_forms
         self.table = ColumnTable(arrays, partial(_reset_layouts, *places))
-        # By environment: the keys of its info, if all column keys are in the columns' order.
+        # By environment: the column keys of its info, or () if they are not in the columns' order.
         self._keys_in_order: list[Sequence[str]] = [()] * n
-        # By environment and key: an array kind without a column, and its consecutive count.
+        # By environment and key: an array kind without a column, and how often it came in a row.
         self._candidates: list[dict[Any, tuple[Kind, int]]] = [{}] * n
 
     def write(self, i: int, info: dict[str, Any]) -> None:
@@ -233,7 +233,7 @@ class InfoWriter:
         return wanted
 
     def _column(self, key: str, kind: Kind) -> Any:
-        """Return the cells that store values of a kind fastest."""
+        """Return the fastest object for storing values of this kind in a key's column."""
         if isinstance(kind, NumberKind):
             return self._columns[kind.storage][self.table.slots[key]]
         column = self._array_columns.get((key, kind))

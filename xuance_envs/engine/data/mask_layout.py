@@ -14,14 +14,14 @@ MASK_KEYS = ("action_mask", "avail_actions")
 """Info keys that may contain action masks, in order of precedence."""
 
 MASK_METHOD = "action_masks"
-"""Environment method that returns the mask if no info contains one."""
+"""Environment method for the action mask, called if no info contains one."""
 
 
 def mask_layout(action_space: Space[Any]) -> SpaceLayout | None:
     """Return the layout of an action space's masks, or None if it has none.
 
-    Discrete: one bool per action. MultiDiscrete: the parts' masks concatenated. MultiBinary: two
-    per bit. Dict and Tuple keep their structure.
+    A Discrete space has one bool per action. A MultiDiscrete space concatenates the masks of its
+    parts. A MultiBinary space has two bools per bit. Dict and Tuple spaces keep their structure.
     """
     space = _mask_space(action_space)
     return None if space is None else SpaceLayout(space)

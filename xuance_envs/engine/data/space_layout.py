@@ -1,7 +1,8 @@
-"""Layout of a space's values in arrays: a space flattened to leaves.
+"""Flattening of a space to leaves, whose values are stored in arrays.
 
-Leaves of fixed shape (Box, Discrete, MultiDiscrete, MultiBinary) are stored in arrays, other spaces
-(Text, Graph, Sequence, OneOf, custom) as objects. Dict and Tuple spaces are branches.
+Leaves of fixed shape (Box, Discrete, MultiDiscrete, MultiBinary) are stored in arrays. Values of
+other spaces (Text, Graph, Sequence, OneOf, custom) are stored as objects. Dict and Tuple spaces
+are branches.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 
 
 class BadValueError(ValueError):
-    """A value does not fit where it is stored; the message has the expected and the given one."""
+    """A value does not fit its array; the message describes the expected and the given value."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class SpaceLayout:
         self.flat = not isinstance(space, (spaces.Dict, spaces.Tuple))
 
     def flatten(self, value: Any) -> list[Any]:
-        """Return the leaves' values in a value or in a batch."""
+        """Split a value or a batch into the values of the leaves."""
         if self.flat:
             return [value]
         parts: list[Any] = []
@@ -101,8 +102,8 @@ class _Node:
 def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """Convert a value to an array of exactly this dtype and shape.
 
-    Floats are rounded to smaller float types. Every other loss raises: 300 or -1 in uint8, 0.5 or
-    NaN in an integer, 1e300 in float32.
+    Floats are rounded to smaller float types. Every other loss raises, for example 300 or -1 in
+    uint8, 0.5 or NaN in an integer, or 1e300 in float32.
     """
     try:
         array = np.asarray(value)

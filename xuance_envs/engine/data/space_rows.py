@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.buffer_pool import MIN_POOLED_BYTES, make_copiers
-from xuance_envs.engine.data.space_layout import BadValueError, Leaf, SpaceLayout, fit
+from xuance_envs.engine.data.space_layout import BadValueError, Leaf, SpaceLayout, describe, fit
 from xuance_envs.engine.serialization import copy_of
 
 Index = NDArray[np.intp] | slice
@@ -26,14 +26,14 @@ _INTEGER_FORMATS = frozenset("bBhHiIlLqQ")
 class Row(Protocol):
     """Place of one environment's value; ``row[:] = value`` stores it.
 
-    A :class:`memoryview` is the fastest row; it refuses a wrong dtype or shape.
+    A :class:`memoryview` is the fastest row; it rejects a wrong dtype or shape.
     """
 
     def __setitem__(self, key: slice, value: Any, /) -> None: ...
 
 
 class _ArrayRow:
-    """Row of an array that stores every value that fits."""
+    """Row of an array, which converts every value that fits."""
 
     __slots__ = ("_array", "_leaf")
 
@@ -57,7 +57,7 @@ class _ArrayRow:
 
 
 class _IntegerRow:
-    """One integer in an array; refuses values that are not integers or too large."""
+    """Row with one integer; rejects other values and integers that are too large."""
 
     __slots__ = ("_index", "_leaf", "_view")
 
@@ -74,7 +74,7 @@ class _IntegerRow:
 
 
 class _ObjectRow:
-    """Row of a list of objects, which stores a copy."""
+    """Row of a list of objects; stores a frozen copy of the value."""
 
     __slots__ = ("_freeze", "_index", "_values")
 
@@ -100,7 +100,7 @@ class _TreeRow:
 
 
 def _fit(value: Any, leaf: Leaf, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """Call :func:`fit` for a leaf; errors contain its path."""
+    """Call :func:`fit` for a leaf, and add the leaf's path to errors."""
     assert leaf.dtype is not None
     try:
         return fit(value, leaf.dtype, leaf.shape if shape is None else shape)
@@ -109,7 +109,7 @@ def _fit(value: Any, leaf: Leaf, shape: tuple[int, ...] | None = None) -> NDArra
 
 
 class SpaceRows:
-    """One value of a space per environment: an array per leaf of fixed shape, else a list."""
+    """One value of a space per environment: arrays for leaves of fixed shape, lists for others."""
 
     def __init__(self, layout: SpaceLayout, parts: list[Any], n: int) -> None:
         self.layout = layout
@@ -133,7 +133,7 @@ class SpaceRows:
         return self._n
 
     def slice(self, lo: int, hi: int) -> SpaceRows:
-        """Return views for environments ``lo`` to ``hi - 1``; lists of objects are copies."""
+        """Return views for environments ``lo`` to ``hi - 1``; lists of objects are copied."""
         return SpaceRows(self.layout, [part[lo:hi] for part in self.parts], hi - lo)
 
     # -- used by groups ---------------------------------------------------------------
@@ -142,7 +142,7 @@ class SpaceRows:
         return [self.row(i, freeze) for i in range(n)]
 
     def row(self, i: int, freeze: Callable[[Any], Any], *, strict: bool = True) -> Row:
-        """Return environment i's row; with ``strict=False`` one that converts values."""
+        """Return environment i's row; with ``strict=False``, the row converts values."""
         rows = [
             self._leaf_row(part, i, leaf, freeze, strict)
             for part, leaf in zip(self.parts, self.layout.leaves, strict=True)
@@ -180,7 +180,7 @@ class SpaceRows:
     # -- used by the main process -----------------------------------------------------
 
     def put(self, batch: Any, at: Index, count: int) -> None:
-        """Store an array, a list of values, or a dict or tuple of batches; all or nothing."""
+        """Store a batch in any form that users may pass; if a value does not fit, store nothing."""
         leaves = self.layout.leaves
         parts: list[Any]
         if isinstance(batch, list) and not self.layout.flat:
@@ -207,7 +207,7 @@ class SpaceRows:
         return self.layout.unflatten([part[i] for part in self.parts])
 
     def _copies(self, at: Index, sequence: type) -> list[Any]:
-        """Copy every part for some environments; lists become ``sequence``."""
+        """Copy some environments' values from every part; lists become ``sequence``."""
         parts = zip(self.parts, self._copiers, strict=True)
         if isinstance(at, slice):
             return [sequence(part) if copiers is None else copiers[0]() for part, copiers in parts]
@@ -225,7 +225,7 @@ class SpaceRows:
         return self.layout.unflatten(self._copies(at, tuple))
 
     def copy_writable(self) -> Any:
-        """Copy all values into one batch, including objects, in lists."""
+        """Copy all values into one batch; objects are copied, too, and returned in lists."""
         return self.layout.unflatten(
             [
                 list(map(copy_of, part)) if copiers is None else copiers[0]()
@@ -238,7 +238,7 @@ class SpaceRows:
         return self.layout.unflatten([part.copy() for part in self.layout.flatten(batch)])
 
     def copy_updating(self, batch: Any, at: NDArray[np.intp]) -> Any:
-        """Copy a batch from :meth:`copy_writable`, with some values replaced by these rows'."""
+        """Copy a batch from :meth:`copy_writable`; replace some environments' values by these."""
         parts = []
         for part, old in zip(self.parts, self.layout.flatten(batch), strict=True):
             new = list(old) if isinstance(part, list) else old.copy()
@@ -248,7 +248,7 @@ class SpaceRows:
         return self.layout.unflatten(parts)
 
     def view(self) -> Any:
-        """Return all values as one batch of read-only views; objects as a tuple."""
+        """Return all values as one batch of read-only views; objects are returned in a tuple."""
         return self.layout.unflatten(
             [tuple(part) if isinstance(part, list) else read_only(part) for part in self.parts]
         )
@@ -262,20 +262,20 @@ class SpaceRows:
                 mine[at] = theirs[at]
 
     def as_batch(self) -> Any:
-        """Return all values as one batch of the arrays themselves; objects as a tuple."""
+        """Return all values as one batch without copying; objects are returned in a tuple."""
         return self.layout.unflatten(
             [tuple(part) if isinstance(part, list) else part for part in self.parts]
         )
 
     @property
     def flat(self) -> NDArray[Any] | None:
-        """The array of a space that is a single array leaf; None for any other space."""
+        """The array of a space that consists of one array leaf; None for any other space."""
         part = self.parts[0] if self.layout.flat else None
         return None if isinstance(part, list) else part
 
     @property
     def is_large(self) -> bool:
-        """True if copying takes a while and all parts are arrays."""
+        """True if all parts are arrays and together large enough for a buffer pool."""
         return not self.objects and sum(part.nbytes for part in self.parts) >= MIN_POOLED_BYTES
 
 
@@ -285,7 +285,7 @@ def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], list[Any]]:
     if leaf.shape:
         return lambda: list(part.copy())
 
-    def read() -> list[Any]:  # iterating would turn arrays without axes into scalars
+    def read() -> list[Any]:  # iterating would turn 0-d arrays into scalars
         own = part.copy()
         return [own[i, ...] for i in range(len(own))]
 
@@ -293,7 +293,7 @@ def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], list[Any]]:
 
 
 def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
-    """Fit a batch of ``count`` values of a leaf, or a bare value if ``count`` is 1."""
+    """Convert a batch of ``count`` values of a leaf, or a single value if ``count`` is 1."""
     if leaf.dtype is not None:
         if count == 1 and _has_shape(part, leaf.shape):
             part = np.asarray(part)[np.newaxis]
@@ -301,8 +301,8 @@ def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
     if count == 1 and not isinstance(part, list) and leaf.space.contains(part):
         return [part]
     if not isinstance(part, list | tuple | np.ndarray) or len(part) != count:
-        got = f"{len(part)}" if isinstance(part, list | tuple | np.ndarray) else repr(part)
-        raise BadValueError(f"{leaf.path}: expected a list of {count} values, got {got}")
+        prefix = f"{leaf.path}: " if leaf.path else ""
+        raise BadValueError(f"{prefix}expected a list of {count} values, got {describe(part)}")
     return list(part)
 
 
@@ -314,7 +314,7 @@ def _has_shape(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 def checked_memoryview(vector: NDArray[Any]) -> memoryview | None:
-    """Return a view whose assignment refuses a wrong dtype or length, else None."""
+    """Return a memoryview, which rejects a wrong dtype or length; None if the dtype has none."""
     dtype = vector.dtype
     if dtype.char not in _MEMORYVIEW_FORMATS or not dtype.isnative:
         return None

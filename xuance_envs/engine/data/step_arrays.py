@@ -1,6 +1,6 @@
 """Arrays of one vector step, in private or shared memory.
 
-A worker writes to its slice of the same arrays, so an ordinary step sends no data.
+A worker writes to its slice of these arrays, so an ordinary step pickles nothing.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def as_float32(rewards: NDArray[np.float64]) -> NDArray[np.float32]:
     """Cast rewards; those beyond float32's range become infinite."""
     try:
         return rewards.astype(_FLOAT32)
-    except (RuntimeWarning, FloatingPointError):  # if NumPy's warning raises
-        with np.errstate(over="ignore"):  # not always, because it costs more than the cast
+    except (RuntimeWarning, FloatingPointError):  # if NumPy's overflow warning raises
+        with np.errstate(over="ignore"):  # used only here, because it costs more than the cast
             return rewards.astype(_FLOAT32)
 
 

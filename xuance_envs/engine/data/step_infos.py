@@ -13,7 +13,7 @@ from xuance_envs.engine.data.info_batch import InfoBatch
 
 
 class EpisodeEnds:
-    """Ended episodes of a step: ``reset_obs`` and ``reset_info`` of their environments."""
+    """Reset observations and infos of the environments whose episode ended in a step."""
 
     __slots__ = ("_ended", "_envs", "_infos", "_observation")
 
@@ -163,7 +163,7 @@ class StepInfos(LazyInfos):
     def _with(
         self, batch: InfoBatch, ends: EpisodeEnds | None, changed: Mapping[int, Mapping[Any, Any]]
     ) -> StepInfos:
-        """Return infos of a new batch; copies of built dicts get the changes."""
+        """Return infos of a new batch; dicts built before are copied and get the changes."""
         infos = StepInfos(batch, self._envs, ends)
         for position, info in self._built.items():
             infos._built[position] = {**info, **changed.get(int(self._envs[position]), {})}
@@ -177,7 +177,7 @@ class StepInfos(LazyInfos):
         return len(self._envs)
 
     def __iter__(self) -> Iterator[dict[Any, Any]]:
-        """Iterate over all dicts; building missing ones together is faster."""
+        """Build all missing dicts together, which is faster, and iterate over all dicts."""
         if len(self._built) < len(self):
             for position, info in enumerate(self._batch.dicts(self._envs)):
                 if position not in self._built:

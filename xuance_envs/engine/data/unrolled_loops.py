@@ -1,8 +1,8 @@
 """Unrolled loops over the keys of dicts, compiled from source text.
 
 In multi-agent environments, every step reads and builds dicts with a value per agent. Unrolled code
-takes about half the time of a loop. The source contains no data but numbers; everything else is an
-argument. Large dicts use loops, since compiling takes a moment for each number of keys.
+takes about half the time of a loop. The source contains no data except numbers; all other data are
+arguments. Large dicts use loops, because each new number of keys requires a compilation.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _ALL = slice(None)
 _MAX_KEYS = 64
 
 _MAX_CELLS = 1024
-"""Largest number of keys in nested dicts to unroll."""
+"""Maximum number of keys in nested dicts that are unrolled."""
 
 Cell = tuple[Any, Any, Any]
-"""Key, and the container and index that its value is stored at."""
+"""Key, and the container and the index at which its value is stored."""
 
 
 def make_dict_builder(
@@ -125,7 +125,7 @@ def _names(letter: str, count: int) -> list[str]:
 def _compile(
     known: Sequence[str], given: Sequence[str], lines: Sequence[str]
 ) -> Callable[..., Any]:
-    """Compile a function of ``given`` that has ``known`` bound."""
+    """Compile a function with the parameters ``given`` and the bound names ``known``."""
     body = "\n        ".join(lines)
     source = f"""
 def make({", ".join(known)}):

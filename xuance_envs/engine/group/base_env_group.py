@@ -32,7 +32,7 @@ def never(error: BaseException) -> bool:
 
 
 class BaseEnvGroup:
-    """Environments of one process, without stepping."""
+    """Environments of one group, without the code that steps them."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class BaseEnvGroup:
         return self._each("get_attr", places, lambda env, _: get_attribute(env, name), name)
 
     def set_attr(self, places: Sequence[int], name: str, values: Sequence[Any]) -> list[None]:
-        """Set a copy on the layer that has the attribute, else on the innermost environment."""
+        """Set an attribute on the layer that has it, else on the innermost environment."""
         act = lambda env, value: setattr(env, name, copy_of(value))  # noqa: E731  # like the other methods
         return self._each("set_attr", places, act, name, values, find_setattr_layer)
 
@@ -99,7 +99,7 @@ class BaseEnvGroup:
         return self._each("render", places, lambda env, _: render(env, mode), "render")
 
     def close(self) -> None:
-        """Close all environments, even after an exception or an interrupt; raise it at the end."""
+        """Close all environments; raise an exception or an interrupt only at the end."""
         self._command = "close"
         failure: EnvError | None = None
         interrupt: BaseException | None = None
@@ -162,7 +162,7 @@ class BaseEnvGroup:
         return results
 
     def _failure(self, i: int, error: BaseException, result: Any = NO_RESULT) -> EnvError:
-        """Return the error for an exception or a bad result; re-raise an interrupt."""
+        """Return the error for an exception or an invalid result; re-raise an interrupt."""
         if self._is_interrupt(error):
             raise error
         returned = () if result is NO_RESULT else (result,)

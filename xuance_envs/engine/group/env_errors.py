@@ -10,7 +10,7 @@ from xuance_envs.errors import EnvError
 
 
 def make_env_error(env: int, command: str, error: BaseException, *returned: Any) -> EnvError:
-    """Build the error for an exception of an environment, or for a result that it returned."""
+    """Build the error for an exception that an environment raised, or for its invalid result."""
     own_frame = error.__traceback__ is not None and error.__traceback__.tb_next is None
     if isinstance(error, BadValueError):
         reason = str(error)

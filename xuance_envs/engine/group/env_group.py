@@ -1,6 +1,6 @@
 """Environments stepped in series: the only code that steps, resets and autoresets.
 
-The serial backend is one group; a worker process is a pipe around one.
+The serial backend has one group. A worker process receives requests for its group through a pipe.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BOOL = np.dtype(np.bool_)
 
 
 class EnvGroup(BaseEnvGroup):
-    """Environments stepped in series into their slice of the step arrays."""
+    """Environments stepped in series, which write to their slice of the step arrays."""
 
     def __init__(
         self,
@@ -94,15 +94,15 @@ class EnvGroup(BaseEnvGroup):
         self._last_reset = -1
         # Acting sources (see _acting_source) of environments outside the last command.
         self._sources_of_others: dict[int, tuple[bool, Any]] = {}
-        # For resuming after an interrupt: the resets' results until the next command, the number
-        # of the last step, and the environment it stopped at with its result, if known.
+        # For resuming after an interrupt: the results of resets until the next command, the number
+        # of the last step, and the index and result of the environment that it stopped at.
         self._reset_results: defaultdict[int, Any] = defaultdict()
         self._step_id: int | None = None
         self._interrupted_at = _NOT_STARTED
 
     @property
     def extents(self) -> tuple[tuple[int, int], tuple[int, int], bool]:
-        """Extents of infos and reset infos in use, and whether there are action masks."""
+        """Extents in use of infos and reset infos, and whether action masks are in use."""
         infos, resets = self._infos.table.extent, self._reset_infos.table.extent
         return infos, resets, bool(self._masks.mask_methods)
 
@@ -170,7 +170,7 @@ class EnvGroup(BaseEnvGroup):
         return self._outcomes.outcome(self._last_reset >= 0)
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:
-        """Reset some environments; write observations and infos where a step would."""
+        """Reset some environments; write to the same observations and infos as a step."""
         self._begin_for([i for i, *_ in resets])
         for i, seed, options in resets:
             given: dict[str, Any] = {} if seed is None else {"seed": seed}
@@ -194,7 +194,7 @@ class EnvGroup(BaseEnvGroup):
     ) -> Outcome:
         """Reset the environments of a restarted worker, and return an outcome for the failed step.
 
-        Episodes that were being stepped count as truncated, and the next ones begin.
+        The interrupted episodes are truncated, and new ones begin.
         """
         self._begin_for(places)
         for i in places:
@@ -212,16 +212,16 @@ class EnvGroup(BaseEnvGroup):
         return self.outcome()
 
     def watch_masks(self, places: Sequence[int], note: bool = True) -> list[Any]:
-        """Start asking some environments for action masks in each new state."""
+        """Start calling the mask methods of some environments in each new state."""
         if not self._masks.mask_methods:
-            self._outcomes.resend_columns()  # column layouts also announce masks
+            self._outcomes.resend_columns()  # the flag for masks is sent with the column layouts
         add_and_read = self._masks.add_and_read if note else self._masks.add
         return self._each(MASK_METHOD, places, add_and_read, None, places)
 
     # -- acting states ----------------------------------------------------------------
 
     def _acting_source(self, i: int) -> tuple[bool, Any]:
-        """Return whether to read an acting state from the reset rows, and its info extras."""
+        """Return whether the acting state is in the reset rows, and the rest of its info."""
         if i in self._sources_of_others:
             return self._sources_of_others[i]
         ended = self._ended and bool(self._terminated[i] or self._truncated[i])
@@ -253,7 +253,7 @@ class EnvGroup(BaseEnvGroup):
         return i + 1
 
     def _select(self, places: Collection[int], items: Iterator[Any], start: int) -> Iterator[Any]:
-        """Yield a step's items at some places, from index ``start`` on."""
+        """Yield the step's items of the environments at ``places``, from index ``start`` on."""
         for i, item in items:
             if i not in places:
                 self._rewards[i] = 0  # replaces the "unstepped" marker
@@ -277,7 +277,7 @@ class EnvGroup(BaseEnvGroup):
         self._command = "step"
 
     def _store(self, i: int, observation: Any, reward: Any) -> None:
-        """Store an observation and a reward that the fast rows refused."""
+        """Store an observation and a reward that the fast rows rejected."""
         self._store_observation(i, self._observations, self._rows, observation)
         if not isinstance(reward, np.ndarray):
             try:
@@ -309,7 +309,7 @@ class EnvGroup(BaseEnvGroup):
             self._end_episode(i, {})
 
     def _end_episode(self, i: int, arguments: Mapping[str, Any]) -> None:
-        """Reset the environment now or in its next step, as the autoreset mode says."""
+        """Reset the environment now, in its next step or never, as the autoreset mode requires."""
         if self._autoreset is Autoreset.SAME_STEP:
             self._auto_reset(i, arguments)
             return
@@ -367,7 +367,7 @@ class EnvGroup(BaseEnvGroup):
             self._step_targets[i] = self.envs[i]
 
     def outcome(self) -> Outcome:
-        """Return the command's outcome; idempotent, for resuming after an interrupt."""
+        """Return the command's outcome; call it again if an interrupt prevented the reply."""
         return self._outcomes.outcome(self._last_reset >= 0)
 
     def _update_masks(self, places: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""Action masks that a group's environments provide by method."""
+"""Action masks from the methods of a group's environments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STORE_ERRORS = (LookupError, TypeError, ValueError, NotImplementedError, Buffer
 
 
 class GroupMasks:
-    """Reader of environments' action masks, in each new state."""
+    """Reader of the environments' action masks in each new state."""
 
     def __init__(self, rows: SpaceRows | None, pending: NDArray[np.bool_]) -> None:
         self.mask_methods: dict[int, Callable[[], Any]] = {}
@@ -31,14 +31,14 @@ class GroupMasks:
         self._memoryviews = [] if flat is None else [memoryview(row) for row in flat]
 
     def add(self, env: Any, i: int) -> bool:
-        """Watch environment i; return False if it has no mask method."""
+        """Store environment i's mask method; return False if it has none."""
         owner = find_layer(env, MASK_METHOD)
         if owner is not None:
             self.mask_methods[i] = get_attribute(owner, MASK_METHOD)
         return owner is not None
 
     def add_and_read(self, env: Any, i: int) -> list[Any] | None:
-        """Watch environment i and read its mask now; stop watching it if that fails."""
+        """Store environment i's mask method and read its mask; if this fails, remove the method."""
         assert self._rows is not None
         if not self.add(env, i):
             return None
@@ -50,7 +50,7 @@ class GroupMasks:
         return [part[i] for part in self._rows.parts]
 
     def update(self, places: Iterable[int], active_env: Any) -> None:
-        """Read the masks of watched environments among ``places``, unless a reset is pending."""
+        """Call the stored mask methods for ``places``, except for environments to be reset."""
         pending, memoryviews = self._pending, self._memoryviews
         for i in places:
             method = self.mask_methods.get(i)

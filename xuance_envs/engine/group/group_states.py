@@ -22,11 +22,11 @@ from xuance_envs.state.handlers import merge_registered, registered
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 
 Saved = tuple[bytes | int | None, bytes, bool]
-"""Saved state or its size in bytes, digest of its fingerprint, and whether it replays."""
+"""Saved state or its size, digest of its fingerprint, and True if loading replays actions."""
 
 
 WORKER_REPLACED = "the worker was restarted after the state had been read; try again"
-"""Error reason when a prepared or saved state was lost with its worker."""
+"""Error reason if a worker restart lost a saved or prepared state."""
 
 DIVERGED = "different"
 """Result of :meth:`GroupStates.resume` if the replay failed or ended in a different state."""
@@ -43,7 +43,7 @@ def checksum(env_leaves: Sequence[Sequence[Any]]) -> int:
 
 
 def packed_registry() -> bytes | None:
-    """Pickle the registered state functions for another process; None if there are none."""
+    """Pickle the registered state functions for another process; return None without any."""
     known = registered()
     return dumps_for_worker(known) if known else None
 
@@ -139,7 +139,7 @@ class GroupStates:
         return list(saved.values()), fingerprints
 
     def copy_saved_states(self, places: Sequence[int], buffers: Sequence[StateBuffer]) -> None:
-        """Write the states whose sizes :meth:`save_states` returned."""
+        """Write to buffers the states whose sizes :meth:`save_states` returned."""
         for i, part in zip(places, buffers, strict=True):
             part.write(self._require(self._outgoing, i, "save_state"))
             del self._outgoing[i]
@@ -205,7 +205,7 @@ class GroupStates:
     def run_and_save(
         self, command: str, arguments: Sequence[Any], registry: bytes | None
     ) -> ResultWithStates:
-        """Run a command, then save all environments; no states if one cannot be saved."""
+        """Run a command and save all environments; return no states if one cannot be saved."""
         result = self._group.command(command)(*arguments)
         began = perf_counter()
         states = self.states_if_any(registry)
@@ -226,7 +226,7 @@ class GroupStates:
         registry: bytes | None,
         next_command: tuple[str, Sequence[Any]] | None,
     ) -> Any:
-        """Restore a failed worker's environments: load, replay, compare, run the next command."""
+        """Load states, replay the steps, compare the observations and run the next command."""
         saved, fingerprints = states
         places = range(len(self._group.envs))
         try:
@@ -274,7 +274,7 @@ class GroupStates:
             )
 
     def _require(self, kept: Mapping[int, Any], i: int, command: str) -> Any:
-        """Return the entry of environment i, or raise if its worker was restarted."""
+        """Return the entry of environment i; raise if a worker restart lost it."""
         if i not in kept:
             raise StateError(
                 self._first + i,

@@ -25,14 +25,14 @@ logger = logging.getLogger("xuance_envs")
 
 
 class DropUnpicklableInfos:
-    """Marker base of environment functions whose infos may contain unpicklable values.
+    """Marker base class for environment functions whose infos may contain unpicklable values.
 
     The host drops such values and logs a warning once per key.
     """
 
 
 class GroupHost:
-    """Host of a group: builds it and executes commands on it."""
+    """Host that builds a group and executes commands on it."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class GroupHost:
         return self._execute(*next_command)
 
     def _ready(self, seeds: Sequence[int | None]) -> None:
-        """Reset new environments, so that they can be used before a step resets them again."""
+        """Reset new environments, so that commands can use them before a step resets them again."""
         for place, seed in enumerate(seeds):
             self.group.call([place], "reset", (), {} if seed is None else {"seed": seed})
 

@@ -28,7 +28,7 @@ Reset = tuple[int, Any, Any]
 
 
 class ActingState(NamedTuple):
-    """Input of an environment's next action: observation leaves, info, pending reset."""
+    """Data that the next action depends on: observation leaves, info and pending reset."""
 
     leaves: Sequence[Any]
     info: dict[Any, Any]
@@ -37,7 +37,7 @@ class ActingState(NamedTuple):
 
 
 class Autoreset(Enum):
-    """When an environment whose episode ended is reset.
+    """Autoreset mode: the time at which an environment is reset after its episode's end.
 
     ``SAME_STEP``: within that step. ``NEXT_STEP``: in the next step, which ignores its action.
     ``DISABLED``: never; the user resets it.
@@ -88,7 +88,7 @@ class _Writer(Protocol):
 
 
 class OutcomeBuilder:
-    """Builder of outcomes, which reports new columns once."""
+    """Builder of outcomes, which contain a new column layout only once."""
 
     def __init__(
         self,

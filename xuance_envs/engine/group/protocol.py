@@ -35,7 +35,7 @@ class RequestType(IntEnum):
 
 
 class ReplyType(IntEnum):
-    """Type of a worker's reply; of the outcomes, only OUTCOME has a payload."""
+    """Type of a worker's reply; OK and EPISODE_ENDED are outcomes without a payload."""
 
     OK = ord("d")
     EPISODE_ENDED = ord("e")
@@ -53,4 +53,4 @@ class StateBuffer(Protocol):
 
 
 OUTCOME_OF_REPLY: Mapping[int, Outcome] = {ReplyType.OK: OK, ReplyType.EPISODE_ENDED: EPISODE_ENDED}
-"""Outcomes that are entirely in the arrays."""
+"""Outcomes of replies without a payload."""

@@ -1,4 +1,4 @@
-"""Recipe for a group's environments."""
+"""Inputs for creating a group's environments."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class Recipe:
         return len(self.env_fns)
 
     def part(self, lo: int, hi: int) -> Recipe:
-        """Return the recipe of environments ``lo`` to ``hi - 1``, given the recipe of all."""
+        """Return the recipe of environments ``lo`` to ``hi - 1`` from the recipe of all."""
         return replace(self, env_fns=self.env_fns[lo:hi], keywords=self.keywords[lo:hi], first=lo)

@@ -1,4 +1,4 @@
-"""Environment group whose environments' states can be saved and replaced."""
+"""Environment group that can save and replace its environments' states."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RestorableGroup(EnvGroup):
         return self.outcome()
 
     def step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
-        """Step with the given action leaves; leave those in the arrays unchanged."""
+        """Step with these action leaves, and restore those in the arrays afterwards."""
         kept = [part.copy() for part in self._actions.parts]
         try:
             for part, leaf in zip(self._actions.parts, actions, strict=True):
@@ -93,7 +93,7 @@ class RestorableGroup(EnvGroup):
             self._infos.write(i, {**batch.build(i, i), key: True})
 
     def _info_columns(self, for_resets: bool) -> InfoColumns:
-        """Return the current columns of infos or reset infos, for reading."""
+        """Return a reader of infos or reset infos with the current column layout."""
         table = (self._reset_infos if for_resets else self._infos).table
         columns = self._columns[for_resets]
         if self._layout_versions[for_resets] != table.version:

@@ -1,4 +1,4 @@
-"""Access to one environment: any object that can be reset and stepped, wrapped or not."""
+"""Access to one environment, which may be any object with ``reset``, ``step`` and spaces."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EnvDescription:
         )
 
     def differing_space(self, other: Any) -> str | None:
-        """Return the name of the first space that differs in another environment, else None."""
+        """Return the name of the first space that differs from the other's, or None."""
         for name in ("observation_space", "action_space"):
             if getattr(self, name) != getattr(other, name):
                 return name
@@ -85,10 +85,10 @@ def check_env_api(env: Any) -> Any:
 
 
 def _step_limit(env: Any) -> Any:
-    """Return the outermost episode step limit of an environment or one that it wraps."""
+    """Return the step limit of the outermost layer that has one."""
     layers = list(_layers(env))
     for layer, inner in zip_longest(layers, layers[1:]):
-        for name in ("max_episode_steps", "_max_episode_steps"):  # the latter: TimeLimit
+        for name in ("max_episode_steps", "_max_episode_steps"):  # the latter is in TimeLimit
             # A wrapper may forward the attributes of the environment it wraps.
             if inner is None or _has_itself(layer, name):
                 limit = getattr(layer, name, None)
@@ -174,7 +174,7 @@ def get_attribute(layer: Any, name: str) -> Any:
     try:
         return getattr(layer, name)
     except AttributeError:
-        # __getattr__ hides an AttributeError inside a property: call the property again.
+        # __getattr__ hides an AttributeError from a property. Calling the property raises it.
         found = inspect.getattr_static(type(layer), name, None)
         if hasattr(found, "__get__"):
             found.__get__(layer, type(layer))
@@ -190,8 +190,9 @@ def close(env: Any) -> None:
 def render(env: Any, mode: str | None) -> Any:
     """Render an environment.
 
-    The mode is passed positionally, since XuanCe's environments name the parameter differently, and
-    only if ``render`` takes one. A required mode defaults to the environment's ``render_mode``.
+    The mode is passed only if ``render`` accepts one. It is passed by position, because XuanCe's
+    environments name the parameter differently. A required mode defaults to the environment's
+    ``render_mode``.
     """
     parameters = inspect.signature(env.render).parameters.values()
     takes = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]

@@ -13,15 +13,13 @@ WINDOW = 1024
 """Number of last steps that the percentiles cover."""
 
 PROFILE_INTERVAL = 64
-"""Number of steps from one that times each environment to the next."""
+"""Interval, in steps, at which the clock times each environment."""
 
 _STEPS, _BUSY, _FIRST, _LAST, _SLOWEST, _SLOWEST_TIME, _RING = range(7)
 
 TIMES_BYTES = 8 * (_RING + WINDOW)
 
-
 TIMING_DELTA_BYTES = 8 * (_RING + 1)
-"""Size of a timing delta."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class StepClock:
         return bytes(self._cells[:_RING]) + bytes(self._cells[place : place + 1])
 
     def time_each_env(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Yield the same items; measure for each the time until the next one is requested."""
+        """Yield the same items; for each, measure the time until the loop requests the next one."""
         start = perf_counter()
         for item in items:
             yield item

@@ -1,7 +1,7 @@
 """Entry point of a worker process, which sets up the process before other imports.
 
-Import nothing heavy here: BLAS and OpenMP read their thread counts when they are loaded,
-so that must happen after the environment variables are set.
+Import nothing heavy here: BLAS and OpenMP read their thread counts when they are loaded, so they
+must be loaded after the environment variables are set.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def start(settings: WorkerSettings) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for passed in (settings.requests, settings.replies, settings.memory):
-        os.set_inheritable(passed.fd, False)  # not for processes that environments start
+        os.set_inheritable(passed.fd, False)  # do not pass it to processes that environments start
     for name in list(os.environ):
         if name.startswith(_MPI_PREFIXES):
             del os.environ[name]
@@ -46,7 +46,7 @@ def start(settings: WorkerSettings) -> None:
 
     from xuance_envs.engine.process.worker_diagnostics import start_recording
 
-    # Before further imports, which may crash.
+    # Start this before further imports, which may crash.
     recorder = start_recording(settings.memory.fd, settings.index)
 
     from xuance_envs.engine.process import worker

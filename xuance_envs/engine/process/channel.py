@@ -54,9 +54,8 @@ def write_all(fd: int, message: bytes) -> None:
 class Inbox:
     """Receiving end of a pipe, which holds one message at a time.
 
-    Waiting spins before it blocks, because waking a blocked process costs more than a short
-    wait. It stops spinning when the gaps between messages are usually longer than the spin
-    time.
+    A wait spins before it blocks, because waking a blocked process costs more than a short wait.
+    It does not spin if the gaps between messages are usually longer than the spin time.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class Inbox:
         self._spin = self._max_spin if self._gap < self._max_spin else 0.0
 
     def _read(self, deadline: float | None) -> None:
-        """Read available bytes, waiting for some; bytes from an ended process are still read."""
+        """Wait until bytes are available and read them, even if their sender has ended."""
         while not self._read_available():
             ready = dict(self._poll(milliseconds_until(deadline)))
             if not ready:
@@ -153,7 +152,7 @@ class Inbox:
 class Channel:
     """Main process's end of a worker's two pipes.
 
-    Sending and receiving can both be repeated after an interrupt.
+    After an interrupt, :meth:`send` and :meth:`wait_reply` can be called again.
     """
 
     def __init__(
@@ -169,7 +168,7 @@ class Channel:
         self._written: list[int] = []
 
     def send(self, message: bytes, tag: int, deadline: float | None = None) -> None:
-        """Send a request after the reply to the previous one, which is dropped."""
+        """Send a request; if the previous reply is outstanding, wait for it first and drop it."""
         if not self._has_reply:  # after an interrupt or another worker's error
             self.wait_reply(deadline)
         inbox = self._inbox
@@ -227,11 +226,12 @@ class Channel:
         return sum(map(len, self._inbox.parts))
 
     def request_close(self) -> None:
-        """Tell the worker to end after its current request."""
+        """Ask the worker to end after its current request."""
         if sum(self._written) == len(self._message):
-            with suppress(OSError):  # it has ended, or its pipe is full and it will be terminated
+            # Suppressed if the worker has ended, or if its pipe is full: it is terminated then.
+            with suppress(OSError):
                 os.write(self._requests, frame(RequestType.CLOSE))
-        else:  # after a partial message, only the end of the pipe can be signaled
+        else:  # after a partial message, closing the pipe is the only possible signal
             self._close_requests()
 
     def drain(self) -> None:

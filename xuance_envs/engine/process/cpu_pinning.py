@@ -1,8 +1,7 @@
 """CPU pinning for processes that spin.
 
-Two spinning processes work well on two CPUs and badly on one. A kernel may leave them on
-one for seconds, since neither sleeps, and power-saving schedulers even pack them
-together.
+Two spinning processes work well on two CPUs and badly on one. The kernel may leave both on one
+CPU for seconds, because neither sleeps. Power-saving schedulers even move them to one CPU.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ SAMPLE_INTERVAL = 256
 FAST_STEP_SECONDS = 1e-3
 """Mean step time in seconds below which workers are pinned.
 
-Slower environments lose little to late wake-ups, and processes and threads that they
-start would inherit the single CPU.
+Slower steps lose little to late wake-ups. And processes and threads that environments start
+would inherit the single CPU.
 """
 
 
 class CpuPinner:
     """Pins each worker to one CPU while steps are fast, and unpins it otherwise.
 
-    This applies only if there are exactly as many stepping processes as CPUs: with fewer the
-    kernel has spare CPUs, with more they must share CPUs anyway.
+    This applies only if there are exactly as many stepping processes as CPUs. With fewer
+    processes, the kernel has spare CPUs. With more, processes must share CPUs anyway.
     """
 
     def __init__(self, pids: Sequence[int], caller_steps: bool, cpus: int) -> None:
@@ -87,7 +86,7 @@ class CpuPinner:
                 return
             for pid, affinity in zip(self._pids, affinities, strict=True):
                 os.sched_setaffinity(pid, affinity)
-        except OSError:  # a worker has ended, which its pipe reports, or it is not permitted
+        except OSError:  # a worker has ended, or pinning is not permitted
             self._next_sample = float("inf")
         self._affinities = affinities
 

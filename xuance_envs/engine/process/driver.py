@@ -1,7 +1,6 @@
 """Driver of a group in a worker process.
 
-Waiting for a reply also detects the end of the process, timeouts and the end of other
-workers.
+While a driver waits for a reply, it also detects timeouts and the end of any worker process.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ POLL_INTERVAL = 0.25
 """Seconds between two checks of the other workers while waiting for one."""
 
 SUSPENSION_THRESHOLD = 1.0
-"""A poll later than this many seconds means that this process was suspended.
+"""A poll that is late by more seconds means that this process was suspended.
 
-Its workers were too, for example by Ctrl-Z.
+Its workers were suspended, too, for example by Ctrl-Z.
 """
 
 LATE_TOLERANCE = 0.05
-"""Maximum delay in seconds of the first check after a deadline that still proves a hang."""
+"""A check that begins more than this many seconds after a deadline does not prove a hang."""
 
 _STEP = frame(RequestType.STEP)
 _LEAVE = frame(RequestType.LEAVE)
@@ -69,13 +68,13 @@ class ProcessDriver(WorkerDriver):
         self._reply_deadline: float | None = None
         self._suspended_before = 0.0
         self._received, self._was_late = 0, False
-        self._rewards: NDArray[np.float64] | None = None  # to find the environment it is at
+        self._rewards: NDArray[np.float64] | None = None  # to find the environment that is running
 
     def add_group(self, group: int, lo: int, hi: int) -> ProcessDriver:
         """Add another group to the process and return its driver.
 
-        From then on, the owner of the drivers must finish one group's request before it starts
-        another group's.
+        From then on, the owner of the drivers must finish one group's request before it sends a
+        request to another group.
         """
         if not self.worker.alive:
             raise self.death_error()
@@ -86,12 +85,12 @@ class ProcessDriver(WorkerDriver):
         return other
 
     def use_group_prefix(self) -> None:
-        """Name the group in each request from now on."""
+        """Send the number of the group before each request from now on."""
         self._group_prefix = frame(RequestType.GROUP, b"%d" % self._group)
         self._step = self._group_prefix + _STEP
 
     def detach(self, close_timeout: float) -> None:
-        """Close the environments and leave the process to its other groups."""
+        """Close this group's environments; the process continues with its other groups."""
         self.worker.num_groups -= 1
         reply_deadline = monotonic() + close_timeout
         try:
@@ -127,7 +126,7 @@ class ProcessDriver(WorkerDriver):
     @override
     def submit_step(self, tag: int, actions: bytes | None) -> None:
         reply_deadline = self._begin("step", self._timeout)
-        # A dead worker is reported when its result is requested.
+        # If the worker has ended, result() reports it.
         try:
             message = self._step if actions is None else self._group_prefix + actions
             self.worker.channel.send(message, tag, reply_deadline)
@@ -173,7 +172,7 @@ class ProcessDriver(WorkerDriver):
         return OUTCOME_OF_REPLY.get(code) or self.unpack(code, payload)
 
     def raw_reply(self, deadline: float | None = None) -> tuple[int, bytes]:
-        """Wait for the reply and return it as sent: its code and payload."""
+        """Wait for the reply and return its code and payload."""
         while True:
             began = monotonic()
             until = began + POLL_INTERVAL
@@ -204,11 +203,11 @@ class ProcessDriver(WorkerDriver):
                         raise sibling.death_error() from None
 
     def _may_extend(self, late: bool) -> bool:
-        """Extend an expired deadline if the worker may still be progressing; return whether it did.
+        """Extend an expired deadline if the worker may not hang; return False if it hangs.
 
-        It is progressing if more of a long reply has arrived: writing one blocks the worker until
-        it is read. After a late check, the deadline is extended once, because both processes may
-        have been suspended.
+        A worker does not hang if more bytes of a long reply have arrived: the worker blocks until
+        this process has read the reply. After a late check, the deadline is extended once, because
+        both processes may have been suspended.
         """
         before, self._received = self._received, self.worker.channel.received
         if late and not self._was_late:
@@ -234,7 +233,7 @@ class ProcessDriver(WorkerDriver):
         )
 
     def _timeout_error(self) -> WorkerTimeoutError:
-        """End the process and return the error with its last position."""
+        """Abort the process and return an error that names the environment that was running."""
         worker = self.worker
         worker.failed = True
         command, env = display_name(self._command), self._active_env()

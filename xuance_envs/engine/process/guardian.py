@@ -1,10 +1,10 @@
-"""Guardian process, which ends a worker's whole process tree, however the worker ends.
+"""Guardian process, which kills all descendants of a worker after the worker's end.
 
-The started process forks: the child becomes the worker, and the parent, its guardian,
-waits for it. As a subreaper, the guardian inherits all orphaned processes that the
-environments started. When the worker ends, the guardian kills them and then ends in the
-same way. Signals for the worker go to the guardian, which forwards SIGTERM and SIGABRT,
-and :data:`KILL_SIGNAL` as SIGKILL.
+The started process forks: the child becomes the worker, and the parent becomes its guardian. As
+a subreaper, the guardian inherits all orphaned processes that the environments started. When
+the worker ends, the guardian kills these processes, and ends with the worker's exit code or
+signal. Signals for the worker are sent to the guardian. It forwards SIGTERM and SIGABRT
+unchanged, and :data:`KILL_SIGNAL` as SIGKILL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUPPORTED = sys.platform == "linux"
 """True if this system supports guardians."""
 
 KILL_SIGNAL = signal.SIGUSR1
-"""Signal that makes a guardian kill its worker and all processes below it."""
+"""Signal that makes a guardian kill its worker and all descendants."""
 
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
@@ -47,7 +47,7 @@ def become_guardian() -> None:
 
 
 def _guard(worker: int) -> None:
-    """Wait for the worker's end, kill its descendants and end in the same way."""
+    """Wait for the worker's end, kill its descendants and end with its exit code or signal."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -121,8 +121,8 @@ class ProcessBackend(Backend[ProcessDriver]):
 class SharedProcessBackend(ProcessBackend):
     """Additional group in a worker process of another vectorized environment.
 
-    The owner of the vectorized environments must finish one group's request before it starts
-    another group's. The process ends with the last of them.
+    The owner of the vectorized environments must finish one group's request before it sends a
+    request to another group. The process ends when its last group is closed.
     """
 
     pickling_hint = ""

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class PassedFd:
-    """File descriptor that is duplicated into the process it is passed to."""
+    """File descriptor that is duplicated when it is pickled for a new process."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

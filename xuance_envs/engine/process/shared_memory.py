@@ -46,7 +46,7 @@ class SharedMemory:
                 ) from error
 
     def allocate(self, nbytes: int, error_template: str = _ARRAYS_ERROR, unchecked: int = 0) -> int:
-        """Reserve a zeroed part that is certain to be usable, and return its offset."""
+        """Allocate a zeroed part, for which the system has reserved memory; return its offset."""
         if fitting := [(self._sizes[at], at) for at in self._free if self._sizes[at] >= nbytes]:
             size, at = min(fitting)
             self._free.remove(at)
@@ -91,7 +91,7 @@ class SharedMemory:
         return start
 
     def map(self, start: int, nbytes: int) -> mmap.mmap:
-        """Map a part; the map outlives the descriptor."""
+        """Map a part; the map stays valid when the descriptor is closed."""
         return mmap.mmap(self.fd, nbytes, offset=start)
 
     def add_user(self) -> None:
@@ -128,7 +128,7 @@ class SharedBuffer:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, data: bytes) -> None:
-        """Overwrite the bytes with as many others."""
+        """Overwrite the buffer with data of the same size."""
         rest, written = memoryview(data), 0
         while written < len(rest):
             written += os.pwrite(self.fd, rest[written:], self.start + written)
@@ -143,7 +143,7 @@ def pack_buffers(parts: Iterable[SharedBuffer]) -> bytes:
 
 
 def unpack_buffers(fd: int, packed: bytes) -> list[SharedBuffer]:
-    """Return the buffers, given this process's descriptor of the memory."""
+    """Return the buffers; ``fd`` is this process's descriptor of the shared memory."""
     return [SharedBuffer(fd, start, nbytes) for start, nbytes in _PART.iter_unpack(packed)]
 
 
@@ -204,7 +204,7 @@ def _reclaimable(folder: Path, name: str) -> int:
 
 
 def _anonymous_file() -> int:
-    """Create an anonymous file whose descriptor is above the standard ones."""
+    """Create an anonymous file whose descriptor is greater than 2."""
     try:
         fd = os.memfd_create("xuance_envs")
     except (AttributeError, OSError):  # not Linux, or not permitted

@@ -10,10 +10,9 @@ from xuance_envs.engine.driver import StateTransfer
 from xuance_envs.engine.process.shared_memory import SharedBuffer, SharedMemory
 
 TRANSFER_THRESHOLD = 1 << 16
-"""Bytes of states per group above which they go through shared memory.
+"""Size in bytes above which a group's states are sent through shared memory.
 
-This is the capacity of a pipe on Linux; larger messages make both processes wait for each
-other.
+This is the capacity of a pipe on Linux. With larger messages, the processes wait for each other.
 """
 
 UNCHECKED_BYTES = 1 << 24

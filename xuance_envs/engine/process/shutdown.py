@@ -11,10 +11,10 @@ from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.process.worker_process import KILL_TIMEOUT, WorkerProcess
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds that workers have to close their environments before they are terminated."""
+"""Seconds for closing environments, after which their workers are terminated."""
 
 FAILED_CLOSE_TIMEOUT = 0.5
-"""Close timeout after a worker failed, to raise its error soon."""
+"""Seconds for closing after a worker failed, so that its error is raised soon."""
 
 
 def stop_workers(drivers: list[ProcessDriver], close_timeout: float = CLOSE_TIMEOUT) -> None:

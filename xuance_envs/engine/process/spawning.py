@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 SPARE_DESCRIPTORS = 16
-"""Upper bound of additional descriptors open during a process start."""
+"""Number of free descriptors that suffice for starting a process."""
 
 
 def make_two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
@@ -52,7 +52,7 @@ def hidden_main() -> Iterator[None]:
 def reserved_descriptors() -> Iterator[None]:
     """Check that enough descriptors are free for a start, and keep 0 to 2 open.
 
-    multiprocessing may leak descriptors if they run out halfway. And with 0 to 2 closed, a
+    If descriptors run out during a start, multiprocessing may leak some. If 0 to 2 are closed, a
     worker would use one of our pipes as its standard output.
     """
     reserved: list[int] = []
@@ -73,7 +73,7 @@ def reserved_descriptors() -> Iterator[None]:
 
 @contextmanager
 def blocked_sigint() -> Iterator[None]:
-    """Block SIGINT here, and in processes started meanwhile until they ignore it."""
+    """Block SIGINT in this process, and in processes started here until they ignore it."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

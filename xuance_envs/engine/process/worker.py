@@ -57,7 +57,7 @@ _GROUP_REQUESTS = frozenset({RequestType.STEP, RequestType.CALL})
 
 
 class Worker:
-    """Request loop over one group, or over several that are used in turn."""
+    """Server of requests to one group, or to several groups that are used in turn."""
 
     def __init__(self, settings: WorkerSettings, recorder: ProgressRecord) -> None:
         self._settings = settings
@@ -109,14 +109,14 @@ class Worker:
 
 
 def _unpin_forks() -> None:
-    """Restore all CPUs in processes forked by environments, as this worker may be pinned to one."""
+    """Let processes that environments fork use all CPUs, even if this worker is pinned."""
     if hasattr(os, "sched_getaffinity"):
         cpus = os.sched_getaffinity(0)
         os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, cpus))
 
 
 def _detach_pipes_in_forks(requests: int, replies: int) -> None:
-    """Keep processes forked by environments from replying in this worker's name."""
+    """Keep processes that environments fork from writing to this worker's pipes."""
 
     def redirect_pipes() -> None:
         null = os.open(os.devnull, os.O_RDWR)
@@ -128,9 +128,9 @@ def _detach_pipes_in_forks(requests: int, replies: int) -> None:
 
 
 def _exit_after_main(requests: int) -> None:
-    """End this process shortly after the main process, whatever its main thread is doing."""
+    """End this process shortly after the main process ends, even if its main thread is busy."""
     poll = select.poll()
-    poll.register(requests, 0)  # no data, only the end of the pipe
+    poll.register(requests, 0)  # report no data, only the end of the pipe
     while not poll.poll():
         pass
     time.sleep(ORPHAN_GRACE)
@@ -138,19 +138,19 @@ def _exit_after_main(requests: int) -> None:
 
 
 def _exit_after_main_natively() -> None:
-    """Do the same even if the main thread never releases the GIL, so no Python thread can run.
+    """End this process after the main process ends, even if a thread never releases the GIL.
 
-    The kernel signals the end of a pipe from the main process. The signal's handler is C's
-    ``alarm``, called with the signal's number: that many seconds later, SIGALRM ends this
-    process.
+    When the main process ends, its end of a pipe closes, and the kernel sends a signal. The signal
+    handler is C's ``alarm``. It receives the signal's number, and that many seconds later SIGALRM
+    ends this process.
     """
     parent = multiprocessing.parent_process()
     if parent is None or not hasattr(fcntl, "F_SETSIG"):  # not Linux
         return
-    # SIGHUP fits best, but must stay ignored where it is, as under nohup.
+    # SIGHUP fits best, but if it is ignored, as under nohup, it must stay ignored.
     hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     number = signal.SIGHUP if hangup else signal.SIGQUIT
-    with suppress(OSError):  # where there is no /proc
+    with suppress(OSError):  # the system has no /proc
         # Reopened, because processes that share an open file share the signal's target.
         end = os.open(f"/proc/self/fd/{parent.sentinel}", os.O_RDONLY | os.O_NONBLOCK)
         libc = ctypes.CDLL(None)

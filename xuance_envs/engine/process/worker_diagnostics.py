@@ -1,7 +1,7 @@
 """Diagnostics of worker processes, readable even if a worker hangs or crashes.
 
-Each worker has a region of shared memory. It records the current environment, step
-durations, the end of Python's standard error, and :mod:`faulthandler`'s crash report.
+Each worker has a region of shared memory. There it records the running environment, step
+durations, the last lines of standard error, and :mod:`faulthandler`'s crash report.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, timing_d
 from xuance_envs.engine.process.shared_memory import ALIGNMENT, make_private_in_forks
 
 REGION_BYTES = ALIGNMENT
-"""Bytes per worker, and per additional group in one."""
+"""Size of a region; each additional group in a worker has its own."""
 
 _TEXT = 4096
 _TEXT_SIZE = 8192
@@ -41,7 +41,7 @@ class WorkerDiagnostics:
         os.pwrite(self._fd, bytes(REGION_BYTES), self._start)
 
     def active_env(self) -> int | None:
-        """Return the position in its group of the environment in use, if known."""
+        """Return the running environment's position in its group, or None if unknown."""
         at = int.from_bytes(os.pread(self._fd, 8, self._start), sys.byteorder)
         return None if at == NO_ACTIVE_ENV else at - 1
 

@@ -1,6 +1,6 @@
-"""Worker process as seen by the process that started it: startup, pipes and end.
+"""Main process's side of a worker process: startup, pipes and end.
 
-A worker does not import its parent's ``__main__`` and does not outlive its parent.
+A worker does not import its parent's ``__main__``, and ends when its parent ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KILL_TIMEOUT = 1.0
 """Seconds between terminating a process and killing it."""
 
 # Held while descriptors are opened or closed. Reentrant, because garbage collection of a vectorized
-# environment may close some at any time.
+# environment may close descriptors at any time.
 _fd_lock = threading.RLock()
 
 # The main process's ends of all workers' pipes, and the workers.
@@ -47,9 +47,9 @@ _tracked_processes: weakref.WeakSet[Any] = weakref.WeakSet()
 def _drop_workers_after_fork() -> None:
     """Remove all workers from a forked process.
 
-    Inherited pipe ends would hide the end of this process from the workers. And
+    With inherited pipes open, workers would not detect the end of the main process. And
     multiprocessing would end the workers when the forked process exits; it has no public
-    function to prevent that.
+    function to prevent this.
     """
     global _fd_lock
     _fd_lock = threading.RLock()
@@ -146,12 +146,12 @@ class WorkerProcess:
 
     def join(self) -> None:
         """Reap the process, which has ended."""
-        # Its children may hold the sentinel open, on which join would wait.
+        # join waits for the sentinel to close, but children of the process may hold it open.
         if self.process.exitcode is None:
             self.process.join(KILL_TIMEOUT)
 
     def abort(self) -> None:
-        """End the process in a way that leaves a crash report."""
+        """End the process so that it writes a crash report."""
         with suppress(OSError, ValueError, AttributeError, ImportError):
             import resource
 
@@ -193,7 +193,7 @@ class WorkerProcess:
 
     @property
     def is_owner(self) -> bool:
-        """Return whether this process started the worker, as opposed to a fork of it."""
+        """Return whether this process started the worker; False in a fork of that process."""
         return self._owner == os.getpid()
 
 
@@ -208,7 +208,7 @@ def start_worker(
     method = settings.context.get_start_method()
     with deferred_interrupt():
         if method != "fork":
-            # Processes started by these would inherit the mask set below, or reset it.
+            # Before SIGINT is blocked: the first would inherit the mask, the second would reset it.
             with _fd_lock, hidden_main(), reserved_descriptors():
                 if method == "forkserver":
                     forkserver.ensure_running()
