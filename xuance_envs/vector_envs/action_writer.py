@@ -1,4 +1,4 @@
-"""Validation of actions and their transfer into the groups' buffers."""
+"""Validation of actions and their transfer into the arrays that groups read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ActionWriter:
         envs: NDArray[np.intp] | None = None,
         groups: Iterable[int] | None = None,
     ) -> Mapping[int, Any]:
-        """Store the actions of ``envs``, or of all; return the packed parts by group."""
+        """Store actions in the arrays; return parts that have no array form, packed by group."""
         flat = self._flat
         if (
             flat is not None
@@ -52,7 +52,7 @@ class ActionWriter:
         return self.packed(groups)
 
     def _are_allowed(self, actions: NDArray[Any]) -> bool:
-        """Return whether no further checks are needed: actions in their space, no masks in use."""
+        """Return whether masks are not in use and all actions are in their space."""
         assert self._masks is not None
         return not self._masks.wanted and all_in_space(self._rows.layout.space, actions)
 
@@ -103,7 +103,7 @@ def check_in_space(
 
 
 def all_in_space(space: Space[Any], batch: NDArray[Any] | None) -> bool:
-    """Return whether a batch is in its space; False also means unknown, as for unusual spaces."""
+    """Return whether a batch is in its space; return False for spaces that need a slower check."""
     if batch is None:
         return False
     if type(space) is spaces.Discrete:

@@ -53,7 +53,7 @@ def checked_env_ids(
     if env_ids is None:
         return list(range(num_envs))
     try:
-        # Check bools first: NumPy 1 accepts its own as indices.
+        # Check bools first: operator.index accepts np.bool_ in NumPy 1.
         if not _BOOLS.isdisjoint(map(type, env_ids)):
             raise TypeError
         ids = list(map(operator.index, env_ids))
@@ -142,7 +142,6 @@ def checked_states(state: Any, count: int | None = None) -> EnvStates:
 
 
 def checked_info_bytes(info_bytes: int) -> int:
-    """Validate ``info_bytes``."""
     size = -1
     with suppress(TypeError):
         size = operator.index(info_bytes)

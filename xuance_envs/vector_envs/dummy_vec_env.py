@@ -18,7 +18,7 @@ class DummyVecEnv(GroupedVecEnv):
     """Vectorized environment that steps its environments one after another in this process.
 
     It has all features of :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` without
-    worker processes. Use it for debugging and for a few cheap environments, where it is faster.
+    worker processes. Use it for debugging, and for a few cheap environments, which it steps faster.
 
     Args:
         env_fns: callables that create one environment each.
@@ -29,8 +29,8 @@ class DummyVecEnv(GroupedVecEnv):
         check_actions: True to check that every action is in its space.
         info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
             not fit are copied one by one in each step.
-        record_failures: folder for records of failures; None to record none. An exception in a
-            step, or a NaN in an observation or reward, writes a file.
+        record_failures: folder for failure files; None to write none. A file is written after an
+            exception in a step, or after a NaN in an observation or reward.
             ``python -m xuance_envs replay FILE`` reproduces the failure.
 
     Attributes:

@@ -110,7 +110,7 @@ class GroupedVecEnv(VecEnv):
         return self._arrays.actions.copy()
 
     def batch_of_actions(self, leaves: Sequence[Any]) -> Any:
-        """Assemble a batch of actions from batches of its leaves, as failure records store them."""
+        """Assemble a batch of actions from the batches of leaves that a failure file contains."""
         return self._arrays.actions.layout.unflatten(leaves)
 
     @property

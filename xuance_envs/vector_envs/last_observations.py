@@ -15,8 +15,8 @@ from xuance_envs.engine.serialization import copy_of
 class LastObservationBuffer:
     """Writable batch of the last observations, replaced after each step.
 
-    A large batch is copied only on first access. Until then it is derived from the returned batch,
-    or from the shared arrays while they still hold the same step.
+    A large batch is copied only on access: from the shared arrays while they contain the same step,
+    and later from the batch that the step returned.
     """
 
     def __init__(self, rows: SpaceRows, copy_results: bool) -> None:
@@ -35,7 +35,7 @@ class LastObservationBuffer:
             self._batch = self._copy()
 
     def get(self) -> Any:
-        """Return the batch, copying it if that is still due."""
+        """Return the batch; copy it first if this was deferred."""
         if self._batch is None:
             if self.arrays_are_current:
                 self._batch = self._rows.copy_writable()
@@ -46,11 +46,10 @@ class LastObservationBuffer:
         return self._batch
 
     def set(self, batch: Any) -> None:
-        """Replace the batch."""
         self._batch = batch
 
     def rows(self, envs: Sequence[int]) -> list[list[Any]]:
-        """Return the observations of ``envs`` as lists of leaves; keep no copied batch."""
+        """Return copies of the observations of ``envs`` as lists of leaves."""
         in_arrays = self._batch is None and self.arrays_are_current
         batch = self._returned if self._batch is None else self._batch
         parts = self._rows.parts if in_arrays else self._rows.layout.flatten(batch)

@@ -32,7 +32,7 @@ class LastResult(NamedTuple):
 
 
 def checked_last_results(state: EnvStates, count: int, rows: SpaceRows) -> list[LastResult] | None:
-    """Validate the results in a state; None if a different interface saved it."""
+    """Validate and return a state's results; return None if a different interface saved it."""
     checked_states(state, count)
     try:
         given = state.extra(LAST_RESULT_KEY)
@@ -83,7 +83,7 @@ def _is_index(value: Any) -> bool:
 
 
 def restore_buffers(vec_env: VecEnv, ids: Sequence[int], results: Sequence[LastResult]) -> None:
-    """Restore the ``buf_*`` arrays of loaded environments, in new arrays."""
+    """Replace the ``buf_*`` arrays by copies with the results of the loaded environments."""
     rewards, dones = vec_env.buf_rews.copy(), vec_env.buf_dones.copy()
     truncations, infos = vec_env.buf_truncations.copy(), list(vec_env.buf_infos)
     for i, result in zip(ids, results, strict=True):

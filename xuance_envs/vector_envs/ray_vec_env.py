@@ -43,8 +43,8 @@ class RayVecEnv_Gym(GroupedVecEnv):
     identical to those of :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` for
     environments that use only their own random generators.
 
-    An existing Ray connection of this process is used and stays open. Otherwise one is opened, and
-    closed with the last vectorized environment that uses it.
+    If this process is connected to Ray already, that connection is used and stays open. Otherwise,
+    a connection is opened. It is closed with the last vectorized environment that uses it.
 
     Args:
         env_fns: callables that create one environment each, in its actor. Objects defined in
@@ -58,7 +58,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
             several workers would share a node and ``scheduling_strategy`` lets Ray choose nodes.
         num_cpus_per_worker: CPUs that each worker reserves, possibly a fraction. An actor reserves
             the sum of its workers.
-        resources: further resources per worker, by Ray's names: ``{"GPU": 0.5}``, or custom ones.
+        resources: further resources per worker, such as ``{"GPU": 0.5}`` or custom resources.
         runtime_env: Ray runtime environment of the actors. Local folders are allowed only if this
             vectorized environment opens the connection; otherwise pass them to :func:`ray.init`.
         scheduling_strategy: how Ray distributes actors over nodes: ``"SPREAD"``, ``"DEFAULT"``, or
@@ -76,8 +76,8 @@ class RayVecEnv_Gym(GroupedVecEnv):
         max_restarts: total number of restarts before a failure raises; None for no limit.
         restart_on_exception: True to handle exceptions in an environment's ``step`` or ``reset`` as
             worker failures.
-        worker_threads: threads that torch and OpenCV may use in each actor; None to leave their
-            settings alone. Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.
+        worker_threads: threads that torch and OpenCV may use in each actor; None to keep their
+            settings. Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.
         check_actions: True to check that every action is in its space.
         info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
             not fit are pickled in each step.
@@ -92,7 +92,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
         RuntimeError: the environments' spaces differ.
         WorkerDiedError: an actor failed while it created its environments.
         WorkerTimeoutError: an actor exceeded ``start_timeout``. If the cluster lacks resources, the
-            message lists those required and those available.
+            message lists the required and the available ones.
 
     Example:
         >>> import gymnasium
@@ -170,8 +170,8 @@ def start_actors(  # noqa: D417  # the class documents the others
     The other arguments are those of :class:`RayVecEnv_Gym`.
 
     Args:
-        recipe: how to create the environments, and their autoreset mode.
-        describe: combines the environments' descriptions into one.
+        recipe: functions that create the environments, and the autoreset mode.
+        describe: function that combines the environments' descriptions into one.
     """
     checked_positive(
         worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
@@ -239,7 +239,7 @@ def start_actors(  # noqa: D417  # the class documents the others
 def _actor_shares(
     cluster: RayCluster, options: ActorOptions, workers: int, actors: str
 ) -> list[ActorAssignment] | None:
-    """Assign workers to nodes; None for one actor per worker."""
+    """Assign workers to nodes; return None to use one actor per worker."""
     placed = one_actor_per_node(workers, cluster.capacities(options))
     if actors == "auto" and len(placed) == workers:
         return None

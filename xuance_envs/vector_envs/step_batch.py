@@ -1,4 +1,4 @@
-"""Results of steps: of all environments, or of those that ``recv`` returns."""
+"""Types of step results, from ``step`` for all environments or from ``recv`` for some."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class StepBatch(NamedTuple):
     def action_masks(self) -> Any:
         """Action masks for the next actions, ``(k, n)`` bool; a new array on each access.
 
-        See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`. Masks from an
-        environment's ``action_masks()`` method are available from the first access on.
+        Masks from an environment's ``action_masks()`` method are available only after a first call
+        of :meth:`VecEnv.action_masks() <xuance_envs.vector_envs.vector_env.VecEnv.action_masks>`.
 
         Raises:
             AttributeError: an environment has no action mask.

@@ -46,7 +46,7 @@ It covers a policy's forward pass (about 100 µs), after which a sleeping worker
 """
 
 MIN_CPUS_TO_SHARE = 4
-"""Number of CPUs from which a spinning main process may share one with a worker."""
+"""Minimum number of CPUs at which a spinning main process may share a CPU with a worker."""
 
 
 class SubprocVecEnv(GroupedVecEnv):
@@ -80,20 +80,20 @@ class SubprocVecEnv(GroupedVecEnv):
             the episodes of its environments: reward 0, the last known observation, and
             ``infos[i]["worker_restarted"]``. ``"resume"`` saves the environments' states
             periodically. The new worker loads them and replays the steps since then, so that no
-            data is lost; if the replay diverges, it acts as ``"restart"``. The main process's own
-            share (``caller_steps``) is not covered.
+            data is lost. If the replay diverges, the mode acts as ``"restart"``. No mode covers
+            the main process's own share (``caller_steps``).
         max_restarts: total number of restarts before a failure raises; None for no limit.
         restart_on_exception: True to handle exceptions in an environment's ``step`` or ``reset`` as
             worker failures.
         worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
-            leave their settings alone. Forked workers keep this process's BLAS and OpenMP settings.
+            keep their settings. Forked workers keep this process's BLAS and OpenMP settings.
         check_actions: True to check that every action is in its space.
-        pin_workers: True to allow pinning each worker to a CPU. This happens only if there is a CPU
-            for each stepping process, and while steps take less than a millisecond.
-        record_failures: folder for records of failures; None to record none. An exception in a
-            step, a crash or timeout of a worker in a step, or a NaN in an observation or reward
-            writes a file. ``python -m xuance_envs replay FILE`` reproduces the failure. In the main
-            process's share (``caller_steps``), only exceptions and NaNs are recorded.
+        pin_workers: True to allow pinning each worker to a CPU. This happens only if there are as
+            many CPUs as stepping processes, and while steps take less than a millisecond.
+        record_failures: folder for failure files; None to write none. A file is written after an
+            exception, a crash or a timeout in a step, or after a NaN in an observation or reward.
+            ``python -m xuance_envs replay FILE`` reproduces the failure. In the main process's
+            share (``caller_steps``), only exceptions and NaNs are recorded.
         info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
             not fit are pickled in each step.
 
@@ -194,12 +194,12 @@ def start_processes(  # noqa: D417  # the class documents the others
     The other arguments are those of :class:`SubprocVecEnv`.
 
     Args:
-        recipe: how to create the environments, and their autoreset mode.
+        recipe: functions that create the environments, and the autoreset mode.
         spin: longest time in seconds that a worker spins before it blocks, if there are CPUs for
             it.
-        describe: combines the environments' descriptions into one.
+        describe: function that combines the environments' descriptions into one.
         on_backend_created: called with the backend before it starts its workers.
-        guarded: True to end all processes that environments start with them, if the system can.
+        guarded: True to kill the processes that environments start when their worker ends (Linux).
         caller_busy: True if the main process needs a CPU while the workers step.
         event_loop_waits: True if an event loop in the main process watches the workers' descriptors
             and collects their replies.
@@ -253,16 +253,17 @@ def start_processes(  # noqa: D417  # the class documents the others
 def _main_process_may_spin(workers: int) -> bool:
     """Return whether the main process may spin while it waits for this many workers.
 
-    Without a CPU of its own, it takes CPU time from a worker between two yields. With two CPUs this
-    costs more than waking up late; with four it costs less, and with eight it saves a quarter of a
-    fast step. Under a CPU time limit (quota), spinning would use up the time of all processes.
+    Without a CPU of its own, a spinning process takes CPU time from a worker between two yields.
+    With two CPUs, this costs more than waking up late. With four it costs less, and with eight it
+    saves a quarter of a fast step. Under a CPU time limit (quota), spinning would use up the time
+    of all processes.
     """
     cpus = available_cpus()
     return workers < cpus or workers == cpus == affinity_cpus() >= MIN_CPUS_TO_SHARE
 
 
 def fork_hazard() -> str | None:
-    """Return why forking this process is unsafe; None if no reason is known."""
+    """Return the reason why forking this process is unsafe, or None if none is known."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "CUDA is initialized, and does not work in a forked process"

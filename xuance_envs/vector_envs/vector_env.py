@@ -266,8 +266,8 @@ class VecEnv(ABC):
 
         Raises:
             WorkerTimeoutError: no environment was ready within ``timeout``; ``recv`` may be called
-                again. Also if a worker exceeded ``step_timeout``; the vectorized environment is
-                then closed.
+                again. Or a worker exceeded ``step_timeout``; the vectorized environment is then
+                closed.
             NotSteppingError: no environment is stepping or resetting.
             ValueError: fewer than ``min_envs`` environments are stepping or resetting.
             EnvError: an environment raised; the vectorized environment is then closed.
@@ -309,7 +309,7 @@ class VecEnv(ABC):
         self._not_supported("action_masks")
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """Return the timing statistics of each worker, at any time, even while a step is pending.
+        """Return the timing statistics of each worker; may be called while a step is pending.
 
         Raises:
             ClosedVecEnvError: the vectorized environment is closed.
@@ -398,8 +398,8 @@ class VecEnv(ABC):
         as after saving, bit for bit. ``buf_obs`` and the other buffers are restored as well.
 
         Args:
-            state: one state per environment, saved by this or another vectorized environment, of
-                any backend, whose environments are created in the same way.
+            state: one state per environment, saved by a vectorized environment of any backend whose
+                environments are created in the same way.
             env_ids: indices of the environments to restore, in the order of the states; None for
                 all.
 

@@ -22,7 +22,7 @@ __getattr__ = deprecated_aliases(__name__, AroundVecEnv="VecEnvDelegate")
 
 
 class VecEnvDelegate:
-    """Forwarding of the operations that are the same in everything that contains a ``VecEnv``.
+    """Mixin that forwards operations to the ``VecEnv`` that an object contains.
 
     Attributes:
         vec_env (VecEnv): the wrapped vectorized environment.
