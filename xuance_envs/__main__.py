@@ -190,7 +190,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
 
 def _demo_of(env_id: str) -> Demo:
-    """Return the demo of an id: a Gymnasium environment or an Atari game."""
+    """Return the demo for the id of a Gymnasium environment or an Atari game."""
     gym = Demo(env_id, partial(Gym_Env, env_id), GYM_BACKENDS, (8, 64))
     if (env_id in gymnasium.registry and not env_id.startswith("ALE/")) or ":" in env_id:
         return gym
@@ -275,7 +275,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_bench(args: argparse.Namespace) -> None:
-    """Measure every backend with one environment id and recommend one."""
+    """Measure every backend with one environment and recommend the fastest."""
     _require("bench", "plot", "tqdm")
     from tqdm import tqdm
 

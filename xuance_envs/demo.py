@@ -127,7 +127,7 @@ def record(agent: Any, scale: dict[str, Any], path: Path, seed: int) -> Path:
 
 
 def load_example() -> ModuleType:
-    """Import ``examples/train_ppo.py``: a clone has it beside the package, a wheel inside it."""
+    """Import ``examples/train_ppo.py`` from beside the package (clone) or inside it (wheel)."""
     package = Path(__file__).parent
     candidates = [folder / "examples" / "train_ppo.py" for folder in (package, package.parent)]
     found = next(path for path in candidates if path.is_file())

@@ -126,7 +126,7 @@ def run_replay(args: argparse.Namespace) -> None:
 
 
 def _find_nan(obs: Any, rewards: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which environments returned a NaN."""
+    """Return a boolean array of the environments that returned a NaN."""
     parts = obs.values() if isinstance(obs, dict) else obs if isinstance(obs, tuple) else [obs]
     found: NDArray[np.bool_] = np.isnan(rewards)
     for array in (np.asarray(part) for part in parts):
@@ -168,7 +168,7 @@ class _FrameHistory:
 
 
 def _downscaled(image: Any) -> NDArray[Any] | None:
-    """Return an RGB frame reduced to the maximum side; None for anything else."""
+    """Reduce an RGB frame to the maximum size; return None for any other value."""
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
         return None
     step = max(1, math.ceil(max(image.shape[:2]) / _MAX_SIDE))

@@ -179,7 +179,7 @@ def _normalized(vec_env: VecEnv) -> VecEnv:
 def env_maker(
     env_id: str | EnvSpec, render_mode: str | None = None, **env_kwargs: Any
 ) -> Callable[..., Any]:
-    """Return a factory for one environment of an id, in the wrapper that suits it.
+    """Return a factory for an environment by id, in the wrapper that :func:`make_vec` uses.
 
     Args:
         env_id: as for :func:`make_vec`.
@@ -239,7 +239,7 @@ def _has_native_form(env_id: str | EnvSpec) -> bool:
 
 
 def _registered_id(env_id: str | EnvSpec) -> str | EnvSpec:
-    """Return the registered id of an Atari game's short name; other ids unchanged."""
+    """Return the registered id of an Atari game's short name; return other ids unchanged."""
     return full_id(env_id) if isinstance(env_id, str) and _is_atari(env_id) else env_id
 
 

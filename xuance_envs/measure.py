@@ -1,16 +1,16 @@
 """Throughput measurements, shared by the demo, the autotuner and the benchmarks.
 
-CPU cores of shared machines change speed from one second to the next, so only figures that were
-taken close together are comparable. :func:`measure` therefore times its runners in interleaved
+CPU cores of shared machines change speed from one second to the next, so only figures measured at
+almost the same time are comparable. :func:`measure` therefore times its runners in interleaved
 *rounds*: each round runs every runner once, every second round in reverse order. It reports the
 median over the rounds. The ratio of two runners is the median of the ratios within each round.
 
 Each timed run is preceded by untimed preparation:
 
-* Garbage collection, so that no runner pays for the garbage of the one before. The collector
-  stays enabled during the run, so each runner pays for its own garbage.
+* Garbage collection, so that no run includes collecting the previous runner's garbage. The
+  collector stays enabled during the run, so each run includes collecting its own garbage.
 * A short pause, in which the previous runner's helper processes go to sleep.
-* A few steps, which warm up caches and sleeping workers.
+* A few steps, which warm up caches and wake sleeping workers.
 
 Actions are sampled in advance and are the same for all runners.
 """
@@ -67,7 +67,7 @@ Progress = Callable[[str, float], None]
 class StepLoop:
     """A runner that calls a vectorized environment's ``step`` with a fixed cycle of actions.
 
-    The environment must have been reset. It is not closed by the runner.
+    The environment must have been reset. The runner does not close it.
     """
 
     def __init__(self, vec_env: Steppable, num_envs: int, actions: Sequence[Any]) -> None:
@@ -76,7 +76,7 @@ class StepLoop:
         Args:
             vec_env: the vectorized environment, after its first ``reset``.
             num_envs: number of environments that one ``step`` steps.
-            actions: arguments for ``step``, one entry per call, repeated from the start.
+            actions: arguments for ``step``, one entry per call, repeated after the last.
         """
         self.num_envs = num_envs
         self._vec_env = vec_env
@@ -142,7 +142,7 @@ def sample_actions(
         space: the action space of one environment.
         num_envs: actions per step.
         seed: seed of the actions.
-        steps: number of steps; None for as many as are sampled quickly (32 to 2,048).
+        steps: number of steps; None for 32 to 2,048, fewer with more environments.
 
     Returns:
         One entry per step: an array with ``num_envs`` rows, or a list of ``num_envs`` actions if
@@ -168,7 +168,7 @@ def measure(
     """Time the runners in interleaved rounds.
 
     Args:
-        runners: runners by name. They are neither created nor closed here.
+        runners: runners by name. This function does not close them.
         rounds: timed runs of each runner, after a warm-up of about ``seconds``.
         seconds: approximate duration of each run.
         progress: called after each warm-up and each timed run (:func:`progress_ticks` calls).

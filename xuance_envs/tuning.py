@@ -2,11 +2,11 @@
 
 Worker processes pay off if an environment's steps take long compared with the 20 to 100 µs that
 waking a worker costs, and if many environments share that cost. Environments that wait, for a
-network or another simulator, need a process each, however few CPUs there are.
+network or an external simulator, need one process each, even with few CPUs.
 
-The step time is measured with one environment. Its CPU time relative to wall time, and how often
-it goes to sleep by itself, distinguish environments that compute from environments that wait: on a
-busy machine, computing environments lose CPU time too, but do not sleep.
+The step time is measured with one environment. Two figures show whether an environment computes or
+waits: its CPU time relative to wall time, and the number of times that it sleeps. On a busy
+machine, an environment that computes gets less CPU time, too, but does not sleep.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ SAMPLED_STEPS = 64
 """Number of steps for which actions are sampled; sampling can take longer than stepping."""
 
 MAX_MAKING_SECONDS = 0.5
-"""Time for making all candidates' environments; it limits how many are made."""
+"""Seconds for making all candidates' environments; this limits their number."""
 
 SLOW_MAKING_SECONDS = 2.0
-"""If making one takes longer, it is not repeated to find out how much of it was imports."""
+"""If making an environment takes longer, no second one is made to exclude import time."""
 
 MIN_ENVS_PER_CPU = 2
-"""With fewer environments per CPU than this, throughput is estimated from one environment."""
+"""If fewer environments per CPU can be made in time, throughput is estimated from one."""
 
 MAX_WAITING_CPU_FRACTION = 0.7
 MIN_SLEEPS_PER_STEP = 0.5
@@ -66,12 +66,12 @@ MAX_WORKERS = 64
 """Maximum number of worker processes for waiting environments."""
 
 MIN_PARALLEL_SECONDS = 20e-6
-"""If stepping all environments here takes fewer seconds, no worker process can be faster."""
+"""If this process steps all environments in fewer seconds, worker processes are slower."""
 
 WORKER_OVERHEAD = 60e-6
 """Estimated overhead of a step with worker processes, in seconds.
 
-Half of it if this process steps environments too.
+If this process steps environments, too, the overhead is half as large.
 """
 
 MIN_EXPECTED_RATIO = 0.5
@@ -134,7 +134,7 @@ class Autotuned:
         cpu_fraction: fraction of ``step_time`` spent on the CPU; NaN if it could not be stepped.
         candidates: all candidates.
         choice: the chosen candidate.
-        reason: why it was chosen.
+        reason: reason for the choice.
 
     Example:
         >>> from xuance_envs import make_vec
@@ -235,8 +235,8 @@ def backend_for(
     """Find the fastest backend like :func:`autotune`, but accept failing steps.
 
     Some environments reject actions that their action mask forbids. If a sampled action fails, the
-    choice is ``"subproc"`` where there are CPUs for it, without a measurement. Errors with
-    other causes occur again when the environments are stepped.
+    choice is ``"subproc"`` if there are several environments and CPUs, without a measurement.
+    Errors with other causes occur again when the environments are stepped.
 
     Args:
         env_fn: makes one environment.
@@ -261,7 +261,7 @@ def backend_for(
 
 
 def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> Candidate:
-    """Return the fastest candidate; the estimates decide among those that measure alike."""
+    """Return the fastest candidate; among similar measurements, decide by the estimates."""
     close = MEASUREMENT_TOLERANCE * max(each.steps_per_second for each in candidates)
     best = [each for each in candidates if each.steps_per_second >= close]
     nearly = SIMPLER_CHOICE_TOLERANCE * max(expected.get(each.name, 0.0) for each in best)
@@ -298,14 +298,14 @@ class _Probe:
 
 
 def _seconds_to_make(env_fn: Callable[[], Any]) -> float:
-    """Return the seconds that making another environment takes, without first imports."""
+    """Return the seconds for making a second environment, without time for imports."""
     start = time.perf_counter()
     with DummyVecEnv([env_fn]):
         return time.perf_counter() - start
 
 
 def _sleeps() -> int:
-    """Return how often this thread (or process) has given up its CPU."""
+    """Return the number of times that this thread (or process) has given up its CPU."""
     if sys.platform == "win32":
         return 0
     who: int = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
@@ -334,7 +334,7 @@ def _estimates(probe: _Probe, num_envs: int) -> list[Candidate]:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The candidates to measure, with how many environments, and the reason."""
+    """Candidates to measure, the number of environments for this, and the reason."""
 
     candidates: Sequence[Candidate]
     count: int
@@ -344,7 +344,7 @@ class _Plan:
     def of(
         cls, estimates: Sequence[Candidate], probe: _Probe, num_envs: int, others: bool
     ) -> _Plan:
-        """Decide what to measure from the estimates."""
+        """Choose the candidates to measure by their estimates."""
         if probe.waits and num_envs > 1:
             return cls.nothing(
                 f"a step spends only {probe.cpu_fraction:.0%} of its time on the CPU: environments "
@@ -373,7 +373,7 @@ class _Plan:
 
 
 def _affordable(candidates: Sequence[Candidate], probe: _Probe, num_envs: int) -> int:
-    """Return the number of environments that there is time to make for measuring; 0 for none."""
+    """Return the number of environments that can be made for measurements in time, or 0."""
     cpus = available_cpus()
     # Workers make their environments in parallel.
     one_each = sum(1 if each.backend == "dummy" else 1 / cpus for each in candidates)
@@ -390,7 +390,7 @@ def _measured(
     env_fn: Callable[[], Any],
     progress: Callable[[str, float], None] | None,
 ) -> dict[str, Throughput]:
-    """Measure the plan's candidates and the other ones."""
+    """Measure the plan's candidates and those that ``makers`` make."""
     with ExitStack() as stack:
         runners = {}
 
