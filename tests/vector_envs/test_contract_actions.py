@@ -393,7 +393,7 @@ WRONG = {
     "too few batches": (TUPLE, (np.arange(5),), "expected a tuple of 2, got a tuple of 1"),
     "tuple of actions": (TUPLE, tuple(tuples()), "expected a tuple of 2, got a tuple of 5"),
     "too few tuples": (TUPLE, tuples(4), "expected .*5, got .*4"),
-    "too few words": (TEXT, ["a", "b"], "expected .*5 .*got 2"),
+    "too few words": (TEXT, ["a", "b"], "expected a list of 5 values, got a list of 2"),
     "one word": (TEXT, "abcde", "expected .*5 .*got 'abcde'"),
     "words under a key": (TEXT_AND_NUMBER, {"text": ["a"], "number": range(5)}, "expected .*5"),
 }

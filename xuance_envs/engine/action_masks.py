@@ -188,7 +188,7 @@ def _missing_mask_error(env: int) -> AttributeError:
 def _masks_from_infos(
     rows: SpaceRows, places: NDArray[np.intp], infos: StepInfos
 ) -> NDArray[np.bool_]:
-    """Copy masks from infos, or from reset infos where an episode ended; return where found."""
+    """Copy masks from infos, or after an episode's end from reset infos; return the rows set."""
     given = np.zeros(len(rows), np.bool_)
     batch, ends = infos.parts
     sources = [(batch, infos.envs)]

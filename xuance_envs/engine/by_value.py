@@ -90,7 +90,7 @@ class ByValueUnpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(data))
         self._known: list[Any] = []
         self._new: list[tuple[str, Any]] = []
-        # By the name of the cloudpickle function that each replaces and gets as first argument.
+        # Replacements by name of cloudpickle's function, which they get as their first argument.
         self._overrides: dict[str, Any] = {
             "_make_skeleton_class": self._make_class,
             "_make_skeleton_enum": self._make_class,

@@ -34,7 +34,7 @@ from xuance_envs.errors import ClosedVecEnvError, EnvError
 logger = logging.getLogger("xuance_envs")
 
 Describe = Callable[[Sequence[tuple[int, EnvDescription]]], EnvDescription]
-"""Function that merges descriptions of environments, by index; it raises if they differ."""
+"""Function that merges (index, description) pairs into one description, or raises."""
 
 
 class Groups(ABC):

@@ -208,8 +208,8 @@ class Ledger:
         in_flight = self.in_flight.copy()
         in_flight[env_ids] = True
         interrupted = self._interrupted
-        # No call in between, so that an interrupt leaves all of this changed or nothing. If it
-        # leaves half a request, the request is completed when its result is requested.
+        # No call in between, so that an interrupt finds either all of these updated or none. It may
+        # leave half a request, which is completed when its result is requested.
         self.pending, self._unwatched, self.in_flight, self.any_in_flight = (
             pending,
             new,
@@ -360,7 +360,7 @@ class Ledger:
         self._poller.watch(k)
 
     def replace_drivers(self, other: Any) -> None:
-        """Clear all requests and replace the drivers, also for calls that are in progress."""
+        """Clear all requests and replace the drivers, even in calls that are in progress."""
         self.drivers[:] = [other] * len(self.drivers)
         self._local_first[:] = enumerate(self.drivers)
         self.pending = {}

@@ -72,7 +72,7 @@ class ReplayLog:
         at = self.count
         if tag == self.last_tag:  # interrupted before submission
             at -= 1
-        # No call in between, so that an interrupt sets both or neither.
+        # No call in between, so that an interrupt finds either both updated or none.
         self.last_tag, self.count = tag, at + 1
         for recorded, part, size in self._action_buffers:
             recorded[at * size : (at + 1) * size] = part

@@ -262,7 +262,7 @@ class RestartingDriver(Driver):
                 self._attributes[place, name] = value
         elif command == "watch_masks":
             self._watched.update(arguments[0])
-        # No call in between, so that an interrupt leaves all of this changed or nothing.
+        # No call in between, so that an interrupt finds either all of these updated or none.
         self._result, self._to_truncate, self._truncated_outcome = [result], to_truncate, None
 
     # -- worker failure ---------------------------------------------------------------

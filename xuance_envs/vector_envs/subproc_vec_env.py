@@ -199,7 +199,8 @@ def start_processes(  # noqa: D417  # the class documents the others
             it.
         describe: function that combines the environments' descriptions into one.
         on_backend_created: called with the backend before it starts its workers.
-        guarded: True to kill the processes that environments start when their worker ends (Linux).
+        guarded: True to kill, when a worker ends, all processes that its environments started, if
+            the system supports this.
         caller_busy: True if the main process needs a CPU while the workers step.
         event_loop_waits: True if an event loop in the main process watches the workers' descriptors
             and collects their replies.

@@ -52,7 +52,7 @@ def _should_pool(nbytes: int) -> bool:
 class _BufferPool:
     """Arrays that callers use through views; an array without views is reused.
 
-    Reference counts show this, because every view of a view refers to the array itself.
+    Reference counts show whether it has views, because a view of a view refers to the array, too.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, pool_size: int) -> None:

@@ -22,7 +22,7 @@ from xuance_envs.engine.data.info_columns import (
 )
 
 MAX_REORDERINGS = 8
-"""Maximum number of column reorderings; after that, infos store a different key order."""
+"""Maximum number of column reorderings; after that, infos in a different order store it."""
 
 _FIRST_ARRAY = len(NUMBER_KINDS) + 1
 _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)

@@ -194,7 +194,7 @@ class InfoArrays:
 
 
 Columns = Mapping[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]]
-"""Each key's kind, values, and mask of the infos that have the key; None if all have it."""
+"""Each key's kind, values and mask of infos that have it; the mask is None if all have it."""
 
 Frozen = tuple[Callable[[Any], Any], Any]
 """Function that restores an info's rest, and its argument, the frozen rest."""

@@ -50,7 +50,7 @@ class GroupMasks:
         return [part[i] for part in self._rows.parts]
 
     def update(self, places: Iterable[int], active_env: Any) -> None:
-        """Call the stored mask methods for ``places``, except for environments to be reset."""
+        """Call the stored mask methods for ``places``, except while a reset is pending."""
         pending, memoryviews = self._pending, self._memoryviews
         for i in places:
             method = self.mask_methods.get(i)

@@ -43,7 +43,7 @@ def checksum(env_leaves: Sequence[Sequence[Any]]) -> int:
 
 
 def packed_registry() -> bytes | None:
-    """Pickle the registered state functions for another process; return None without any."""
+    """Pickle the registered state functions for another process; None if there are none."""
     known = registered()
     return dumps_for_worker(known) if known else None
 

@@ -88,7 +88,7 @@ def _step_limit(env: Any) -> Any:
     """Return the step limit of the outermost layer that has one."""
     layers = list(_layers(env))
     for layer, inner in zip_longest(layers, layers[1:]):
-        for name in ("max_episode_steps", "_max_episode_steps"):  # the latter is in TimeLimit
+        for name in ("max_episode_steps", "_max_episode_steps"):  # TimeLimit has the latter
             # A wrapper may forward the attributes of the environment it wraps.
             if inner is None or _has_itself(layer, name):
                 limit = getattr(layer, name, None)

@@ -203,7 +203,7 @@ class ProcessDriver(WorkerDriver):
                         raise sibling.death_error() from None
 
     def _may_extend(self, late: bool) -> bool:
-        """Extend an expired deadline if the worker may not hang; return False if it hangs.
+        """Extend an expired deadline unless the worker seems to hang; return False if it does.
 
         A worker does not hang if more bytes of a long reply have arrived: the worker blocks until
         this process has read the reply. After a late check, the deadline is extended once, because

@@ -150,7 +150,7 @@ def _exit_after_main_natively() -> None:
     # SIGHUP fits best, but if it is ignored, as under nohup, it must stay ignored.
     hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     number = signal.SIGHUP if hangup else signal.SIGQUIT
-    with suppress(OSError):  # the system has no /proc
+    with suppress(OSError):  # some systems have no /proc
         # Reopened, because processes that share an open file share the signal's target.
         end = os.open(f"/proc/self/fd/{parent.sentinel}", os.O_RDONLY | os.O_NONBLOCK)
         libc = ctypes.CDLL(None)

@@ -208,7 +208,8 @@ def start_worker(
     method = settings.context.get_start_method()
     with deferred_interrupt():
         if method != "fork":
-            # Before SIGINT is blocked: the first would inherit the mask, the second would reset it.
+            # Start these before SIGINT is blocked: the fork server would inherit the signal mask,
+            # and starting the resource tracker would reset it.
             with _fd_lock, hidden_main(), reserved_descriptors():
                 if method == "forkserver":
                     forkserver.ensure_running()
