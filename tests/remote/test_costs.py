@@ -245,6 +245,60 @@ def test_a_head_is_bounded(serve: ServerMaker, start: bytes, more: bytes) -> Non
     assert httpx.get(f"{server.url}/healthz").status_code == 200
 
 
+def test_thousands_of_pipelined_requests_are_served(serve: ServerMaker) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Padding: %b\r\n\r\n" % (b"y" * 97)
+    count = 6000
+    with closing(connect(serve().url)) as connection:
+        sender = threading.Thread(target=connection.sendall, args=(request * count,))
+        sender.start()
+        answers = b""
+        while answers.count(b"HTTP/1.1 ") < count and (piece := connection.recv(2**16)):
+            answers += piece
+        sender.join()
+    assert answers.count(b"HTTP/1.1 200 OK") == count
+
+
+def test_a_head_after_pipelined_requests_is_bounded(serve: ServerMaker) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with closing(connect(serve().url)) as connection:
+        connection.sendall(request * 1000 + b"GET / HTTP/1.1\r\nX-Header: " + b"y" * 2**18)
+        answers = b""
+        with suppress(ConnectionResetError):
+            while piece := connection.recv(2**16):
+                answers += piece
+    assert b"HTTP/1.1 431 " in answers
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("Authorization: Bearer a", "Authorization: Bearer b", "Content-Length: 2"),
+        *("Content-Type: application/json", "Host: localhost", "Origin: http://localhost"),
+        "Transfer-Encoding: chunked",
+    ],
+)
+@pytest.mark.parametrize("method", ["POST", "DELETE", "GET"])
+def test_a_header_that_must_be_single_is_refused_twice(
+    serve: ServerMaker, method: str, header: str
+) -> None:
+    server = serve(tokens=("a", "b"))
+    ask = Asking(server, "a")
+    path = {"POST": "session/create", "DELETE": f"session/{ask.id}", "GET": "sessions"}[method]
+    name = header.partition(":")[0]
+    lines = [
+        f"{method} {API_PREFIX}/{path} HTTP/1.1",
+        *("Host: localhost", "Authorization: Bearer a", "Content-Type: application/json"),
+        "Content-Length: 2",
+    ]
+    lines = [each for each in lines if name != "Transfer-Encoding" or "Length" not in each]
+    lines += [header] * (1 + (name not in "\n".join(lines)))
+    with closing(connect(server.url)) as connection:
+        connection.sendall("\r\n".join([*lines, "", "{}"]).encode())
+        assert status_of(connection) == 400
+    assert ask.ask("vectorized_reset").status_code == 409, "the session is still open"
+    assert httpx.get(f"{server.url}/status.json").json()["sessions"] == 1
+
+
 def test_a_head_has_its_time(serve: ServerMaker, caplog: pytest.LogCaptureFixture) -> None:
     server = serve(head=0.2)
     with (

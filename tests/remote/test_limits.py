@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from leftovers import wait_until as comes_true
-from remote_envs import SlowStartEnv
+from remote_envs import ForgingEnv, SlowStartEnv
 from serving import API_PREFIX, Asking, ServerMaker, wait_until
 
 from xuance_envs.engine.process import guardian
@@ -28,6 +28,7 @@ from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.serving.byte_budget import ByteBudget
 from xuance_envs.remote.serving.logs import BackgroundHandler
 
+LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -292,6 +293,51 @@ def test_a_log_that_nobody_reads_stops_nobody() -> None:
             assert "log_lines_dropped_total 0" in client.get("/metrics").text, "they wait"
         process.send_signal(signal.SIGTERM)
         assert comes_true(lambda: process.poll() is not None, 30.0)
+
+
+def test_a_record_is_a_line_whatever_it_contains() -> None:
+    reading, writing = os.pipe()
+    logger = logging.Logger("of this test")
+    handler = BackgroundHandler(writing)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    forged = "".join(f"{each}INFO forged" for each in LINE_BREAKS)
+    logger.warning("session 1: %s", f"said{forged}\t\x00\x1b[2J\x7f\x9b\u202e é 漢")
+    try:
+        raise ValueError(f"said{forged}")
+    except ValueError:
+        logger.exception("failed")
+    logger.warning("%d", forged)  # cannot be formatted
+    handler.close()
+    os.close(writing)
+    with open(reading, encoding="utf-8", newline="") as log:
+        text = log.read()
+    assert len(text.split("\n")) == 4
+    assert len(text.splitlines()) == 3
+    assert all(line.isprintable() for line in text.splitlines())
+    said, failed, _ = text.splitlines()
+    assert said.startswith(r"WARNING session 1: said\nINFO forged\rINFO forged")
+    assert said.endswith(r"\t\x00\x1b[2J\x7f\x9b\u202e é 漢")
+    assert r"ERROR failed\nTraceback (most recent call last):\n" in failed
+
+
+def test_an_environment_cannot_forge_a_line(serve: ServerMaker) -> None:
+    reading, writing = os.pipe()
+    handler, logger = BackgroundHandler(writing), logging.getLogger("xuance_envs")
+    logger.addHandler(handler)
+    try:
+        ask = Asking(serve({"Forging": ForgingEnv}))
+        ask.ask("create")
+        ask.ask("vectorized_reset")
+        assert code_of(ask.ask("vectorized_step", actions=[0])) == "env_failed"
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+        os.close(writing)
+    with open(reading, encoding="utf-8", newline="") as log:
+        lines = log.read().splitlines()
+    assert [line for line in lines if line.startswith("FORGED")] == []
+    assert any("failed in 'step'" in line and r"\nFORGED" in line for line in lines)
 
 
 def test_what_the_log_had_no_room_for_is_counted_and_told() -> None:

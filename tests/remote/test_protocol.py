@@ -300,6 +300,22 @@ def test_the_access_log_has_requests_but_no_tokens(
     assert not any("very-secret" in line or "\n" in line for line in lines)
 
 
+def test_no_log_has_session_ids(serve: ServerMaker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "xuance_envs")
+    server = serve()
+    ask = Asking(server)
+    path = f"{API_PREFIX}/session/{ask.id}"
+    for method, wrong in (
+        *(("GET", path), ("POST", path), ("DELETE", f"/x{path}/"), ("DELETE", f"{path}.json")),
+        ("DELETE", f"/%2f{path[1:]}"),
+    ):
+        assert httpx.request(method, f"{server.url}{wrong}").status_code >= 400
+    assert ask.close().status_code == 200
+    server.close()
+    assert ask.id not in caplog.text
+    assert "DELETE /api/v1/session/* 200" in caplog.text
+
+
 # --- limits -------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from gymnasium import spaces
+from remote_envs import SlowStepEnv
 from serving import API_PREFIX, Asking, ServerMaker
 
 from xuance_envs.remote import commands
@@ -70,7 +71,9 @@ def answers(connection: socket.socket, count: int) -> list[tuple[int, Any]]:
 
     parser = httptools.HttpResponseParser(Reader())
     while len(found) < count:
-        parser.feed_data(connection.recv(2**16))
+        received = connection.recv(2**16)
+        assert received, f"the connection was closed after {len(found)} answers"
+        parser.feed_data(received)
     connection.settimeout(0.05)
     with pytest.raises(TimeoutError):
         connection.recv(1)
@@ -208,6 +211,22 @@ def test_the_rest_of_a_request_is_no_beginning(
     assert counts(answers(connection, 1 if cut > 0 else 2)) == [1, 2][: 1 if cut > 0 else 2]
     connection.sendall(rest)
     assert connection.recv(2**16).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_head_that_waits_for_slow_requests_is_not_late(serve: ServerMaker) -> None:
+    server = serve({"Slow": SlowStepEnv}, head=1.5)
+    ask = Asking(server)
+    ask.ask("create")
+    ask.ask("vectorized_reset")
+    message = {"session_id": ask.id, "actions": [0], "steps": 40}  # two seconds
+    slow = [request("episode/vectorized_step", {**message, "sequence": n}) for n in (1, 2, 3, 4)]
+    address = urlsplit(server.url)
+    with closing(socket.create_connection((address.hostname, address.port), 20)) as connection:
+        connection.sendall(b"".join(slow[:3]) + slow[3][:30])
+        found = answers(connection, 2)
+        connection.sendall(slow[3][30:])
+        found += answers(connection, 2)
+    assert [status for status, _ in found] == [200] * 4
 
 
 def test_the_health_check_is_answered_again_and_again(connection: socket.socket) -> None:

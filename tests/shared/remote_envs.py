@@ -94,6 +94,13 @@ class SlowStepEnv(CountingEnv):
         return super().step(action)
 
 
+class ForgingEnv(CountingEnv):
+    """Raises an error that looks like several lines of a log."""
+
+    def step(self, action):
+        raise ValueError("x\nFORGED 1\rFORGED 2\x85FORGED 3\u2028FORGED 4")
+
+
 class SlowStartEnv(CountingEnv):
     """Takes for ever to be made."""
 

@@ -25,7 +25,7 @@ from xuance_envs.remote.failures import EnvsFailedError, RefusedError, refusal_o
 from xuance_envs.remote.hosted_vec_env import HostedEnvConfig, HostedVecEnv
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.openapi import REFUSALS, add_descriptions
-from xuance_envs.remote.request_log import OWNER_KEY
+from xuance_envs.remote.request_log import OWNER_KEY, loggable_path
 from xuance_envs.remote.serving.admission import Account, Accounts, throttle
 from xuance_envs.remote.serving.large_replies import LARGE_REPLY, LargeReplies
 from xuance_envs.remote.serving.requests import (
@@ -399,7 +399,7 @@ def _ok(body: bytes, wire_format: WireFormat) -> Reply:
 
 
 def _failure(path: str, error: Exception, wire_format: WireFormat) -> Reply:
-    logger.error("%s failed", path, exc_info=error)
+    logger.error("%s failed", loggable_path(path), exc_info=error)
     return refused(
         RefusedError(500, "server", "internal server error; see the server's log"), wire_format
     )

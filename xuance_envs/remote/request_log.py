@@ -22,14 +22,17 @@ OWNER_KEY = "xuance_envs.owner"
 STEP_PATH_SUFFIX = "/episode/vectorized_step"
 """Path suffix of step requests, which are logged at DEBUG."""
 
+SECRET_LENGTH = 20
+"""Length of a path segment that may be a session id, which has 24 characters."""
+
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class RequestLog:
     """Logger and counter of requests.
 
-    A line has client address, token name, method, path, status and duration, but no header and no
-    query, so that tokens are never logged.
+    A line has client address, token name, method, path, status and duration, but no header, query
+    or session id, because tokens and session ids are secrets.
     """
 
     def __init__(self, metrics: Metrics, log: bool) -> None:
@@ -52,10 +55,16 @@ class RequestLog:
                 (client or ("-",))[0],
                 owner,
                 method,
-                quote(path.encode(errors="replace"))[:200],
+                loggable_path(path),
                 status,
                 (perf_counter() - start) * 1e3,
             )
+
+
+def loggable_path(path: str) -> str:
+    """Return a path for the log, without segments that are long enough to be a session id."""
+    segments = path.encode(errors="replace").split(b"/")
+    return "/".join("*" if len(each) >= SECRET_LENGTH else quote(each) for each in segments)[:200]
 
 
 class RequestLogMiddleware:

@@ -23,6 +23,7 @@ from xuance_envs.remote.serving.requests import (
     Request,
     RequestHead,
     check_host,
+    check_single,
     encode_head,
     refused,
 )
@@ -88,6 +89,8 @@ class ServerConnection(HttpToolsProtocol):
     def check_timeouts(self, now: float) -> None:
         """Close the connection if it has exceeded a time limit."""
         limits = self.manager.limits
+        if self.flow.read_paused and self._head_since is not None:
+            self._head_since = now  # the rest of the head waits for the requests before it
         if self._head_since is not None and now - self._head_since > limits.head:
             self.manager.log_limit(
                 "closed a connection", f"no complete request head within {limits.head:g} s"
@@ -118,8 +121,7 @@ class ServerConnection(HttpToolsProtocol):
                 self._reuse_head(cycle, data[len(head) :])
                 return
         if len(data) <= MAX_HEAD - self._head_bytes:
-            super().data_received(data)
-            self._count_head(len(data))
+            self._feed(data)
             begun = begins and self.cycle is not before
             self._last_request = self._cacheable_head(data) if begun else None
             return
@@ -128,8 +130,7 @@ class ServerConnection(HttpToolsProtocol):
         while view and not self._refused:
             piece = bytes(view[: MAX_HEAD - self._head_bytes])
             view = view[len(piece) :]
-            super().data_received(piece)
-            self._count_head(len(piece))
+            self._feed(piece)
 
     @property
     def _is_between_requests(self) -> bool:
@@ -166,10 +167,16 @@ class ServerConnection(HttpToolsProtocol):
         cycle.more_body = False
         cycle.start()
 
-    def _count_head(self, size: int) -> None:
-        """Count received bytes towards the limit of a head."""
+    def _feed(self, data: bytes) -> None:
+        """Parse data; if it ends within a head, count it towards the limit of a head."""
+        requests = self.requests
+        cycle: Any = self.cycle
+        in_body = cycle is not None and cycle.more_body
+        super().data_received(data)
         if self._in_head:
-            self._head_bytes += size
+            # A head after other requests counts from the next piece on: its start is unknown.
+            if self.requests == requests and not in_body:
+                self._head_bytes += len(data)
             if self._head_bytes >= MAX_HEAD or len(self.headers) > MAX_HEADERS:
                 self._refuse(_head_too_large())
         if self._head_since is None and (self._in_head or self.is_idle):
@@ -183,13 +190,15 @@ class ServerConnection(HttpToolsProtocol):
         self._in_head, self._head_bytes, self._head_since = False, 0, None
         self.requests += 1
         manager = self.manager
-        if len(self.headers) > MAX_HEADERS:
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size >= MAX_HEAD or len(self.headers) > MAX_HEADERS:
             self._refusal = _head_too_large()
-            raise self._refusal
-        if manager.hosts is not None:
+        else:
+            self._refusal = check_single(self.headers)
+        if self._refusal is None and manager.hosts is not None:
             self._refusal = check_host(self.headers, manager.hosts)
-            if self._refusal is not None:
-                raise self._refusal
+        if self._refusal is not None:
+            raise self._refusal
         method, handler = self.parser.get_method(), manager.handler
         if method == b"POST":
             path = manager.post_routes.get(self.url)
@@ -224,6 +233,8 @@ class ServerConnection(HttpToolsProtocol):
         self.idle_since = monotonic()
         if self.pipeline:
             super().on_response_complete()
+            if self.pipeline:
+                self.flow.pause_reading()
             return
         # As in uvicorn, but without a timer per request: check_timeouts closes idle connections.
         self.server_state.total_requests += 1

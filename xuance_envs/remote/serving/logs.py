@@ -1,4 +1,7 @@
-"""Log handler that never blocks: records beyond a queue's size are dropped and counted."""
+"""Log handler that never blocks and writes one line per record.
+
+Records beyond a queue's size are dropped and counted.
+"""
 
 from __future__ import annotations
 
@@ -46,18 +49,29 @@ class BackgroundHandler(logging.Handler):
     def _write(self) -> None:
         while (record := self._records.get()) is not None:
             try:
-                text = self.format(record)
+                lines = [self.format(record)]
             except Exception as error:  # e.g. arguments that do not match the message
-                text = f"cannot format a record of {record.name}: {error}"
+                lines = [f"cannot format a record of {record.name}: {error}"]
             if (dropped := self.dropped - self._reported) and self._records.empty():
                 self._reported += dropped
-                text += f"\n{dropped} earlier lines were dropped: the log was not read fast enough"
-            rest = memoryview(f"{text}\n".encode(errors="backslashreplace"))
+                lines.append(
+                    f"{dropped} earlier lines were dropped: the log was not read fast enough"
+                )
+            rest = memoryview("".join(f"{_escaped(line)}\n" for line in lines).encode())
             while rest:
                 try:
                     rest = rest[os.write(self._fd, rest) :]
                 except OSError:  # no reader left
                     break
+
+
+def _escaped(text: str) -> str:
+    """Escape line breaks and control characters, so that no text can forge a log line."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def dropped_lines() -> int:

@@ -19,6 +19,18 @@ CONTENT_TYPES = {
 _CONTENT_TYPES = {name.encode(): body_format for name, body_format in CONTENT_TYPES.items()}
 _HEADER_FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-length"})
 
+SINGLE_HEADERS = frozenset(
+    {
+        b"authorization",
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"origin",
+        b"transfer-encoding",
+    }
+)
+"""Headers that a request may have once: servers and proxies could read different ones of two."""
+
 SMALL_BODY = 32 * 2**10
 """Maximum bytes of a body that needs no session and is decoded in the event loop."""
 
@@ -98,6 +110,15 @@ def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) ->
     return Reply(
         refusal.status, body_format.content_type, dumps(refusal.message(), body_format), headers
     )
+
+
+def check_single(headers: Iterable[tuple[bytes, bytes]]) -> RefusedError | None:
+    """Return a refusal of requests that repeat a header of ``SINGLE_HEADERS``."""
+    names = [name for name, _ in headers if name in SINGLE_HEADERS]
+    if len(names) == len(set(names)):
+        return None
+    repeated = next(name for name in names if names.count(name) > 1).decode()
+    return RefusedError(400, "header", f"expected one header {repeated!r}, got several: send one")
 
 
 def check_host(
