@@ -97,7 +97,7 @@ class ActionMasks:
         return masks
 
     def from_method(self) -> list[Any] | None:
-        """Return the masks from the environments' methods; None unless groups call all of them."""
+        """Return the masks from the environments' methods, or None if groups do not call them all."""
         if self._method_masks is None or not self._all_watched:
             return None
         rows = self._method_masks.take(self._all_envs)
@@ -137,7 +137,7 @@ class ActionMasks:
                 )
 
     def _known(self) -> tuple[SpaceRows, NDArray[np.bool_]]:
-        """Return the masks known without a query, and a boolean array of environments with one."""
+        """Return the masks that need no query, and a bool array that marks their environments."""
         rows = mask_rows(_require_layout(self._layout, self._space), len(self._all_envs))
         known = np.zeros(len(self._all_envs), np.bool_)
         for infos, envs in self._info_collector.latest():

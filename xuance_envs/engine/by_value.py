@@ -90,7 +90,7 @@ class ByValueUnpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(data))
         self._known: list[Any] = []
         self._new: list[tuple[str, Any]] = []
-        # Replacements by name of cloudpickle's function, which they get as their first argument.
+        # Replacements for cloudpickle's functions, by name. Each gets the original as an argument.
         self._overrides: dict[str, Any] = {
             "_make_skeleton_class": self._make_class,
             "_make_skeleton_enum": self._make_class,

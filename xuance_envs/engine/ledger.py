@@ -57,7 +57,7 @@ class Ledger:
         self.any_in_flight = False
         self.failed_group = -1
         self._tag = 0
-        # A local group runs only when its result is requested, so this precedes waiting.
+        # Local groups run only when their results are requested, so before waiting for workers.
         self._local_first = sorted(enumerate(drivers), key=lambda item: not item[1].is_local)
         self._local = [k for k, driver in enumerate(drivers) if driver.is_local]
         self._all_submitted = True

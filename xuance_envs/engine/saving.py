@@ -193,7 +193,7 @@ def _registry_for(driver: Driver) -> bytes | None:
 
 
 def _collect_saved(groups: Groups, shares: _Shares) -> tuple[dict[int, Any], dict[bytes, bytes]]:
-    """Wait for the requested states; return them by environment, and the facts by digest."""
+    """Wait for the requested states; return them by environment, and fingerprints by digest."""
     facts: dict[bytes, bytes] = {}
     saved: dict[int, Any] = {}
     for (*_, envs), (states, group_facts) in zip(shares, _collect_replies(groups), strict=True):

@@ -19,7 +19,7 @@ MIN_POOLED_BYTES = 1 << 16
 """Minimum size of pooled arrays; the allocator itself reuses smaller ones."""
 
 _POOL_SIZE = 6
-"""Two batches that the user compares, two being filled, and two held by a third library."""
+"""Arrays per pool: two that the user compares, two being filled, two in another library."""
 
 _HAS_REFCOUNTS = (
     sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -86,5 +86,5 @@ class _PooledCopier:
 
     def rows(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         copy = self._pool.acquire()[: len(rows)]
-        # The other modes copy through a temporary buffer. The indices have been checked already.
+        # Other modes of take() use a temporary buffer. The indices have been checked already.
         return self._array.take(rows, axis=0, out=copy, mode="clip")

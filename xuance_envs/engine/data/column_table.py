@@ -22,7 +22,7 @@ from xuance_envs.engine.data.info_columns import (
 )
 
 MAX_REORDERINGS = 8
-"""Maximum number of column reorderings; after that, infos in a different order store it."""
+"""Maximum number of reorderings; later infos with a different key order store that order."""
 
 _FIRST_ARRAY = len(NUMBER_KINDS) + 1
 _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
@@ -193,7 +193,7 @@ class ColumnTable:
         self.finish_relayout()
 
     def finish_relayout(self) -> None:
-        """Apply the pending layout; after an interrupt, another call completes this."""
+        """Apply the pending layout; after an interrupt, a second call completes this."""
         if self._pending_relayout is not None:
             order, self._kinds, self._sizes, self._offsets, relaid, self.version = (
                 self._pending_relayout

@@ -116,7 +116,7 @@ class StepArrays:
         )
 
     def clear(self) -> None:
-        """Remove flags and infos of an earlier user."""
+        """Remove flags and infos that an earlier user of the memory left."""
         for array in (self.terminated, self.truncated, self.pending):
             array[:] = False
         for infos in (self.infos, self.reset_infos):

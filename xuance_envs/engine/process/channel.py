@@ -85,7 +85,7 @@ class Inbox:
             self.parts = []
 
     def receive(self, deadline: float | None = None) -> tuple[int, bytes]:
-        """Wait for a message; until :meth:`clear` it can be received again."""
+        """Wait for a message; further calls return it again until :meth:`clear`."""
         parts = self.parts
         if not parts and not (self._expect_ready and self._read_available()):
             if self._max_spin:

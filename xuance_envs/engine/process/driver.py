@@ -27,7 +27,7 @@ POLL_INTERVAL = 0.25
 """Seconds between two checks of the other workers while waiting for one."""
 
 SUSPENSION_THRESHOLD = 1.0
-"""A poll that is late by more seconds means that this process was suspended.
+"""Delay of a poll, in seconds, above which this process must have been suspended.
 
 Its workers were suspended, too, for example by Ctrl-Z.
 """

@@ -49,7 +49,7 @@ class WorkerDiagnostics:
         return StepTimes.read(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
 
     def timing_delta(self) -> bytes:
-        """Return the last step's changes to the durations, to update a copy of them."""
+        """Return the changes that the last step made to the step times, for updating a copy."""
         return timing_delta(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
 
     def crash_output(self) -> str:
