@@ -12,11 +12,11 @@ from xuance_envs.multi_agent.team import Groups
 from xuance_envs.multi_agent.xuance_env import XuanCeAgentsEnv
 
 _adapter_cache: WeakValueDictionary[Any, AgentsEnv] = WeakValueDictionary()
-"""Adapters in this process, so that functions that return the same environment are detected."""
+"""Adapters in this process. Functions that return the same environment get the same adapter."""
 
 
 class SeededEnv(NamedTuple):
-    """Environment with the seed of its first reset, as an environment function may return it."""
+    """Environment and the seed of its first reset. Environment functions can return this."""
 
     env: Any
     seed: int

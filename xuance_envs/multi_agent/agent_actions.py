@@ -19,7 +19,7 @@ from xuance_envs.vector_envs.action_writer import all_in_space
 
 
 class AgentActions:
-    """Writer of actions into action records."""
+    """Writer of the agents' actions to action records."""
 
     def __init__(self, record: RecordLayout, num_envs: int, check: bool) -> None:
         self._record = record
@@ -36,7 +36,7 @@ class AgentActions:
             for fields in record.groups
         ]
         self._flat = self._rows[0].flat if record.team.is_one else None
-        # By group: action of inactive agents; None for spaces that need more than one array.
+        # By group: the action stored for inactive agents; None if an action needs several arrays.
         self._idle = [
             None if (flat := rows.flat) is None else np.zeros(flat.shape[2:], flat.dtype)
             for rows in self._rows
@@ -46,7 +46,7 @@ class AgentActions:
     def put(
         self, actions: Any, alive: NDArray[np.bool_], envs: NDArray[np.intp] | None = None
     ) -> None:
-        """Store the actions of ``envs``, or of all environments."""
+        """Store the actions of ``envs``; None stores the actions of all environments."""
         flat = self._flat
         if (
             flat is not None
@@ -159,7 +159,7 @@ class AgentActions:
     def _put_each(
         self, k: int, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
     ) -> None:
-        """Store a group's actions one by one, skipping inactive agents."""
+        """Store a group's actions one by one; skip inactive agents of PettingZoo environments."""
         group = self._record.groups[k].group
         for given, env in zip(actions, envs.tolist(), strict=True):
             rows = self._agent_rows[env][k]
@@ -173,7 +173,7 @@ class AgentActions:
                         ) from None
 
     def _check_all(self, alive: NDArray[np.bool_], envs: NDArray[np.intp]) -> None:
-        """Raise unless actions are in their spaces; replace invalid ones of inactive agents."""
+        """Raise on invalid actions of active agents; replace those of inactive agents."""
         for k, fields in enumerate(self._record.groups):
             space, flat = fields.group.action_space, self._rows[k].flat
             if flat is None or not all_in_space(space, flat[envs]):

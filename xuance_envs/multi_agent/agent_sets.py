@@ -20,10 +20,10 @@ _STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
 _STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
 
 _MAX_AGENT_SETS = 256
-"""Size of the cache of agent sets, which can be many if agents come and go."""
+"""Maximum number of cached agent sets. There can be many if agents join and leave."""
 
 _MAX_CACHED_ACTIONS = 1024
-"""Number of NumPy scalars that are cached for Discrete actions."""
+"""Maximum number of cached NumPy scalars for Discrete actions."""
 
 NO_INFO_TEMPLATE = None, None, None
 """Template before any info has been received."""

@@ -20,8 +20,8 @@ from xuance_envs.multi_agent.team import MASK, Groups, Team, agent_list, build_t
 class AgentsEnv:
     """Adapter of a PettingZoo parallel environment, with records as observations and actions.
 
-    Missing attributes are found on ``env``, as through any wrapper. There is no ``__getattr__``,
-    which would slow down every step.
+    Vectorized environments look up missing attributes on ``env``, as with any wrapper. A
+    ``__getattr__`` would slow down every step.
     """
 
     infos_by_agent = True
@@ -201,7 +201,7 @@ class AgentsEnv:
         return agent_list(self.env.agents)
 
     def _put_state(self, over: bool) -> None:
-        """Store the state; if there is none after an episode, keep the one before the last step."""
+        """Store the state; keep the old one if ``state()`` fails after an episode's last step."""
         before = [array.copy() for array in self._record.state_arrays] if over else []
         try:
             state = self.env.state

@@ -1,4 +1,4 @@
-"""The record of one multi-agent environment, and how agents' data is stored in it."""
+"""Record of one multi-agent environment, with writers for its agents' data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xuance_envs.multi_agent.team import MASK, Team
 
 _ALL = slice(None)
 _ALL_AGENTS = "__all__"
-"""Key of the flags that end all agents, as in RLlib."""
+"""Key of the flag that ends all agents, as in RLlib."""
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
@@ -43,7 +43,7 @@ class EnvRecord:
         ]
         self._rewards = memoryview(fields["rewards"])  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         self._flags = {name: memoryview(fields[name]) for name in ("terminated", "truncated")}  # type: ignore[arg-type]  # as above
-        # Agents that have ended in this episode but stay in the environment's agents.
+        # Agents that were flagged as ended but are still in the environment's agents.
         self._ended = np.zeros(len(team.agents), np.bool_)
         self.state_arrays = [fields[name] for name in record.state_names]
         self.episode_arrays = [self._ended, *self.state_arrays]
@@ -61,7 +61,7 @@ class EnvRecord:
     # -- active agents ----------------------------------------------------------------
 
     def set_agents(self, agents: Sequence[Any]) -> None:
-        """Set the active agents, before their data is stored."""
+        """Set the active agents. Call this before storing their data."""
         self._ended[...] = False
         self.agent_set = self._agent_sets.of(agents)
         self.prepared_for: AgentSet | None = None
@@ -93,11 +93,11 @@ class EnvRecord:
         following = self._agent_sets.of(() if self._ends_all else remaining)
         if self.has_flags:
             self._ended |= self.fields["terminated"] | self.fields["truncated"]
-        self._ended &= following.active  # an agent that leaves and comes back is a new one
+        self._ended &= following.active  # an agent that leaves and comes back starts again
         if following.agents and (self._ended == following.active).all():
             raise BadValueError(
                 "step: expected agents to be empty after all agents were terminated or truncated, "
-                f"which ends the episode, got {remaining}"
+                f"because the episode is over; got {remaining}"
             )
         if following is not before:
             self.fields["alive"][...] = following.active
@@ -139,13 +139,13 @@ class EnvRecord:
             self.masks.put(agent, mask_row, observations[agent][MASK])
 
     def merge_infos(self, infos: Any) -> dict[Any, Any]:
-        """Merge the agents' infos into one dict, valid until the next step; masks are removed."""
+        """Merge the agents' infos, without masks, into one dict, valid until the next step."""
         if self.masks.any_received or type(infos) is not dict or any(infos.values()):
             return self._infos.merge_infos(self.agent_set, infos)
         return {}
 
     def _store_flags(self, agent_set: AgentSet, terminated: Any, truncated: Any) -> None:
-        has_flags, self.has_flags = False, True  # so that an error leaves no stale flags
+        has_flags, self.has_flags = False, True  # after an error, the next step stores its flags
         for name, flags in (("terminated", terminated), ("truncated", truncated)):
             stored = self._flags[name]
             for agent, place in zip(agent_set.agents, agent_set.places, strict=True):
@@ -160,7 +160,7 @@ class EnvRecord:
         self.has_flags = has_flags or self._ends_all
 
     def _end_all(self, agent_set: AgentSet, *given: Mapping[Any, Any]) -> bool:
-        """End the agents that have no flag of their own, if a flag of all agents is set."""
+        """End the agents without a flag of their own if an ``"__all__"`` flag is set."""
         fields = [self.fields[name] for name in self._flags]
         unflagged = agent_set.active & ~np.logical_or(*fields)
         set_flags = [

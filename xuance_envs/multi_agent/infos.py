@@ -24,8 +24,8 @@ _MAX_KEYS = 1000
 class MultiAgentInfos(LazyInfos):
     """Infos of one step: one dict per environment, built on first access.
 
-    ``infos[i]`` is ``{agent: {...}}``, with an entry for each agent that acted, or after a reset
-    for each active agent. Entries that belong to no agent are next to these, under their own keys.
+    ``infos[i]`` is ``{agent: {...}}`` with an entry for each agent that acted; after a reset, for
+    each active agent. Info entries that belong to no agent keep their own keys.
     Action masks are not included; they are in the step's ``action_mask``. Repeated access returns
     the same dict, and ``infos[i] = {...}`` replaces it.
     """
@@ -46,7 +46,7 @@ class MultiAgentInfos(LazyInfos):
         return not batch.rest and not any(layout.keys for layout in batch.layouts)
 
     def column(self, *path: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return ``(values, mask)`` of ``agent, key``, or of a shared ``key``, in all infos."""
+        """Return ``(values, mask)`` of an agent's key, or of a key that belongs to no agent."""
         if len(path) == 1 and isinstance(path[0], tuple):
             (path,) = path
         if len(path) == 1:
@@ -59,7 +59,7 @@ class MultiAgentInfos(LazyInfos):
         return self._infos.column(f"{self._team.agents.index(agent)}:{key}")
 
     def columns(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return ``(values, mask)``, each ``(k, A)``, of one key of all agents' infos."""
+        """Return ``(values, mask)`` of one key for all agents; both arrays are ``(k, A)``."""
         found = [self.column(agent, key) for agent in self._team.agents]
         values, masks = zip(*found, strict=True)
         return np.stack(values, axis=1), np.stack(masks, axis=1)
@@ -85,7 +85,7 @@ class MultiAgentInfos(LazyInfos):
 def infos_by_agent(
     info: Mapping[Any, Any], team: Team, present: NDArray[np.bool_]
 ) -> dict[Any, Any]:
-    """Split a merged info by agent, as the environment returned it."""
+    """Split a merged info by agent, to restore the info that the environment returned."""
     by_agent: dict[Any, Any] = {}
     if team.infos_by_agent:
         for place in np.flatnonzero(present).tolist():
@@ -100,16 +100,16 @@ def infos_by_agent(
 
 
 class InfoMerger:
-    """Merging of the agents' infos into one dict, with the agent in each key and without masks."""
+    """Merger of the agents' infos into one dict, without masks and with agents in the keys."""
 
     def __init__(self, team: Team, masks: Masks) -> None:
         self._masks = masks
         self._place = {agent: i for i, agent in enumerate(team.agents)}
-        # By agent: merged key of each info key; MASK for its action mask.
+        # By agent: the merged key of each of its info keys; MASK for its action mask.
         self._names: dict[Any, dict[Any, Any]] = {agent: {} for agent in team.agents}
 
     def merge_infos(self, agent_set: AgentSet, infos: Any) -> dict[Any, Any]:
-        """Merge the infos of a step or reset; the result is valid until the next one."""
+        """Merge the infos of a step or reset; the result is valid until the next call."""
         had_masks, store, merged = agent_set.info_template
         if had_masks is self._masks.any_received:
             try:
@@ -120,7 +120,7 @@ class InfoMerger:
         return self._merge_new_form(agent_set, infos)
 
     def _merge_new_form(self, agent_set: AgentSet, infos: Any) -> dict[Any, Any]:
-        """Merge infos whose keys differ from the last ones of these agents."""
+        """Merge infos whose keys or types differ from those of the previous call."""
         if not isinstance(infos, Mapping):
             raise BadValueError(f"expected a dict of infos by agent, got {describe(infos)}")
         merged: dict[Any, Any] = {}
@@ -133,14 +133,14 @@ class InfoMerger:
         agent_set.info_template_misses += 1
         if (
             agent_set.info_template_misses & (agent_set.info_template_misses - 1) == 0
-        ):  # less and less often, in case the keys keep changing
+        ):  # only after 1, 2, 4, 8, ... misses, in case the keys keep changing
             agent_set.info_template = self._make_template(agent_set, infos, merged)
         return merged
 
     def _make_template(
         self, agent_set: AgentSet, infos: Mapping[Any, Any], merged: dict[Any, Any]
     ) -> tuple[bool | None, Any, Any]:
-        """Create a fast path for infos with the same keys, if it needs no further processing."""
+        """Create a fast path for infos with these keys, unless they need special handling."""
         masks = self._masks
         if infos.keys() != agent_set.no_flags.keys() or None in infos.values():
             return NO_INFO_TEMPLATE

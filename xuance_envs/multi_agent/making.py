@@ -39,10 +39,10 @@ def make_multi_agent_vec(
         num_envs: number of environments.
         backend: as for :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`.
         seed: makes the first reset of environment i equal to ``reset(seed=seed + i)``.
-        groups: as for the class.
-        state: as for the class.
-        action_mask: as for the class.
-        vector_kwargs: further arguments for the class; not with ``backend="auto"``.
+        groups: as for ``MultiAgentVecEnv``.
+        state: as for ``MultiAgentVecEnv``.
+        action_mask: as for ``MultiAgentVecEnv``.
+        vector_kwargs: further arguments for ``MultiAgentVecEnv``; not with ``backend="auto"``.
         **env_kwargs: arguments for the environment function.
 
     Raises:
@@ -86,14 +86,14 @@ def make_agents_env(
     action_mask: bool | str = "auto",
     **env_kwargs: Any,
 ) -> AgentsEnv:
-    """Create one multi-agent environment with records, for an environment server.
+    """Create one multi-agent environment whose observations and actions are records, for a server.
 
     Args:
         name: module of the environment, as for :func:`make_multi_agent_vec`.
         env_seed: makes the first reset equal to ``reset(seed=env_seed)``.
-        groups: as for the class.
-        state: as for the class.
-        action_mask: as for the class.
+        groups: as for :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`.
+        state: as for ``MultiAgentVecEnv``.
+        action_mask: as for ``MultiAgentVecEnv``.
         **env_kwargs: arguments for the module's function.
 
     Raises:

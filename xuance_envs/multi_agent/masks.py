@@ -19,7 +19,7 @@ _ALL = slice(None)
 STORE_ERRORS = (
     *(TypeError, ValueError, NotImplementedError, LookupError, DeprecationWarning, struct.error),
 )
-"""Errors of the fast paths for values that they do not support, or that are missing."""
+"""Errors that fast paths raise for unsupported or missing values."""
 
 
 class MaskRow:
@@ -33,7 +33,7 @@ class MaskRow:
         self._view = memoryview(array)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
 
     def buffer_for(self, mask: Any) -> Row:
-        """Return the fastest target for masks of the same type; it raises for all others."""
+        """Return the fastest storage for masks like this one; it may raise for other masks."""
         if type(mask) is np.ndarray and mask.dtype == np.bool_:
             return self._view
         return self
@@ -91,7 +91,7 @@ class Masks:
                     self.in_observations.add(place)
 
     def begin(self) -> None:
-        """Allow every action, in a record of zeros."""
+        """Allow every action, after the record was set to zeros."""
         self._gives_masks[...] = self.any_received
         for masks in self._of_groups:
             masks[...] = True

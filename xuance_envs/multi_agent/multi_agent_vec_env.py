@@ -47,9 +47,9 @@ class MultiAgentVecEnv(VecEnvDelegate):
             second, takes the faster one and reports the result in ``autotuned``. The measurement
             samples actions without masks. If an environment rejects one, worker processes are used
             without a measurement.
-        groups: agents of each group by its name; a group shares its arrays. By default, agents with
-            equal spaces form a group, named after its first agent without the number. If all agents
-            have equal spaces, there are no groups, and actions and results are plain arrays.
+        groups: the agents of each group, by group name. A group shares its arrays. By default,
+            agents with equal spaces form a group, named after its first agent without the number.
+            If all spaces are equal, there are no groups, and actions and results are plain arrays.
         state: whether to return the environments' ``state()``: True, False, or ``"auto"`` for
             environments that have a ``state_space``. If ``state()`` fails after an episode's last
             step, the state before that step is returned.
@@ -190,7 +190,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
 
     @property
     def is_one(self) -> bool:
-        """True if arrays contain all agents, False if there are dicts by group."""
+        """True if results are arrays of all agents, False if they are dicts by group."""
         return self._team.is_one
 
     @property

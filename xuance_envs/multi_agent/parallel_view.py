@@ -1,4 +1,4 @@
-"""PettingZoo view of a single environment of a vectorized one."""
+"""PettingZoo view of one environment of a vectorized environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["as_parallel_env"]
 
 
 def as_parallel_env(envs: MultiAgentVecEnv, index: int = 0) -> Any:
-    """Return a PettingZoo parallel environment that controls a single environment of ``envs``.
+    """Return a PettingZoo parallel environment that controls one environment of ``envs``.
 
     It steps only this environment, in its worker, and never resets it automatically. Use it for
     tests and evaluation. ``envs`` does not track these steps: reset the environment in ``envs``
@@ -30,7 +30,7 @@ def as_parallel_env(envs: MultiAgentVecEnv, index: int = 0) -> Any:
 
     Raises:
         ImportError: PettingZoo is not installed.
-        ValueError: there is no such environment.
+        ValueError: ``index`` is out of range.
 
     Example:
         >>> from xuance_envs import as_parallel_env, make_multi_agent_vec

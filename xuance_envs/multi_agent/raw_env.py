@@ -96,7 +96,7 @@ class RawMultiAgentEnv(ABC):
         }
 
     def agent_mask(self) -> dict[Any, bool]:
-        """Return which agents are active."""
+        """Return whether each agent is active, by agent."""
         return dict.fromkeys(self.agents, True)
 
     def avail_actions(self) -> dict[Any, Any] | None:
@@ -146,8 +146,8 @@ class RawMultiAgentEnv(ABC):
 class XuanCeMultiAgentEnvWrapper:
     """Wrapper that adds scores, masks and the state to infos, as XuanCe does.
 
-    Attributes that it lacks are looked up in the environment. Vectorized environments accept
-    wrapped and unwrapped environments with the same results.
+    The wrapper looks up missing attributes in the environment. Vectorized environments return
+    the same results for wrapped and unwrapped environments.
 
     Args:
         env: the environment.

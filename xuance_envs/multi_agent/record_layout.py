@@ -1,6 +1,6 @@
 """Memory layout of the records that hold the data of all agents of an environment.
 
-To the vectorized environment underneath, observations and actions are plain rows of bytes.
+The underlying vectorized environment handles observations and actions as plain rows of bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class GroupFields:
         return self.observations.unflatten([records[name] for name in self.observation_names])
 
     def read_masks(self, records: NDArray[Any]) -> Any:
-        """Read the group's masks from structured records; None if it has none."""
+        """Read the group's masks from structured records; None if the group has no masks."""
         return None if self.group.mask is None else records[self._mask]
 
 
@@ -123,7 +123,7 @@ class RecordLayout:
         return {name: mask for name, mask in masks.items() if mask is not None} or None
 
     def states(self, records: NDArray[Any]) -> Any:
-        """Read the states; None if environments have none."""
+        """Read the environments' states; None if they have no state."""
         if self.state is None:
             return None
         return self.state.unflatten([records[name] for name in self.state_names])

@@ -17,9 +17,9 @@ def per_agent_rows(
 ) -> Any:
     """Return a single-agent vector environment with one row per agent, for parameter sharing.
 
-    All agents then share one policy. Row ``i * A + k`` is agent k of environment i. It ends with
-    its agent, by the rule of :meth:`~xuance_envs.multi_agent.step.MultiAgentStep.ends`. If a worker
-    failed and was restarted, the rows of its active agents are truncated.
+    All agents then share one policy. Row ``i * A + k`` is agent k of environment i. A row ends when
+    its agent ends, as :meth:`~xuance_envs.multi_agent.step.MultiAgentStep.ends` defines it. If a
+    worker failed and was restarted, the rows of its active agents are truncated.
 
     While an agent is inactive in a running episode, its row is padding: zeros, reward 0 and no
     flags. Padding ends with ``terminated`` in the step before the agent becomes active, so that

@@ -16,8 +16,8 @@ class SB3Rows(VecEnv):
     """Rows of agents as a Stable-Baselines3 vectorized environment.
 
     :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted``. For rows
-    that ended, they also have ``terminal_observation`` and ``TimeLimit.truncated``, and except for
-    padding ``episode`` with return and length. ``seed(s)`` seeds environment i with ``s + i``.
+    that ended, they also have ``terminal_observation``, ``TimeLimit.truncated`` and, except for
+    padding, the return and length in ``episode``. ``seed(s)`` seeds environment i with ``s + i``.
     """
 
     def __init__(self, rows: AgentRows) -> None:
@@ -74,7 +74,7 @@ class SB3Rows(VecEnv):
         return [frame for frame in frames for _ in range(self._rows.envs.num_agents)]
 
     def has_attr(self, attr_name: str) -> bool:
-        """Return whether environments have the attribute, or masks for ``action_masks``."""
+        """Return whether environments have the attribute; masks count as ``action_masks``."""
         if attr_name == "action_masks":
             return self._rows.masks is not None
         has: bool = super().has_attr(attr_name)

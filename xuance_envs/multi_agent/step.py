@@ -1,4 +1,4 @@
-"""Results of multi-agent steps, and how they are read from records."""
+"""Results of multi-agent steps, and their reader."""
 
 from __future__ import annotations
 
@@ -136,13 +136,13 @@ def _replaced(whole: Any, rows: NDArray[np.intp], part: Any) -> Any:
 
 
 class StepReader:
-    """Reader of results from records."""
+    """Reader that converts records to step results."""
 
     def __init__(self, record: RecordLayout, num_envs: int, action_mask: bool | str) -> None:
         self._record = record
         self._team = record.team
         self._shows_masks = bool(action_mask)
-        # With "auto", environments whose first reset has not been read; None once settled.
+        # With "auto": environments whose first reset is still unread; None once masks are settled.
         self._unread = np.ones(num_envs, np.bool_) if action_mask == "auto" else None
         shape = num_envs, len(record.team.agents)
         self.every = np.arange(num_envs)
@@ -171,7 +171,7 @@ class StepReader:
     def start(
         self, records: NDArray[np.uint8], infos: StepInfos, envs: NDArray[np.intp] | None
     ) -> MultiAgentStep:
-        """Read the records of environments that have not been stepped since; None for all."""
+        """Read records after a reset or a restore of ``envs``; None stands for all environments."""
         return self._read(records, np.zeros(len(records), np.bool_), infos, None, envs)
 
     def step(
@@ -229,7 +229,7 @@ class StepReader:
     def _settle_masks(
         self, unread: NDArray[np.bool_], gives_masks: NDArray[np.bool_], envs: NDArray[np.intp]
     ) -> None:
-        """Decide from the first resets of all environments, in any order, if there are masks."""
+        """Decide whether to return masks, from the first reset of each environment."""
         any_mask = bool((gives_masks & unread[envs]).any())
         unread[envs] = False
         if any_mask or not unread.any():
@@ -254,7 +254,7 @@ class StepReader:
     ) -> NDArray[np.uint8]:
         """Truncate the agents of environments whose worker failed, in a copy of the records.
 
-        Their records still hold the data that the failed step started from.
+        These records still hold the data from before the failed step.
         """
         records = records.copy()
         batch = self._record.structured(records)

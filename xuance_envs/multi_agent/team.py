@@ -98,7 +98,7 @@ def build_team(
 
 
 def agent_list(agents: Any) -> list[Any]:
-    """Convert an environment's ``agents`` to a list, also if they are a NumPy array."""
+    """Convert an environment's ``agents``, which may be a NumPy array, to a list."""
     try:
         return agents.tolist() if isinstance(agents, np.ndarray) else list(agents)
     except TypeError:

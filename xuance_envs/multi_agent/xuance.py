@@ -47,7 +47,7 @@ class XuanCeVecMultiAgentEnv:
         action_space (dict): action space of each agent.
         state_space (gymnasium.Space | None): space of an environment's state.
         env_info (dict): properties of the first environment, from its ``get_env_info()``.
-        groups_info (dict): its groups of agents, from its ``get_groups_info()``.
+        groups_info (dict): agent groups of the first environment, from its ``get_groups_info()``.
         max_episode_steps (int): step limit of the first environment.
         buf_obs (list[dict]): the last observations.
         buf_state (list): the last states.
@@ -109,8 +109,8 @@ class XuanCeVecMultiAgentEnv:
         """Start a step without waiting for it.
 
         Args:
-            actions: list with one dict by agent per environment; with a single environment, also
-                its dict.
+            actions: list with one dict by agent per environment. A single environment also accepts
+                the dict itself.
         """
         if self.num_envs == 1 and isinstance(actions, Mapping):
             actions = [actions]
@@ -225,7 +225,7 @@ class XuanCeVecMultiAgentEnv:
 
 
 def _rows(batch: Any) -> Iterable[Any]:
-    """Return the agents' values of each environment."""
+    """Return the values of all agents, for each environment."""
     if isinstance(batch, dict):
         parts = [_rows(part) for part in batch.values()]
         return [
@@ -310,7 +310,7 @@ class SubprocVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
 
 
 class _Battles(XuanCeVecMultiAgentEnv):
-    """Counters of battles for environments in which teams fight."""
+    """Battle counters for environments in which teams fight."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -324,7 +324,7 @@ class _Battles(XuanCeVecMultiAgentEnv):
             self._count(env, self.buf_info[env])
 
     def _count(self, env: int, info: Mapping[str, Any]) -> None:
-        """Update the counters after a battle; its info is empty if its worker failed."""
+        """Update the counters after a battle; the info is empty if the worker failed."""
         raise NotImplementedError
 
 

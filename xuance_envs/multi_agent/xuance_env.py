@@ -89,7 +89,7 @@ class XuanCeAgentsEnv(AgentsEnv):
         return infos[0], infos[1]
 
     def _agent_mask(self) -> Any:
-        """Return which agents are active."""
+        """Return one bool per agent; True if the environment has no agent mask."""
         alive = _method_or_attribute(self.env, "agent_mask")
         return True if alive is None else [bool(alive[agent]) for agent in self.team.agents]
 
@@ -110,6 +110,6 @@ class XuanCeAgentsEnv(AgentsEnv):
 
 
 def _method_or_attribute(env: Any, name: str) -> Any:
-    """Return a value that XuanCe's environments have as a method, its wrappers as an attribute."""
+    """Return a value that is a method of XuanCe's environments and an attribute of its wrappers."""
     value = getattr(env, name, None)
     return value() if callable(value) else value
