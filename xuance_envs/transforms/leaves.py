@@ -61,7 +61,7 @@ def leaf_name(leaf: Leaf) -> str:
 def replace_leaves(
     space: Space[Any], others: Mapping[str, Space[Any]], path: str = ""
 ) -> Space[Any]:
-    """Return the space with some leaves replaced, by path."""
+    """Return the space with leaves replaced by ``others``, which are given by path."""
     if path in others:
         return others[path]
     if isinstance(space, spaces.Dict):

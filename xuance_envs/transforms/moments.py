@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 ONES_DOT_LIMIT = 4096
-"""Largest size for which a product with ones is the fastest sum; above it, BLAS starts threads."""
+"""Maximum size for which a dot product with ones is the fastest sum; BLAS starts threads above."""
 
 NOT_FINITE = (FloatingPointError, RuntimeWarning)
-"""Exceptions for samples that cannot be counted; RuntimeWarning if warnings are errors."""
+"""Exceptions raised for non-finite or too large samples; warnings may be errors."""
 
 MAX_MAGNITUDE = 1e150
-"""Largest magnitude whose square is finite, also when many squares are summed."""
+"""Largest accepted magnitude. Sums of many such squares are still finite."""
 
 
 class MomentBuffers:
     """Preallocated arrays for summing and scaling a limited number of samples.
 
     For few samples, a NumPy call costs more than its arithmetic, and broadcasts and reductions cost
-    two to three times as much as elementwise calls. So the mean is written out once per sample, and
-    sums are products with ones.
+    two to three times as much as elementwise calls. Therefore the mean is repeated for each sample,
+    and sums are products with ones.
     """
 
     __slots__ = (
@@ -41,7 +41,7 @@ class MomentBuffers:
         self._count = count
         self._shape = shape
         rows = (count, *shape)
-        # A scalar is not repeated: a zero-dimensional array is as fast.
+        # A scalar mean is not repeated: a zero-dimensional array is as fast.
         self._means = np.empty(rows if shape else ())
         self._mean: Any = None  # the mean that `_means` repeats
         self._arrays = np.ones(count), self._means, np.empty(rows), np.empty(rows)
@@ -94,7 +94,7 @@ class MomentBuffers:
         return tuple(array[:count] if array.ndim else array for array in self._arrays)
 
     def _broadcast_mean(self, mean: Any) -> None:
-        # No call in between, so an interrupt leaves either the old or the new mean.
+        # There is no call in between, so an interrupt cannot separate the two assignments.
         self._means[...] = mean
         self._mean = mean
 
@@ -142,7 +142,7 @@ class Moments:
     def with_samples(
         self, buffers: MomentBuffers, samples: NDArray[Any], more: NDArray[Any] | None = None
     ) -> Moments:
-        """Return new moments that include these samples."""
+        """Return new moments that include ``samples`` and ``more``."""
         count, origin = self.count, self.mean
         if not count:
             if not len(samples):
@@ -159,7 +159,7 @@ class Moments:
 
 
 def _origin(sample: Any) -> Any:
-    """Copy one sample as float64, a scalar as a Python float."""
+    """Copy one sample as float64, or as a Python float if it is a scalar."""
     copy = np.array(sample, np.float64)
     if not np.isfinite(copy).all():
         raise FloatingPointError

@@ -15,7 +15,7 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 
 
 def env_id_of(vec_env: VecEnv) -> str:
-    """Return the environments' id, or an empty string."""
+    """Return the environments' id; an empty string if they have none."""
     with suppress(AttributeError, NotImplementedError, VecEnvError):
         (spec,) = vec_env.get_attr("spec", env_ids=[0])
         return str(getattr(spec, "id", ""))
@@ -28,7 +28,7 @@ def moment_key(what: str, name: str) -> str:
 
 
 def moments_to_dict(environment: str, moments: Mapping[str, Moments]) -> dict[str, Any]:
-    """Convert moments to numbers and lists, exactly: the variance is squares / count."""
+    """Convert moments to numbers and lists without rounding; the variance is squares / count."""
     learned: dict[str, Any] = {"environment": environment}
     for name, its in moments.items():
         learned["count"] = its.count

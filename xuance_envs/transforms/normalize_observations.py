@@ -38,8 +38,8 @@ class NormalizeObservations(ObservationTransform):
 
     Each call first updates the statistics with every observation that it returns, including the
     last observations of episodes and the first ones in ``reset_obs``. Then it normalizes all of
-    them with the same statistics. An observation that replaces a failed worker's is normalized but
-    not counted. :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
+    them with the same statistics. After a worker restart, the replacement observation is normalized
+    but not counted. :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
 
     Args:
         vec_env: the vector environment; its observations are a Box of numbers, or a Dict of them.
@@ -56,8 +56,8 @@ class NormalizeObservations(ObservationTransform):
     Raises:
         ValueError: observations are images or not numbers, an argument is out of range, or the
             observations are already normalized.
-        EnvError: in ``reset``, ``step`` or ``recv``, an observation contains NaN or infinity, or
-            while training a magnitude above 1e150. That call is not counted and its results are
+        EnvError: in ``reset``, ``step`` or ``recv``, an observation contains NaN or infinity, or,
+            while training, a magnitude above 1e150. That call is not counted and its results are
             lost. The environments stay usable: reset the one that the error names.
 
     Example:

@@ -28,7 +28,7 @@ __all__ = ["NormalizeRewards"]
 
 
 class _Returns(NamedTuple):
-    """Current returns ``(num_envs,)``, a buffer for the next ones, and the moments of all."""
+    """Current returns ``(num_envs,)``, a buffer for the next returns, and the returns' moments."""
 
     current: NDArray[np.float64]
     spare: NDArray[np.float64]

@@ -72,7 +72,7 @@ class ObservationTransform(Transform):
         Args:
             memory: memory before the call.
             batch: results of the call.
-            parts: leaves of its observations.
+            parts: leaves of the batch's observations.
             firsts: leaves of the first observations after ended episodes; None if no episode ended.
 
         Returns:
@@ -81,7 +81,7 @@ class ObservationTransform(Transform):
         return memory
 
     def _put(self, memory: Any, parts: Sequence[Any], into: SpaceRows) -> None:
-        """Transform observations independently of each other.
+        """Transform each observation independently.
 
         Args:
             memory: current memory.
@@ -103,7 +103,7 @@ class ObservationTransform(Transform):
         Args:
             memory: memory after the call.
             batch: results of the call.
-            parts: leaves of its observations.
+            parts: leaves of the batch's observations.
             before: state before the call.
             into: destination rows.
         """
@@ -172,7 +172,7 @@ class TransformObservations(ObservationTransform):
 
     Args:
         vec_env: the vector environment.
-        function: called with a batch of k observations, of any number of environments: an array
+        function: called with a batch of any number k of observations: an array
             ``(k, *obs_shape)``, or a dict or tuple of arrays for Dict and Tuple spaces. Returns a
             batch of k observations in ``space``. Each result must depend only on its own row.
         space: space of one returned observation.

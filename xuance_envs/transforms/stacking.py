@@ -20,7 +20,7 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 __all__ = ["StackObservations"]
 
 FirstObservations = dict[int, list[Any]]
-"""First observations, as leaves, of environments whose episode began within their last step."""
+"""The first observation, as leaves, of each environment whose last step began an episode."""
 
 
 class StackObservations(ObservationTransform):

@@ -1,4 +1,4 @@
-"""Saving, loading and sharing of what transforms learn."""
+"""Saving, loading and sharing of transforms' learned statistics."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class StatefulTransform:
         return [self]
 
     def learned(self) -> dict[str, Any]:
-        """Return what this transform has learned, by name: numbers, strings, lists of numbers."""
+        """Return this transform's learned statistics as numbers, strings and lists, by name."""
         return {}
 
     def prepare_learned(self, learned: Mapping[str, Any]) -> Callable[[], None]:
-        """Check learned data and return a function that adopts it.
+        """Check learned data and return a function that applies it.
 
         Args:
             learned: result of :meth:`learned`; its lists may be arrays.
@@ -44,7 +44,7 @@ class StatefulTransform:
             transform.training = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this transform and those inside it have learned.
+        """Return the learned statistics of this transform and those inside it.
 
         Returns:
             A flat dict of numbers, strings and lists of numbers, suitable for ``torch.save`` and
@@ -73,7 +73,7 @@ class StatefulTransform:
         self._load_learned(given, exactly=True)
 
     def sync_from(self, other: object) -> None:
-        """Copy learned data from another vector environment's transforms, such as for evaluation.
+        """Copy learned data from another vector environment's transforms, for example to evaluate.
 
         Args:
             other: the outermost transform to copy from, such as that of the training environments.

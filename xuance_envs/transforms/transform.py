@@ -24,11 +24,11 @@ from xuance_envs.vector_envs.wrapper import VecEnvWrapper
 
 
 class Transform(StatefulTransform, VecEnvWrapper):
-    """Vector environment that changes the actions or results of another one.
+    """Wrapper that changes the actions or results of a vector environment.
 
-    It supports ``step``, ``step_async``/``step_wait``, ``send``/``recv`` and partial resets, and
-    passes through what it does not change. When an episode ends, the last observation and
-    ``reset_obs`` are both transformed; the rest of the infos is not.
+    It supports ``step``, ``step_async``/``step_wait``, ``send``/``recv`` and partial resets. When
+    an episode ends, the transform changes both the last observation and ``reset_obs``. The rest of
+    the infos stays unchanged.
 
     A subclass defines :meth:`_transform`, or :meth:`_forward` for actions. It keeps its memory in
     ``_state``, which is replaced after each call and never modified, so that an interrupted step
@@ -36,8 +36,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     Args:
         vec_env: the vector environment.
-        observation_space: space of one transformed observation, if it differs.
-        action_space: space of one action passed to the transform, if it differs.
+        observation_space: space of one transformed observation; None for the inner space.
+        action_space: space of one action passed to the transform; None for the inner space.
         keep_raw: True to keep :attr:`raw_observations` from the start, not only once they are read.
 
     Raises:
@@ -83,7 +83,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     # -- hooks for subclasses -----------------------------------------------------------
 
     def _transform(self, batch: Batch) -> Any:
-        """Transform the results of a call in place, in ``batch``.
+        """Transform the results of a call, in place.
 
         Args:
             batch: results of a step, a reset or a ``recv``.
@@ -108,7 +108,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         return actions
 
     def _merge_partial(self, batch: Batch) -> None:
-        """Update ``_state`` with results of some environments; may run twice with one batch."""
+        """Update ``_state`` with results of some environments; may run again after an interrupt."""
 
     def _update_buf_obs(self, batch: Batch) -> None:
         """Update ``buf_obs`` after a reset of some environments."""
@@ -218,7 +218,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         except Exception:
             self._stepping = False
             raise
-        # No call in between, so an interrupt leaves either all or nothing of it.
+        # There are no calls here, so an interrupt cannot separate these assignments.
         self._state, self._buf_obs, self._exact_rewards = state, None, batch.exact_rewards
         self._steps += 1
         self.buf_rews, self.buf_dones = batch.rewards, batch.terminated
@@ -270,7 +270,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         )
 
     def _transform_received(self, received: StepBatch) -> tuple[Batch, NDArray[np.intp], Any]:
-        """Transform received results; also return their environments and the next ``_state``."""
+        """Transform received results; return them, their environments and the next ``_state``."""
         envs = received.env_ids
         began = None if self._awaiting_first_result is None else self._awaiting_first_result[envs]
         batch = Batch(
@@ -361,11 +361,11 @@ class Transform(StatefulTransform, VecEnvWrapper):
         return None
 
     def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
-        """Restore what :meth:`_env_state` returned.
+        """Restore values that :meth:`_env_state` returned.
 
         Args:
             ids: the environments.
-            shares: the value of each.
+            shares: one such value per environment.
             obs: their observations after loading, not transformed.
 
         Returns:
@@ -386,7 +386,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
                 self._sending = False
 
     def _discard_pending(self) -> None:
-        """Forget pending results before all environments are reset."""
+        """Discard pending results before all environments are reset."""
         self._stepping = self._sending = False
         self._received = self._transformed = self._awaiting_first_result = None
 

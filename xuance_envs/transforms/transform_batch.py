@@ -1,4 +1,4 @@
-"""Results of one call on their way through transforms."""
+"""Results of one call, as transforms pass them on."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Batch:
         return self.envs is None and self.began is not None
 
     def call_number_after(self, number: int) -> int:
-        """Return this call's number since the last full reset, given the previous number."""
+        """Return this call's number since the last full reset, given the previous call's number."""
         return 0 if self.is_reset else number + 1
 
     @property
@@ -123,7 +123,7 @@ class Batch:
         return [infos[row]["reset_obs"] for row in self.ended.tolist()]
 
     def set_first_observations(self, observations: Sequence[Any]) -> None:
-        """Replace the first observations in the infos, one for each of ``ended``."""
+        """Replace the first observations in the infos: one per row in :attr:`ended`."""
         infos = self.infos
         if isinstance(infos, StepInfos):
             self.infos = infos.with_reset_observations(observations)
@@ -162,7 +162,7 @@ class RawResults:
             self.observations = copy_of(batch.obs)
 
     def record_observations(self, obs: Any) -> None:
-        """Store observations if they are kept."""
+        """Store observations if ``keep`` is set."""
         if self.keep:
             self.observations = copy_of(obs)
 
