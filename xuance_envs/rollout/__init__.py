@@ -6,7 +6,7 @@ Requires the extra ``torch``; see :mod:`xuance_envs.rollout.collector`.
 from xuance_envs.extras import missing_extra as _missing_extra
 
 try:
-    import torch as _torch  # noqa: F401  # report what to install, for all modules of this package
+    import torch as _torch  # noqa: F401  # to raise the error below, for all modules here
 except ImportError as error:
     raise _missing_extra("xuance_envs.rollout", "torch", error) from error
 

@@ -155,7 +155,7 @@ def checked_answer(
 def squeezed(
     actions: torch.Tensor, shape: tuple[int, ...], action_shape: tuple[int, ...]
 ) -> torch.Tensor:
-    """Return scalar actions given as a column, ``(n, 1)``, as ``(n,)``."""
+    """Remove the last axis of scalar actions of shape ``(..., 1)``."""
     is_column = not action_shape and actions.ndim == len(shape) + 1 and actions.shape[-1] == 1
     return actions.squeeze(-1) if is_column else actions
 
@@ -176,7 +176,7 @@ def checked_numbers(name: str, values: torch.Tensor) -> None:
     """Check that a rollout's values, ``(T, N)``, contain no NaN.
 
     Raises:
-        ValueError: there is a NaN; names its first step and the environments.
+        ValueError: a value is NaN; the message names the first such step and its environments.
     """
     wrong = torch.isnan(values)
     if not wrong.any():
@@ -250,7 +250,7 @@ class ActionLayout:
 
 
 def on_cpu(agent: Any) -> Any:
-    """Return the agent, or a copy on the CPU if it has parameters elsewhere."""
+    """Return the agent, or a copy on the CPU if it has parameters on a different device."""
     if isinstance(agent, torch.nn.Module) and any(
         tensor.device.type != "cpu" for tensor in agent.state_dict().values()
     ):
@@ -274,7 +274,7 @@ def check_weights(state_dict: Mapping[str, Any], shapes: Mapping[str, Any]) -> N
         shapes: the agent's :func:`weight_shapes`.
 
     Raises:
-        ValueError: names a parameter that is missing, unknown or of the wrong shape.
+        ValueError: a parameter is missing, unknown or of the wrong shape; the message names it.
     """
     for name, shape in shapes.items():
         if name not in state_dict:

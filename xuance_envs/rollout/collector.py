@@ -47,7 +47,7 @@ class RolloutCollector(RolloutLoop):
     After a rollout that was interrupted or raised, the result attributes are unset. If it left a
     step pending, the next call resets the environments.
 
-    The tensors are on ``device``, and later rollouts never overwrite one that is still referenced,
+    The tensors are on ``device``. Later rollouts never overwrite a tensor that is still referenced,
     for example by a view or by autograd. Memory without references is reused. T is
     ``steps_per_env`` and N the number of environments.
 
@@ -224,8 +224,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
         """Compute generalized advantage estimates (GAE) of the last rollout.
 
         Each agent has its own advantages, up to its own end; they are 0 where it did not act.
-        Truncated and unfinished agents are bootstrapped from the value of their last observation,
-        terminated ones are not. The agent computes these values, so call this before updating it.
+        Truncated and unfinished agents are bootstrapped from the value of their last observation;
+        terminated agents are not. The agent computes these values, so call this before updating it.
 
         Args:
             gamma: discount factor per step.

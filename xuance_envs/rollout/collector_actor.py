@@ -1,6 +1,6 @@
 """The remote side of `RayRolloutCollector`: a collector with its environments and agent copy.
 
-Methods return results or packed errors. Nothing here depends on Ray.
+Methods return results or packed errors. This module does not depend on Ray.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class CollectorActor:
             return False, pack_error(self._with_global_indices(error))
 
     def _with_global_indices(self, error: Exception) -> Exception:
-        """Return the error with environment indices over all collectors."""
+        """Return the error with environment indices that count over all collectors."""
         plan = self._plan
         if isinstance(error, EnvError) and error.env_index >= 0:
             env = plan.first + error.env_index

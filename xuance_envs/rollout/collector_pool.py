@@ -23,7 +23,7 @@ from xuance_envs.rollout.collector_actor import CollectorActor, CollectorPlan
 logger = logging.getLogger("xuance_envs")
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds until collectors that are closing their environments are killed."""
+"""Seconds to wait for collectors to close their environments before the actors are killed."""
 
 START_GRACE = 5.0
 """Additional seconds for a collector to report that a worker process started too slowly."""
@@ -55,17 +55,17 @@ class CollectorActorPool:
         self._restarts_left = max_restarts
         self._weights: Any = None
         self._actors: list[Any] = [None] * len(plans)
-        # By collector: pending build call and its deadline; version of the weights sent to it;
-        # pending weight update.
+        # By collector: the pending build call with its deadline, the version of its weights, and
+        # the pending weight update.
         self._building: dict[int, tuple[Any, float | None]] = {}
         self._versions: dict[int, int] = {}
         self._updates: dict[int, Any] = {}
-        # Of this turn, by collector: pending call and its weights' version; results and version.
+        # In this turn, by collector: the pending call and the results, each with a weights version.
         self._pending: dict[int, tuple[Any, int]] = {}
         self._results: dict[int, tuple[Mapping[str, Any], int]] = {}
 
     def register_finalizer(self, owner: Any) -> weakref.finalize[Any, Any]:
-        """Kill the actors when ``owner`` is collected, or when the result is called."""
+        """Return a finalizer that kills the actors, at the latest when ``owner`` is collected."""
         return weakref.finalize(owner, _kill_actors, self._cluster, self._actors, os.getpid())
 
     # -- starting ---------------------------------------------------------------------
@@ -154,7 +154,7 @@ class CollectorActorPool:
     # -- weights ----------------------------------------------------------------------
 
     def update(self, weights: bytes) -> None:
-        """Send new weights to all agent copies; a pending rollout keeps its own."""
+        """Send new weights to all agent copies; a pending rollout keeps the old weights."""
         self._plans = [replace(plan, weights=weights) for plan in self._plans]
         self._weights = self._cluster.put(weights)
         self.version += 1
@@ -163,12 +163,12 @@ class CollectorActorPool:
 
     def _send_weights(self) -> None:
         for number, actor in enumerate(self._actors):
-            if self._versions[number] != self.version:  # queued after the rollout it is playing
+            if self._versions[number] != self.version:  # the actor updates after a pending rollout
                 self._updates[number] = self._cluster.call(actor.update, self._weights)
                 self._versions[number] = self.version
 
     def _await_updates(self) -> None:
-        """Wait until the copies have their weights, unless they are playing."""
+        """Wait until all agent copies have the new weights, unless a rollout is pending."""
         while self._updates and not self._pending:
             number, ref = next(iter(self._updates.items()))
             with suppress(ActorLostError):  # its replacement starts with the new weights
@@ -180,7 +180,7 @@ class CollectorActorPool:
     def call_all(
         self, name: str, arguments: Sequence[tuple[Any, ...]] | None = None
     ) -> list[tuple[bool, Any]]:
-        """Call a method of all collectors between two rollouts, restarting lost ones."""
+        """Call a method of all collectors between two rollouts; restart collectors that died."""
         given = arguments or [()] * len(self._actors)
         calls = [self._call(number, name, given[number]) for number in range(len(self._actors))]
         answers = []
@@ -206,7 +206,7 @@ class CollectorActorPool:
     # -- restarts and shutdown --------------------------------------------------------
 
     def _restart(self, number: int, error: ActorLostError) -> None:
-        """Replace a lost collector, which then plays the pending rollout."""
+        """Replace a lost collector; the new one plays the pending rollout."""
         if not self._cluster.alive:
             raise self._died_error(number, error, "rollout") from None
         if self._restarts_left == 0:
@@ -237,7 +237,7 @@ class CollectorActorPool:
         return WorkerDiedError(self._envs(number), None, None, command, details)
 
     def close(self) -> None:
-        """Close the environments, except those of collectors that are playing."""
+        """Close the environments of all collectors, unless a rollout is pending."""
         if self._cluster.alive and not self._pending:
             calls = [self._cluster.call(actor.close) for actor in self._actors if actor is not None]
             if calls:
@@ -245,7 +245,7 @@ class CollectorActorPool:
 
 
 def max_cpus_per_collector(cluster: RayCluster, options: ActorOptions, collectors: int) -> int:
-    """Return the most CPUs per collector that fit, into free or else into total capacity."""
+    """Return the maximum CPUs per collector that fit the free capacity, else the total capacity."""
     cluster.wait_until_idle(options)
     cpus = zip(*cluster.capacities(ActorOptions()).values(), strict=True)
     actors = zip(*cluster.capacities(options).values(), strict=True)

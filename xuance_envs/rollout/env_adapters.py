@@ -1,4 +1,4 @@
-"""Adapters of single-agent and multi-agent vec envs to the agent loop."""
+"""Adapters of single-agent and multi-agent vec envs for the agent loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EpisodeEnd(NamedTuple):
 
 
 class LoopStep(NamedTuple):
-    """Results of a step of n environments, by their position in the batch."""
+    """Results of a step of n environments, indexed by their position in the batch."""
 
     obs: Any
     results: tuple[NDArray[Any], ...]
@@ -90,7 +90,7 @@ class SingleAgentEnvs:
 
 
 def _conversion_hint(given: Any) -> str:
-    """Suggest how to make a VecEnv of the given object."""
+    """Return a hint on how to convert the given object to a VecEnv."""
     if isinstance(given, VectorEnv):
         return (
             ": wrap it with xuance_envs.compat.from_gymnasium, or use DummyVecEnv_Gym or "

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 class EpisodeHistory:
     """Returns and lengths of each environment's last finished episodes.
 
-    An episode's return is ``info["episode"]["r"]`` if recorded, else ``info["episode_score"]``,
-    else the sum of its rewards; likewise its length, with ``info["episode"]["l"]`` and
-    ``info["episode_step"]``. A lost life (``lives`` in the info without ``game_over``) does not
-    finish an episode.
+    An episode's return is ``info["episode"]["r"]``, else ``info["episode_score"]``, else the sum of
+    its rewards. Its length is ``info["episode"]["l"]``, else ``info["episode_step"]``, else its
+    number of steps. A lost life (``lives`` in the info without ``game_over``) does not finish an
+    episode.
     """
 
     def __init__(self, num_envs: int, window: int) -> None:
@@ -33,7 +33,7 @@ class EpisodeHistory:
         self._episode_began = [0] * num_envs
 
     def add_step(self, rewards: NDArray[Any], first: int = 0) -> None:
-        """Count one step of all environments, or of consecutive ones from ``first``."""
+        """Count one step of consecutive environments, starting with ``first``."""
         self._scores[first : first + len(rewards)] += rewards
         self._steps += not first
 
@@ -53,7 +53,7 @@ class EpisodeHistory:
         return True
 
     def restart(self, env: int | None = None) -> None:
-        """Discard the unfinished episode of one environment; None for those of all."""
+        """Discard the unfinished episode of one environment, or of all if ``env`` is None."""
         for which in range(len(self._episode_began)) if env is None else (env,):
             self._scores[which] = 0
             self._episode_began[which] = self._steps
@@ -70,7 +70,7 @@ class EpisodeHistory:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state, truncated to this window."""
+        """Restore a state; keep only the episodes in this object's window."""
         self.returns = [list(each)[-self._window :] for each in state["returns"]]
         self.lengths = [list(each)[-self._window :] for each in state["lengths"]]
         self.ends, self.max_return = list(state["ends"]), state["max_return"]

@@ -16,7 +16,7 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 logger = logging.getLogger("xuance_envs")
 
 STEPS_PER_TURN = 16
-"""Steps that are timed together in one mode."""
+"""Number of steps that are timed together in one mode."""
 
 TURNS_PER_MODE = 4
 """Timed turns per mode, the first of which is discarded."""
@@ -67,14 +67,14 @@ class Half:
         self._batches: list[tuple[NDArray[np.intp], LoopStep, slice]] = []
 
     def add(self, env_ids: NDArray[np.intp], step: LoopStep) -> None:
-        """Keep this half's part of a step of some environments."""
+        """Store the part of a step that belongs to this half."""
         begin, end = np.searchsorted(env_ids, (self.lo, self.hi)).tolist()
         if begin < end:
             self._batches.append((env_ids - self.lo, step, slice(begin, end)))
             self.outstanding -= end - begin
 
     def step(self) -> LoopStep:
-        """Return the step of the complete half and start collecting the next."""
+        """Return the half's complete step, and start collecting its next step."""
         batches, self._batches, self.outstanding = self._batches, [], self.hi - self.lo
         columns = [
             [each[at] for each in (step.ended, *step.results, *self._layout.parts(step.obs))]

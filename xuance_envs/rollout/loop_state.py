@@ -93,7 +93,7 @@ class LoopState:
         )
 
     def part(self, lo: int, hi: int) -> LoopState:
-        """Return environments ``lo`` to ``hi - 1``, without recorder and agents' random states."""
+        """Return the state of environments ``lo`` to ``hi - 1``, without recorder or rng_states."""
         return replace(
             self,
             envs=self.envs[lo:hi],

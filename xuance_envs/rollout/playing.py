@@ -133,7 +133,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
         for t in steps:
             actions, log_probs, values = self._query_agent(self.t_states, self.num_envs)
             self._start_step(self._transfer.receive(actions))
-            # Worker processes step meanwhile.
+            # Meanwhile, the worker processes step.
             if self._masks is not None:
                 self._stored_masks.append(self._masks)
             rollout.store_outputs(t, actions, log_probs, values)
@@ -144,7 +144,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
     def _play_in_halves(
         self, rollout: Rollout, steps: Iterable[int], start: int, stop: int, ends: SegmentEnds
     ) -> None:
-        """Step the halves in turn; no step is pending before and after this."""
+        """Step the halves in turn; no step is pending before or after this call."""
         halves = [Half(lo, hi, self._layout) for lo, hi in self._bounds]
         parts = [self._storage.part(rollout, lo, hi) for lo, hi in self._bounds]
         turns = list(zip(halves, parts, strict=True))

@@ -58,13 +58,13 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     do not depend on the rest of the batch.
 
     Collector 0 starts with this process's torch generator and the agent's own torch and NumPy
-    generators. The other collectors derive theirs from these and their number.
+    generators. The other collectors derive their generators from these and from their number.
 
     A lost collector is restarted with new seeds and the current weights. Its environments start new
     episodes, and it plays the pending rollout.
 
     Args:
-        env_fns: callables that make one environment each, or a single one with ``num_envs``.
+        env_fns: callables that create one environment each, or one callable with ``num_envs``.
             Objects of ``__main__`` are pickled by value; modules must be importable on the nodes.
         agent: the agent to copy; see :class:`~xuance_envs.rollout.agents.Agent`. It must be
             picklable. :meth:`update_agent` needs its ``state_dict`` and ``load_state_dict``.
@@ -231,7 +231,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         If it is interrupted, the next call returns the pending rollout.
 
         Raises:
-            EnvError: an environment failed; names the environment, collector and node.
+            EnvError: an environment failed; the message names it, its collector and node.
             WorkerDiedError: a collector was lost and no restarts are left.
             WorkerTimeoutError: a step exceeded ``step_timeout``, or a restarted collector did not
                 start in time.
@@ -250,8 +250,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     def collect_async(self) -> None:
         """Start the next rollout without waiting; :meth:`rollout` returns it.
 
-        It uses the current weights and runs while the agent is trained on the last rollout. Does
-        nothing if a rollout is already pending.
+        It uses the current weights and runs while the agent is trained on the last rollout. The
+        call does nothing if a rollout is already pending.
 
         Raises:
             ClosedVecEnvError: the collector is closed.
@@ -260,7 +260,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self._actors.play()
 
     def update_agent(self, state_dict: Mapping[str, Any] | None = None) -> None:
-        """Send new weights to all agent copies; a pending rollout keeps its own.
+        """Send new weights to all agent copies; a pending rollout keeps the old weights.
 
         The weights are sent once to each machine.
 
@@ -270,7 +270,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         Raises:
             ClosedVecEnvError: the collector is closed.
             TypeError: the agent has no ``state_dict`` and ``load_state_dict``.
-            ValueError: names a parameter that is missing, unknown or of the wrong shape.
+            ValueError: a parameter is missing, unknown or of the wrong shape; the message names it.
         """
         self._check_open()
         if self._shapes is None:
@@ -301,7 +301,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         return self._layout.whole([self._joined(parts, dim) for parts in by_part])
 
     def _set_results(self, played: Sequence[Mapping[str, Any]], versions: Sequence[int]) -> None:
-        """Store a rollout's results; repeating this after an interrupt gives the same."""
+        """Store a rollout's results; after an interrupt, this can be repeated."""
         results: dict[str, Any] = {
             name: self._joined((found[name] for found in played), 1) for name in STACKED
         }
@@ -342,7 +342,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         Raises:
             AlreadySteppingError: a rollout is pending; call :meth:`rollout` first.
             ClosedVecEnvError: the collector is closed.
-            StateError: an environment's state cannot be saved; names the environment.
+            StateError: an environment's state cannot be saved; the message names the environment.
             WorkerDiedError: a collector was lost and no restarts are left.
         """
         self._check_open()
@@ -358,7 +358,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         """Continue from a saved state, with any number of collectors.
 
         With the same number of collectors, each one restores its own generators, so that random
-        agents continue identically. Otherwise generators are derived from the state's.
+        agents continue identically. Otherwise each derives its generators from those in the state.
 
         Args:
             state: the result of :meth:`state_dict`, of this class or of
@@ -419,7 +419,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         return self._layout.permute(state)
 
     def close(self) -> None:
-        """End the collectors; further calls do nothing."""
+        """Stop the collectors; further calls do nothing."""
         if self._finalizer.alive:
             self._actors.close()
         self._finalizer()

@@ -35,7 +35,7 @@ def render_folder() -> str:
 
 
 def _folder_name(name: Any) -> str:
-    """Return a name as a valid name of a single folder."""
+    """Convert a name to a valid folder name."""
     return re.sub(r'[\\/:*?"<>|\x00-\x1f]', "-", str(name)).strip(". ") or "unnamed"
 
 
@@ -132,7 +132,7 @@ class GifRecorder:
         return render_folder() if self._folder is None else str(self._folder)
 
     def begin(self, global_steps: int) -> None:
-        """Start a new episode; frames of an unfinished one are discarded.
+        """Start a new episode; discard the frames of an unfinished episode.
 
         Args:
             global_steps: environment steps so far.

@@ -45,9 +45,9 @@ class RolloutResults:
     def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
         """Compute generalized advantage estimates (GAE) of the last rollout.
 
-        Truncated and unfinished episodes are bootstrapped from the value of their last state,
-        terminated ones are not, even if they are also truncated. The agent computes the values of
-        ``end_states``, so call this before updating it.
+        Truncated and unfinished episodes are bootstrapped from the value of their last state;
+        terminated episodes are not, even if they are also truncated. The agent computes the values
+        of ``end_states``, so call this before updating it.
 
         Args:
             gamma: discount factor per step.
@@ -85,7 +85,7 @@ class RolloutResults:
 
 
 def check_end_values(values: torch.Tensor) -> torch.Tensor:
-    """Return the values of ``end_states``, which must not be NaN."""
+    """Return the values of ``end_states``; raise if one is NaN."""
     if torch.isnan(values).any():
         raise ValueError(f"{ASKED}: values of end_states: expected numbers, got NaN")
     return values

@@ -82,7 +82,7 @@ class StateLayout:
         return [self._transfer.maker((*leading, *leaf.shape), leaf.dtype) for leaf in self._leaves]
 
     def stage(self, count: int) -> _StagingBuffer | None:
-        """Return a staging buffer for ``count`` states; None if writes are direct."""
+        """Return a staging buffer for ``count`` states; None on the CPU."""
         return (
             None if self._transfer.direct else _StagingBuffer(self._leaves, count, self._transfer)
         )
@@ -113,7 +113,7 @@ class StateLayout:
 
 
 class StateSlot:
-    """Memory of a batch of states, written by observations and read by the agent."""
+    """Memory for a batch of states: observations are written to it, and the agent reads it."""
 
     __slots__ = ("_stage", "_targets", "_tensors", "states")
 
@@ -135,7 +135,7 @@ class StateSlot:
         places: Sequence[int] = (),
         replacements: Sequence[Sequence[Any]] = (),
     ) -> None:
-        """Write a batch of observations, replacing those at ``places``."""
+        """Write a batch of observations, with ``replacements`` at ``places``."""
         if self._stage is not None:
             self._stage.wait()
         for target, part in zip(self._targets, parts, strict=True):
@@ -152,10 +152,10 @@ class StateSlot:
 
 
 class _StagingBuffer:
-    """Host memory for batches of observations on their way to the device.
+    """Host buffer for observations that are copied to the device.
 
-    They are sent in their own dtype, a quarter of the bytes for images, and are cast and permuted
-    on the device.
+    Observations are copied in their own dtype, then cast and permuted on the device. For images,
+    this transfers a quarter of the bytes.
     """
 
     def __init__(self, leaves: Sequence[_StateLeaf], count: int, transfer: Transfer) -> None:

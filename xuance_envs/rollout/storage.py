@@ -40,7 +40,7 @@ class RolloutStorage:
         self._mark: torch.cuda.Event | None = None
 
     def begin(self) -> Rollout:
-        """Allocate a rollout, reusing memory of earlier ones that nothing references."""
+        """Allocate a rollout; reuse the memory of earlier rollouts without references."""
         # Environments write into host memory. States go to the device at each step, because the
         # agent needs them; rewards and flags follow together in `send`.
         states = [make() for make in self._make_states]
@@ -80,7 +80,7 @@ class RolloutStorage:
 
 
 class Rollout:
-    """The tensors of a rollout. An agents' axis comes after the environments' axis."""
+    """The tensors of a rollout. With several agents, their axis follows the environments' axis."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class SegmentEnds:
         self._parts: list[list[NDArray[Any]]] = []
 
     def add(self, first: int, places: NDArray[np.intp], parts: Sequence[NDArray[Any]]) -> None:
-        """Copy some observations out of a batch."""
+        """Store copies of the observations at ``places``."""
         self._envs.append(first + places)
         self._parts.append([part.take(places, axis=0) for part in parts])
 

@@ -1,4 +1,4 @@
-"""A rollout collector that makes its environments itself."""
+"""A rollout collector that creates its environments."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SIGNATURES = (
 
 
 class SyncVecEnv(RolloutCollector):
-    """A :class:`~xuance_envs.rollout.collector.RolloutCollector` that makes its environments.
+    """A :class:`~xuance_envs.rollout.collector.RolloutCollector` that creates its environments.
 
     The positional arguments after ``steps_per_env`` are either ``agent, render_every, render_fps``
     or ``render_every, render_fps, agent``.
 
     Args:
-        env_fn: a function that makes one environment.
+        env_fn: a function that creates one environment.
         num_envs: number of environments.
         steps_per_env: steps per environment and rollout.
         agent: chooses the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
@@ -43,7 +43,7 @@ class SyncVecEnv(RolloutCollector):
             recordings. See :class:`~xuance_envs.rollout.recorder.GifRecorder`.
         render_fps: frames per second of the recordings.
         backend: ``"dummy"`` to step the environments in this process, ``"subproc"`` for worker
-            processes, or a callable that makes a vec env from a list of functions.
+            processes, or a callable that creates a vec env from a list of functions.
         device: device of the tensors, as in
             :class:`~xuance_envs.rollout.collector.RolloutCollector`.
         state_dtype: dtype of the states, as in the same class.
@@ -138,7 +138,7 @@ class SyncVecEnv(RolloutCollector):
                     f"backend: expected one of {', '.join(map(repr, BACKENDS))}, or a callable "
                     f"that makes a vec env, got {backend!r}"
                 )
-            # Observations are read completely before the next step.
+            # The collector reads observations before the next step overwrites them.
             kwargs.setdefault("copy", False)
             if halves == 2 and backend == "subproc":
                 kwargs.setdefault("in_series", math.ceil(num_envs / (2 * available_cpus())))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.buffer_pool import make_allocator
 
 _MAX_BUFFERS = 2
-"""The last rollout, if it is still referenced, and the current one."""
+"""Buffers per tensor: for the current rollout, and the last one if it is still referenced."""
 
 
 class Transfer:
@@ -30,7 +30,7 @@ class Transfer:
     def maker(self, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         """Return an allocator of uninitialized tensors on the device.
 
-        It reuses memory that nothing references: here on the CPU, elsewhere by torch's allocator.
+        It reuses unreferenced memory; on devices other than the CPU, torch's allocator does this.
         """
         if not self.direct:
             return partial(torch.empty, shape, dtype=dtype, device=self.device)
@@ -46,7 +46,7 @@ class Transfer:
         there.copy_(host, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event | None:
-        """Return an event after all copies sent so far; None if sending is synchronous."""
+        """Return an event after all copies started so far; None if copies are synchronous."""
         if not self._is_cuda:
             return None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # untyped in torch
