@@ -139,7 +139,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return envs, [infos[env]["reset_obs"] for env in envs.tolist()], None
 
     def _take_final(self, obs: Any, envs: NDArray[np.intp], first: Sequence[Any]) -> list[Any]:
-        """Return episodes' last observations; put the next episodes' first into ``buf_obs``."""
+        """Return episodes' last observations; store the next first observations in ``buf_obs``."""
         parts, held = self._layout.flatten(obs), self._layout.flatten(self.vec_env.buf_obs)
         final = []
         for env, observation in zip(envs.tolist(), first, strict=True):

@@ -17,10 +17,10 @@ AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 
 
 class InfoBatcher:
-    """Combines the infos of all environments into one dict.
+    """Merger of all environments' infos into one dict.
 
-    Numeric columns are used as they are, without building dicts per environment. Other values
-    (strings, dicts, keys of several types) are added by Gymnasium's own rules.
+    It uses numeric columns unchanged and builds no dicts per environment. For other values
+    (strings, dicts, keys of several types), it follows Gymnasium's own rules.
     """
 
     def __init__(self, vector_env: VectorEnv) -> None:
@@ -112,7 +112,7 @@ def _same_kinds(columns: Columns, reset_columns: Columns) -> bool:
 
 
 def _with_masks(columns: Columns, wanted: NDArray[np.bool_] | None) -> dict[str, Any]:
-    """Return arrays and masks for the wanted environments; None for all."""
+    """Return arrays and masks for the wanted environments; ``wanted`` is None for all."""
     infos: dict[str, Any] = {}
     for key, (kind, values, present) in columns.items():
         mask = np.ones(len(values), np.bool_) if present is None else present

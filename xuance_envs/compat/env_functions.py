@@ -38,7 +38,7 @@ def has_wrapper_attr(env: Any, name: str) -> bool:
 
 
 def set_wrapper_attr(env: Any, name: str, value: Any) -> None:
-    """Set an attribute where it exists, else on the outermost wrapper, as Gymnasium does."""
+    """Set an attribute on the wrapper that has it, else on the outermost, as Gymnasium does."""
     env.set_wrapper_attr(name, value)
 
 
@@ -69,7 +69,7 @@ class ReturnEnv:
 
 
 class SB3EnvFn:
-    """An environment function that converts like Stable-Baselines3, through shimmy if necessary."""
+    """An environment function that converts legacy environments, as Stable-Baselines3 does."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function

@@ -1,7 +1,7 @@
 """Drop-in replacements for Gymnasium's vector environments: only the import changes.
 
-Both classes derive from Gymnasium's classes of the same name, and return and raise the same. The
-documentation lists the differences under "Coming from Gymnasium".
+Both classes derive from Gymnasium's classes of the same name, return the same results and raise
+the same errors. The documentation lists the differences under "Coming from Gymnasium".
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         if worker is not None:
             if options:
                 raise TypeError(
-                    "worker: Gymnasium's implementation is used with a custom worker and does not "
+                    "worker: a custom worker selects Gymnasium's implementation, which does not "
                     f"accept {', '.join(options)}"
                 )
             limit: dict[str, Any] = {}  # before 1.4, Gymnasium does not accept the argument
@@ -366,7 +366,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         return result
 
     def _report(self, finish: Callable[[], Any]) -> Any:
-        """Wait; raise an environment's exception after the log messages that Gymnasium writes."""
+        """Wait; after an error, log Gymnasium's messages and raise the environment's exception."""
         try:
             return finish()
         except EnvError as error:

@@ -16,7 +16,7 @@ from xuance_envs.compat.gymnasium_sync import SyncVectorEnv
 from xuance_envs.extras import naming_extra
 
 Wrappers = Sequence[Callable[[Any], Any]]
-"""Functions that take an environment and return the wrapped one."""
+"""Functions that take an environment and return it wrapped."""
 
 
 def make_gymnasium_vec(
@@ -36,7 +36,7 @@ def make_gymnasium_vec(
         return gymnasium.make_vec(
             env_id, num_envs, mode, dict(vector_kwargs), list(wrappers), **env_kwargs
         )
-    # As in Gymnasium's make_vec: gymnasium.spec imports no module and requires a version.
+    # Unlike gymnasium.spec, _find_spec imports modules and completes missing versions.
     spec = copy.deepcopy(env_id if isinstance(env_id, EnvSpec) else _find_spec(env_id))
     given = {**spec.kwargs, **env_kwargs}
     spec.kwargs = {}

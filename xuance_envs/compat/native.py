@@ -1,8 +1,8 @@
-"""Environments that are already vectorized, as a ``VecEnv``.
+"""Adapter that makes an already vectorized environment a ``VecEnv``.
 
 Such an environment steps all of its copies in one call, in NumPy or C++, which is faster than
 worker processes if a step is cheap. :func:`from_gymnasium` adds what a
-:class:`~xuance_envs.vector_envs.vector_env.VecEnv` promises: last observations, ``reset_obs``,
+:class:`~xuance_envs.vector_envs.vector_env.VecEnv` guarantees: last observations, ``reset_obs``,
 ``episode_step`` and ``episode_score``, and checks of the call order and of actions.
 """
 
@@ -204,7 +204,7 @@ class EngineGroup(Groups):
 
 
 class NativeInfoCollector(InfoCollector):
-    """Collects an engine's infos without building dicts per environment."""
+    """Collector of an engine's infos that builds no dicts per environment."""
 
     def __init__(self, driver: NativeDriver, arrays: StepArrays) -> None:
         super().__init__([driver], arrays)

@@ -1,7 +1,7 @@
 """Engines: environments that are already vectorized, behind a common interface.
 
-Each class implements one way of starting the next episode within the step in which an episode
-ended, of resetting environments and of seeding them.
+Each class implements resets, seeding, and the start of the next episode within the step that
+ends an episode.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _UNSEEDED: Sequence[int | None] = ()
 
 
 class CartPoleEngine(NativeEngine):
-    """Gymnasium's ``CartPoleVectorEnv``: one state array and one generator for all.
+    """Gymnasium's ``CartPoleVectorEnv``, with one state array and one generator for all copies.
 
     It resets ended episodes only in the next step. Its state is public, so the engine starts the
     next episodes within the step, as the environment would.
@@ -146,7 +146,7 @@ class CartPoleEngine(NativeEngine):
 
 
 class MaskEngine(NativeEngine):
-    """An environment that takes ``options["reset_mask"]``, such as ale-py's ``AtariVectorEnv``."""
+    """An environment that accepts ``options["reset_mask"]``, like ale-py's ``AtariVectorEnv``."""
 
     def __init__(self, env: Any, takes_mask: bool = True) -> None:
         super().__init__(env)
@@ -181,7 +181,7 @@ class MaskEngine(NativeEngine):
         observations, infos = self.env.reset(
             seed=self._seeds(envs, seeds), options={"reset_mask": mask}
         )
-        # Some ale-py releases return all observations, others only the new ones.
+        # Some ale-py releases return all observations, others only those of the reset environments.
         given = np.asarray(infos["env_id"]) if "env_id" in infos else np.arange(self.num_envs)
         rows = np.searchsorted(given, envs)
         return rows_of(observations, rows), {
@@ -189,7 +189,7 @@ class MaskEngine(NativeEngine):
         }
 
     def _seeds(self, envs: Envs, seeds: Sequence[int | None]) -> Any:
-        """Return the seeds in the form that the environment takes."""
+        """Return the seeds in the form that the environment expects."""
         if all([seed is None for seed in seeds]):
             return None
         if self._is_atari:
@@ -225,7 +225,7 @@ class SameStepEngine(MaskEngine):
 
 
 class EnvPoolEngine(NativeEngine):
-    """An EnvPool in its Gymnasium form, which takes ``reset(ids)``."""
+    """An EnvPool in its Gymnasium form, whose ``reset`` accepts environment ids."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -301,7 +301,7 @@ def make_engine(env: Any) -> NativeEngine:
         return MaskEngine(env)
     raise ValueError(
         f"{env} resets an environment in the step after its episode ended, so it cannot provide "
-        "reset_obs: make it with autoreset_mode=AutoresetMode.SAME_STEP or DISABLED, if it has them"
+        "reset_obs: make it with autoreset_mode=AutoresetMode.SAME_STEP or DISABLED, if possible"
     )
 
 

@@ -50,7 +50,7 @@ BaseSB3VecEnv = sb3.VecEnv
 
 
 class _SB3StatesMixin(StatesMixin):
-    """Saves and loads also the per-environment state of Stable-Baselines3's classes."""
+    """Mixin whose saved states include the per-environment state of Stable-Baselines3's classes."""
 
     _name = "sb3"
     _stepper: Stepper
@@ -209,7 +209,7 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
         return self._stepper.waiting
 
     @property
-    def processes(self) -> list[Any]:  # type: ignore[override]  # likewise
+    def processes(self) -> list[Any]:  # type: ignore[override]  # as above
         """The worker processes, usually fewer than environments; empty once closed."""
         return self._stepper.processes
 
@@ -271,8 +271,8 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
     ) -> list[Any]:
         """Call a method of some environments, on the outermost wrapper that has it.
 
-        sb3-contrib requests action masks in each step. From the second request on, they arrive
-        with the steps.
+        sb3-contrib requests action masks in each step. After the first request, workers return
+        them with each step.
         """
         masks_of_all = (
             method_name == MASK_METHOD and indices is None and not (method_args or method_kwargs)
@@ -291,7 +291,7 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
         return results
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
-        """Return, for some environments, whether one of their wrappers is of this class."""
+        """Return whether each of these environments has a wrapper of this class."""
         wrapper = wrapper_class.__module__, wrapper_class.__qualname__
         return self._apply(indices, env_functions.is_wrapped, wrapper)
 
@@ -336,7 +336,7 @@ def ends_and_infos(
     Args:
         stepper: the stepper after its step.
         step: the finished step.
-        reset_infos: the info of each environment's last reset; updated here.
+        reset_infos: the info of each environment's last reset; updated in place.
     """
     arrays = stepper.arrays
     only_truncated = (arrays.truncated & ~arrays.terminated).tolist()

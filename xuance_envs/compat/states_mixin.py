@@ -18,7 +18,7 @@ from xuance_envs.vector_envs.last_results import checked_clones
 
 
 class StatesMixin:
-    """Saves and loads the states of a :class:`~xuance_envs.compat.stepping.Stepper`'s environments.
+    """Mixin that saves and loads the states of a stepper's environments.
 
     The methods correspond to those of :class:`~xuance_envs.vector_envs.vector_env.VecEnv`; results
     have the form of the library's ``reset``.

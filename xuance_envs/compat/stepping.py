@@ -90,7 +90,7 @@ class Stepper:
         ledger.start_step(packed)
 
     def _unchecked_rows(self, actions: Any) -> list[Any] | None:
-        """Return one row per environment if only their shape is unexpected, else None."""
+        """Return one action per environment if only the actions' shape is unexpected, else None."""
         flat = self.arrays.actions.flat
         if flat is None:
             return None
@@ -129,7 +129,7 @@ class Stepper:
         self._ledger.start(self._groups.pack_resets(ids, seeds, options))
 
     def finish_reset(self) -> InfoBatch:
-        """Wait for the pending reset; return the infos of all environments, old ones included."""
+        """Wait for the pending reset; return the last infos of all environments."""
         try:
             outcomes = self._ledger.finish()
         except Exception:
@@ -165,7 +165,7 @@ class Stepper:
         return [result_of[env] for env in ids]
 
     def masks_from_method(self) -> list[Any] | None:
-        """Return all environments' action masks from their method; None unless all are watched."""
+        """Return the action masks that ``watch_masks`` collects; None unless all are watched."""
         self._groups.check_idle("call")
         return self._groups.masks.from_method()
 
@@ -182,7 +182,7 @@ class Stepper:
         return saving.save(self._groups, ids)
 
     def load_state(self, state: EnvStates, ids: Sequence[int]) -> InfoBatch:
-        """Load states into some environments; return the infos of all, old ones included."""
+        """Load states into some environments; return the last infos of all environments."""
         self._groups.check_idle("load_state")
         infos, _ = saving.load(self._groups, state, ids, of_all=True).parts
         return infos
@@ -190,7 +190,7 @@ class Stepper:
     def clone_state(
         self, sources: Sequence[int], targets: Sequence[int], fork_rng: bool
     ) -> InfoBatch:
-        """Copy states between environments; return the infos of all, old ones included."""
+        """Copy states between environments; return the last infos of all environments."""
         self._groups.check_idle("clone_state")
         infos, _ = saving.clone(self._groups, sources, targets, fork_rng, of_all=True).parts
         return infos

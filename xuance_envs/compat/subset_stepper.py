@@ -35,7 +35,7 @@ class PartialStep(NamedTuple):
 
 
 class SubsetStepper(Stepper):
-    """Environments of which some can be stepped while others are stepping."""
+    """Stepper that can step some environments while others are stepping."""
 
     def __init__(self, groups: Groups) -> None:
         super().__init__(groups)
@@ -51,12 +51,12 @@ class SubsetStepper(Stepper):
             actions.flat.ndim > 1 or isinstance(actions.layout.space, spaces.Discrete)
         )
         self._action_rows = actions.flat if has_rows else None
-        self._sent = np.zeros(self.num_envs, np.bool_)  # and not finished
-        self._has_queued = False  # whether a sent environment waits for its group
+        self._sent = np.zeros(self.num_envs, np.bool_)  # sent and not finished
+        self._has_queued = False  # True if a sent environment waits for its group
         # By group: the environments of its last step, or None for a command.
         self._last_request: dict[int, NDArray[np.intp] | None] = {}
         self._fatal_on_error: dict[int, bool] = {}
-        self._replies: dict[int, Any] = {}  # to commands
+        self._replies: dict[int, Any] = {}  # replies to commands, by group
         # Results of finished steps: still in the arrays, and copied.
         self._finished_in_arrays: dict[int, tuple[NDArray[np.intp], Outcome]] = {}
         self._finished_parts: list[PartialStep] = []
@@ -80,7 +80,7 @@ class SubsetStepper(Stepper):
         )
 
     def step(self, envs: NDArray[np.intp], actions: Any) -> PartialStep:
-        """Step some environments while none is stepping; otherwise like :meth:`step_all`."""
+        """Step some environments while no environment is stepping, like :meth:`step_all`."""
         self._discard_stale()
         self._action_writer.put(actions, envs)
         by_group = self._by_group(envs)
@@ -154,7 +154,7 @@ class SubsetStepper(Stepper):
         return results
 
     def _discard_stale(self) -> None:
-        """Check that the stepper is open, and discard what an interrupt left of a whole step."""
+        """Check that the stepper is open, and discard an interrupted :meth:`step_all`."""
         self._groups.check_open()
         if self._ledger.stepping:
             self.finish_step()
@@ -163,7 +163,7 @@ class SubsetStepper(Stepper):
 
     @property
     def in_flight(self) -> NDArray[np.intp]:
-        """Return the environments that were sent and not received."""
+        """Environments that were sent and not received."""
         sent = self._sent.copy()
         for part in self._finished_parts:
             sent[part.envs] = True
@@ -178,7 +178,7 @@ class SubsetStepper(Stepper):
         return sum(map(len, finished_envs))
 
     def _free_arrays(self) -> None:
-        """Save results from the arrays, which the next requests overwrite."""
+        """Copy results out of the arrays, because the next requests overwrite them."""
         if self._finished_in_arrays:
             self._copy_finished()
         if self._replies:  # left by an interrupt
@@ -190,13 +190,13 @@ class SubsetStepper(Stepper):
     def _copy_finished(self) -> None:
         """Copy the results of finished steps out of the arrays."""
         if not self._ledger.pending.keys().isdisjoint(self._finished_in_arrays):
-            self._collect(0.0, start=False)  # repeat what an interrupt cut short
+            self._collect(0.0, start=False)  # finish a collection that was interrupted
         finished = self._finished_in_arrays
         stepped = [envs for envs, _ in finished.values()]
         envs = stepped[0] if len(stepped) == 1 else np.concatenate(stepped)
         part = self._partial_step([(k, outcome) for k, (_, outcome) in finished.items()], envs)
         finished_parts = [*self._finished_parts, part]
-        # One statement without calls, so that an interrupt cannot separate the two.
+        # One statement without calls, so that an interrupt cannot separate the two assignments.
         self._finished_parts, self._finished_in_arrays = finished_parts, {}
 
     def _by_group(self, envs: NDArray[np.intp]) -> dict[int, dict[int, int]]:
@@ -222,7 +222,7 @@ class SubsetStepper(Stepper):
                 raise
             ledger.clear_pending()
             return self._replies
-        # Wait also for commands that an interrupt has abandoned.
+        # Wait for interrupted commands too.
         while any([k in packed or self._last_request[k] is None for k in ledger.pending]):
             self._collect(None, start=False)
         self._free_arrays()
@@ -258,7 +258,7 @@ class SubsetStepper(Stepper):
         self._has_queued = has_queued
 
     def _pack_step(self, k: int, places: Sequence[int]) -> Any:
-        """Pack a step of some of a group's environments for its driver."""
+        """Pack a step of some environments of a group, for its driver."""
         driver, actions = self._groups.drivers[k], self.arrays.actions
         lists: list[Any]
         if self._action_rows is not None:
@@ -305,7 +305,7 @@ class SubsetStepper(Stepper):
         )
 
     def _fail_with(self, error: Exception, always_fatal: bool) -> None:
-        """Handle a request's error if the groups cannot be used further."""
+        """Call :meth:`fail` after an error that leaves the groups unusable."""
         if always_fatal or is_fatal(error):
             self.fail()
 
@@ -313,7 +313,7 @@ class SubsetStepper(Stepper):
         """Close the groups, except for environments in this process, which stay usable."""
         if isinstance(self._groups, LocalGroups):
             self._ledger.stepping = False
-            with suppress(Exception):  # the error that is being handled
+            with suppress(Exception):  # raises the error that is being handled
                 self._ledger.finish()
             self._ledger.drain()
             self._sent[:] = False
@@ -322,7 +322,7 @@ class SubsetStepper(Stepper):
 
 
 def _call_catching(env: Any, function: Callable[..., Any], arguments: Collection[Any]) -> Any:
-    """Return the exception that a function raised, and its result."""
+    """Call a function; return ``(None, result)`` or ``(exception, None)``."""
     try:
         return None, function(env, *arguments)
     except Exception as error:

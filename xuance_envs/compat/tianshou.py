@@ -56,7 +56,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is n
     """Default of :meth:`get_env_attr` for a missing attribute; empty to raise an error."""
 
     _make_groups: Callable[..., Groups]
-    """Starts the groups from a recipe and the options of the class."""
+    """Function that starts the groups from a recipe and the options of the class."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is n
         self.is_closed = False
 
     def _envs_per_worker(self, in_series: int | str | None) -> int | str:
-        """Return environments per worker: by default one if ``step`` waits for only some."""
+        """Return the environments per worker, by default 1 if ``step`` does not wait for all."""
         return (1 if self.is_async else "auto") if in_series is None else in_series
 
     def reset(self, env_id: Ids = None, **kwargs: Any) -> tuple[NDArray[Any], NDArray[np.object_]]:
@@ -124,10 +124,10 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is n
         return _stacked(observations), _dicts(infos)
 
     def step(self, action: Any, id: Ids = None) -> StepResult:
-        """Step all or some environments; reset those whose episode ended before their next step.
+        """Step all or some environments; those whose episode ended need a :meth:`reset` first.
 
-        With ``wait_num`` or ``timeout``, the step is started, and the environments that finish
-        first are returned.
+        With ``wait_num`` or ``timeout``, the call starts the step and returns the environments
+        that finish first.
 
         Args:
             action: one action per environment; None only waits for environments that are stepping.
@@ -195,7 +195,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is n
             seed: an int gives environment i ``seed + i``; a list has one seed per environment.
 
         Returns:
-            The result of each environment's ``seed``, or a list with its one seed.
+            The result of each environment's ``seed``, or a list with its seed.
         """
         self._assert_is_not_closed()
         if seed is None:
@@ -431,7 +431,7 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
         cpus = num_cpus_per_worker
         if cpus is None:
             cpus = 0.0 if envs_per_worker == 1 else 1.0
-        # One actor per worker: workers that share an actor reply together.
+        # Each worker has its own actor, because workers that share an actor reply together.
         actors = "core" if envs_per_worker == 1 else "auto"
         return start_actors(
             recipe,

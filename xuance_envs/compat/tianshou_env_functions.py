@@ -22,7 +22,7 @@ class ObjectSpace(Space[Any]):
 
 
 class ObjectEnv:
-    """An environment with arbitrary observations and rewards, as (observation, reward) pairs."""
+    """Wrapper that returns arbitrary observations and rewards as (observation, reward) pairs."""
 
     observation_space = ObjectSpace()
 
@@ -44,7 +44,7 @@ class ObjectEnv:
 
 
 class TianshouEnvFn:
-    """An environment function that wraps in :class:`ObjectEnv` where necessary."""
+    """An environment function that wraps its environment in :class:`ObjectEnv` if necessary."""
 
     def __init__(self, function: Callable[[], Any], as_objects: bool) -> None:
         self.function = function
@@ -86,7 +86,7 @@ def set_env_attr(env: Any, name: str, value: Any) -> None:
 
 
 def seed(env: Any, number: int | None) -> tuple[bool, Any]:
-    """Seed the action space, and the environment with its ``seed`` method; return if it has one."""
+    """Seed the action space and the environment; return if it has ``seed``, and the result."""
     env = _without_object_env(env)
     space = getattr(env, "action_space", None)
     if isinstance(space, Space):

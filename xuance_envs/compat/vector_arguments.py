@@ -74,7 +74,7 @@ def as_batch(space: Space[Any], actions: Any) -> Any:
         return tuple(actions)
     has_axes = type(actions) is np.ndarray and actions.ndim
     if not has_axes and not np.iterable(actions):
-        raise TypeError(f"actions: expected a batch with one per environment, got {actions!r}")
+        raise TypeError(f"actions: expected one action per environment, got {actions!r}")
     return actions
 
 

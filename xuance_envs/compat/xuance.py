@@ -1,4 +1,4 @@
-"""XuanCe on this package's vectorized environments, with one call.
+"""Replacement of XuanCe's vectorized environments by this package's, with one call.
 
 :func:`install` replaces the entries of XuanCe's registry, in which XuanCe's runners, agents and
 ``make_envs`` look up the ``vectorize`` name of a configuration.
@@ -30,7 +30,7 @@ __all__ = ["Installed", "install", "uninstall"]
 logger = logging.getLogger("xuance_envs")
 
 MIN_VERSION, BELOW_VERSION = (1, 2), (1, 5)
-"""Supported XuanCe versions: from the first on, below the second."""
+"""Minimum supported XuanCe version, and the first unsupported version after it."""
 
 LEGACY_VERSION = (1, 2)
 """Version whose own environments need Gymnasium 0.28 or gym."""
@@ -54,7 +54,7 @@ IN_WORKERS: Mapping[str, Callable[..., Any]] = {
 """Classes that step environments in worker processes, by XuanCe's names."""
 
 _originals: dict[str, Any] = {}
-"""XuanCe's own entries while they are replaced."""
+"""XuanCe's own registry entries, while this package's classes replace them."""
 
 
 class Installed:
@@ -90,10 +90,9 @@ def install(**options: Any) -> Installed:
     affected. A second call replaces the options.
 
     Args:
-        **options: arguments for the vectorized environments, as
-            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` takes them:
-            ``in_series``, ``caller_steps``, ``on_worker_failure`` and so on, also for the
-            multi-agent classes. Environments in this process get only the options that they
+        **options: arguments of :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`,
+            such as ``in_series``, ``caller_steps`` and ``on_worker_failure``. They also apply to
+            the multi-agent classes. Environments in this process get only the options that they
             support, such as ``copy`` and ``check_actions``. Do not use ``copy=False`` with
             XuanCe's runners, which keep observations beyond the next step.
 
@@ -124,7 +123,7 @@ def install(**options: Any) -> Installed:
     unknown = [name for name in registry if name not in known]
     if unknown:
         logger.warning(
-            "XuanCe %s: not replaced, for lack of an equivalent: %s", version, ", ".join(unknown)
+            "XuanCe %s: not replaced (no equivalent class): %s", version, ", ".join(unknown)
         )
     before = {name: registry[name] for name in known if name in registry}
     for name, entry in before.items():
