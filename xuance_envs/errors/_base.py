@@ -70,7 +70,7 @@ class ClosedVecEnvError(VecEnvError):
 class WrongProcessError(VecEnvError):
     """A forked process used a vectorized environment of its parent process.
 
-    Workers and servers answer only the process that created the vec env. Create another one in
+    Workers and servers answer only the process that created the vec env. Create a new one in
     the forked process. A :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` is copied
     with its environments by a fork and works in both processes.
 

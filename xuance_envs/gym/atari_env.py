@@ -34,8 +34,8 @@ class Atari_Env(EnvWrapper):
     """An Atari game on ale-py's emulator with the usual preprocessing.
 
     A step repeats its action for several frames, max-pools the last two, resizes the result and
-    stacks it on the previous frames. By default a lost life ends the episode but not the game,
-    which the next :meth:`reset` continues. The other defaults, including sticky actions, follow
+    stacks it on the previous frames. By default, a lost life ends the episode but not the game;
+    the next :meth:`reset` continues the game. The other defaults, including sticky actions, follow
     Machado et al., "Revisiting the Arcade Learning Environment" (2018). The preprocessing follows
     Mnih et al., "Human-level control through deep reinforcement learning" (2015). Images are
     bitwise identical to those of Gymnasium's ``AtariPreprocessing``.
@@ -77,7 +77,7 @@ class Atari_Env(EnvWrapper):
         terminal_on_life_loss: True to end the episode at a lost life.
         clip_reward: True to replace rewards by their sign.
         truncate_on_game_over: True to set ``truncated`` as well as ``terminated`` at the end of a
-            game, which XuanCe's agents read as "really over".
+            game, as XuanCe's agents expect.
         full_action_space: True for all 18 actions, False for the game's minimal set.
         repeat_action_probability: probability per frame that the emulator repeats the previous
             action (sticky actions).
@@ -176,8 +176,8 @@ class Atari_Env(EnvWrapper):
         self.terminal_on_life_loss = terminal_on_life_loss
         self.clip_reward = clip_reward
         self.truncate_on_game_over = truncate_on_game_over
-        # Recent actions and their frame counts since one that was certainly executed, for saving
-        # the state: see `xuance_envs.state.ale`.
+        # Recent actions with their frame counts, since the last action that was certainly executed.
+        # `xuance_envs.state.ale` saves them with the state.
         self._requested_actions: deque[tuple[Any, float, int]] = deque(maxlen=_MAX_ACTION_REQUESTS)
         game: Any = self.env
         game._requested_actions = self._requested_actions
@@ -240,9 +240,9 @@ class Atari_Env(EnvWrapper):
 
         Without arguments, right after a step that lost a life, the same game continues with one
         no-op as its next episode. The no-op and its reward are not counted, and the infos keep
-        counting from the start of the game. Otherwise a new game starts with no-ops and FIRE,
-        again if these already end it. In both cases the first observation repeats one frame, so
-        that no observation spans two episodes.
+        counting from the start of the game. Otherwise a new game starts with no-ops and FIRE; if
+        these end the game, another one starts. In both cases the first observation repeats one
+        frame, so that no observation spans two episodes.
 
         Args:
             seed: restarts the game's random stream. None continues it; the first reset then uses
@@ -271,7 +271,7 @@ class Atari_Env(EnvWrapper):
         return self._get_obs(), self._info(False)
 
     def _start_game(self, seed: int | None, options: dict[str, Any] | None) -> None:
-        """Reset the game, wait for some frames and press FIRE."""
+        """Reset the game, play its initial no-ops and press FIRE."""
         if seed is None:
             seed = self._pending_seed
         ale, game = self._ale, self._game

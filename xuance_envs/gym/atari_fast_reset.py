@@ -25,8 +25,8 @@ _FRAME_NUMBER = slice(8, 12)
 _SETTINGS = slice(16, 24)
 _FRAME_COUNTS = struct.Struct("=8xii")
 
-# The console's random generator, a Mersenne Twister, as text. Only a reset draws from it, for the
-# timer, so its state is irrelevant if the timer is.
+# The console's random generator, a Mersenne Twister, as text. Only a reset draws from it, to set
+# the timer. Its state is irrelevant for games that do not read the timer.
 _GENERATOR = re.compile(rb"(?:\d+ ){624}\d+")
 
 _TRIALS = 3
@@ -37,7 +37,7 @@ _NEGLIGIBLE_PROBABILITY = 1e-18
 
 
 class FastReset:
-    """Restarts an emulator's game."""
+    """Fast restart of an emulator's game."""
 
     __env_state__ = None
 
@@ -53,10 +53,10 @@ class FastReset:
         )
 
     def restore(self) -> bool:
-        """Put an emulator whose game has ended into its state after a reset, and return success.
+        """Restore the state after a reset if the game has ended; return True on success.
 
-        Everything that later steps depend on is as after a reset. Only the screen is not drawn
-        before the next frame.
+        The emulator draws the screen only with the next frame. Everything else that later steps
+        depend on is as after a reset.
         """
         ale = self._ale
         if not (self._is_possible and ale.game_over()):
@@ -85,7 +85,7 @@ class FastReset:
 def state_after_reset(rom: str, mode: int | None, difficulty: int | None) -> bytes | None:
     """Return the game's unique serialized state after a reset, or None if it varies.
 
-    Slow at the first call for a game (100 ms), mostly for loading it.
+    The first call for a game takes 100 ms, mostly to load it.
     """
     ale = load_ale().ALEInterface()
     ale.setFloat("repeat_action_probability", 0.0)

@@ -28,7 +28,7 @@ def resize(image: Image, size: tuple[int, int]) -> Image:
 
 
 class BandedResizer:
-    """Resizes images of one shape to one size, updating only bands that changed.
+    """Resizer for images of one shape that updates only the bands that changed.
 
     A band is the smallest number of rows that maps to a whole number of output rows. OpenCV derives
     pixel weights from the ratio of the sizes. If this ratio is a binary fraction (210 to 84 rows:
@@ -51,7 +51,7 @@ class BandedResizer:
             self.rows = max(rows for rows in range(1, _THIN + 1) if shape[0] % rows == 0)
 
     def __call__(self, image: Image, runs: list[Run]) -> Image:
-        """Resize an image of which only these runs of bands have changed."""
+        """Resize an image that differs from the last one only in these runs of bands."""
         if self._size is None:
             return image.reshape(self._frame_shape).copy()
         if not self._in_bands:

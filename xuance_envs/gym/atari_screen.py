@@ -64,7 +64,7 @@ _scratch = _Scratch()
 
 
 class _Palette:
-    """The known part of the mapping from color numbers to grayscale or RGB."""
+    """The known part of the table that maps color numbers to grayscale or RGB."""
 
     def __init__(self, channels: tuple[int, ...]) -> None:
         color_table = self._color_table = np.full((_COLORS, *channels), ord(_UNKNOWN), np.uint8)
@@ -92,9 +92,9 @@ class _Palette:
 class Screen:
     """The screen of one emulator, in grayscale or RGB.
 
-    Only the last two frames of a step are converted: :meth:`take_first` and :meth:`take_last`.
-    :meth:`note` keeps the numbers of earlier frames. If the game ends early, :meth:`take_end` pools
-    its last frame with the noted one.
+    It converts only the last two frames of a step, which :meth:`take_first` and :meth:`take_last`
+    capture. :meth:`note` stores the color numbers of earlier frames. If the game ends early,
+    :meth:`take_end` pools its last frame with the noted one.
     """
 
     def __init__(self, ale: Any, *, rgb: bool, pools: bool, size: tuple[int, int] | None) -> None:
@@ -138,7 +138,7 @@ class Screen:
         first = buffers.first
         self._number(first.numbers)
         self._changed_first = runs = self._differing(first, buffers)
-        self._paint_bands(first, runs)  # new colors can be learned only while it is on screen
+        self._paint_bands(first, runs)  # the palette learns new colors only from the visible frame
 
     def take_last(self, *, alone: bool) -> None:
         """Capture the last frame of a step."""
@@ -156,11 +156,11 @@ class Screen:
             self._before[rows] = last.numbers[rows]
 
     def take_end(self, *, alone: bool) -> None:
-        """Capture the frame at which the game ended before the step did."""
+        """Capture the frame in which the game ended before the end of the step."""
         if alone or not self._pools:
             self.take_last(alone=True)
             return
-        # Captured frames have taught the palette their colors. A noted frame may contain unknown
+        # The palette contains the colors of captured frames. A noted frame may contain unknown
         # colors, which can no longer be learned.
         buffers = _scratch.of(self._shape)
         noted, buffers.first, buffers.noted = buffers.noted, buffers.noted, buffers.first
@@ -202,7 +202,7 @@ class Screen:
                 self._palette.learn(frame.numbers, frame.pixels)
 
     def _compose(self, first: _FrameBuffer | None, last: _FrameBuffer) -> None:
-        """Update the image where it may have changed."""
+        """Update the bands of the image that may have changed."""
         rows, image, paint = self._rows, self.image, self._palette.paint
         self._paint_bands(last, self._changed)
         for begin, end in self._changed:

@@ -188,7 +188,7 @@ def _step_limit(env: gymnasium.Env[Any, Any]) -> int | None:
         if not isinstance(env, gymnasium.Wrapper):
             return min([limit for limit in limits if limit is not None], default=None)
         if isinstance(env, TimeLimit):
-            # Has no public name: the spec contains the limit only if it was registered.
+            # The limit has no public name. The spec contains it only if it was registered.
             limits.append(env._max_episode_steps)
         env = env.env
 

@@ -20,7 +20,7 @@ from xuance_envs.extras import missing_extra
 
 
 def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Make a legacy gym environment as a Gymnasium environment.
+    """Create a legacy gym environment and adapt it to Gymnasium.
 
     gym's passive checker stays off, because it fails under NumPy 2. Gymnasium's `TimeLimit` and
     `OrderEnforcing` replace gym's own, which do not support a four-value ``step``.
@@ -189,7 +189,7 @@ def _takes_parameter(env: Any, method: str, parameter: str) -> bool:
         return True
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return False
-    # A wrapper that takes any keyword passes it to the environment below.
+    # A wrapper that accepts any keyword passes it to the inner environment.
     inner = vars(env).get("env")
     return inner is None or _takes_parameter(inner, method, parameter)
 
@@ -204,7 +204,7 @@ def _metadata(env: Any) -> dict[str, Any]:
 
 
 def _spec(env: Any) -> EnvSpec | None:
-    """Return a legacy environment's spec as far as Gymnasium has its fields."""
+    """Return a legacy environment's spec, with the fields that Gymnasium has."""
     spec = getattr(env, "spec", None)
     if spec is None:
         return None
