@@ -83,7 +83,7 @@ def measure_anatomy(args: argparse.Namespace) -> dict[str, list[float]]:
             asked = perf_counter()
             vec_env.step_wait()
             calls.append((start, asked, perf_counter()))
-        pids = vec_env.get_attr("pid")  # a process has one group
+        pids = vec_env.get_attr("pid")  # each process has one group
         firsts = [pids.index(pid) for pid in dict.fromkeys(pids)]
         groups: list[Moments] = [
             moments[-args.steps :] for moments in vec_env.get_attr("moments", env_ids=firsts)

@@ -4,9 +4,9 @@ The script has three parts, each with a table:
 
 - ``slow``: environments that sleep for 0.5 ms per step, and one that sleeps for 50 ms. Only the
   steps of the fast environments count.
-- ``waiting``: environments that sleep for 5 ms per step, many more than cores.
+- ``waiting``: many more environments than cores, which sleep for 5 ms per step.
 - ``unequal``: CartPole, while another process keeps one core half busy. A synchronous step waits
-  for the slower group, ``send`` and ``recv`` do not.
+  for the slower group; ``send`` and ``recv`` do not.
 
 With ``send`` and ``recv``, actions are sent immediately for every received environment.
 """
@@ -152,10 +152,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         default=16,
         metavar="N",
-        help="of part slow, including the slow one",
+        help="environments in part slow, including the slow one",
     )
-    add("--waiting-envs", type=int, default=32, metavar="N", help="of part waiting")
-    add("--unequal-envs", type=int, default=64, metavar="N", help="of part unequal")
+    add("--waiting-envs", type=int, default=32, metavar="N", help="environments in part waiting")
+    add("--unequal-envs", type=int, default=64, metavar="N", help="environments in part unequal")
     add_rounds(parser, seconds=1.0)
     add_outputs(parser, "asynchronous stepping tables")
     return parser.parse_args(argv)
@@ -208,7 +208,7 @@ def measure_slow(args: argparse.Namespace) -> Part:
 
 
 def measure_waiting(args: argparse.Namespace) -> Part:
-    """Measure environments that sleep, with a process each."""
+    """Measure sleeping environments, each in its own process."""
     count = args.waiting_envs
     functions = [partial(SleepingEnv, WAITING_SECONDS)] * count
     actions = sample_actions(IdleEnv.action_space, count)
@@ -260,7 +260,7 @@ def measure_unequal(args: argparse.Namespace) -> Part:
 
 
 def stepped(envs: VecEnv, actions: Sequence[Any], counted: int) -> StepLoop:
-    """Make a synchronous runner that counts the steps of the first environments."""
+    """Create a runner with synchronous steps that counts the first ``counted`` environments."""
     envs.reset(seed=0)
     return StepLoop(envs, counted, actions)
 
@@ -273,7 +273,7 @@ def peers(
     stack: ExitStack,
     part: Part,
 ) -> dict[str, Runner]:
-    """Make the requested other libraries, with a process per environment."""
+    """Create runners of the requested other libraries, with one process per environment."""
     entry = Entry("", len(functions), actions, stack, part.notes.append, functions)
     runners = join_peers(chosen_peers(args, ONE_PROCESS_EACH), entry, "in a process each")
     for runner in runners.values():

@@ -33,7 +33,7 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 SIZE = 84
 FRAME_SKIP = NUM_STACK = 4
 NOOP_MAX = 30
-# Everybody plays the same game: whole ones, without sticky actions, with up to 30 no-ops first.
+# All implementations play whole games, without sticky actions, after up to 30 no-ops.
 PREPROCESSING: dict[str, Any] = {
     "image_size": SIZE,
     "frame_skip": FRAME_SKIP,
@@ -54,7 +54,7 @@ def ale_vector(entry: Entry) -> StepLoop:
     """Make ale-py's ``AtariVectorEnv``, in C++."""
     ale_py = load_ale()
     if not hasattr(ale_py, "AtariVectorEnv"):
-        raise LeftOut("this version of ale-py has none")
+        raise LeftOut("this version of ale-py has no AtariVectorEnv")
     game = gymnasium.spec(entry.env_id).kwargs["game"]
     envs = ale_py.AtariVectorEnv(
         game,
@@ -135,7 +135,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs="+",
         choices=BACKENDS,
         default=["subproc", "caller"],
-        help="of this package",
+        help="backends of this package",
     )
     add(
         "--peers",

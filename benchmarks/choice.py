@@ -70,7 +70,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Judged:
-    """Choices of autotune with their seconds, and the throughput of all backends."""
+    """Choices of autotune with their durations, and the throughput of all backends."""
 
     case: Case
     choices: tuple[Autotuned, ...]
@@ -79,14 +79,14 @@ class Judged:
 
     @property
     def best(self) -> Throughput:
-        """The name of the best fixed backend."""
+        """The throughput of the best fixed backend."""
         return max(
             (self.measured[each.name] for each in self.case.fixed), key=lambda each: each.median
         )
 
     @property
     def ratios(self) -> list[float]:
-        """Return each choice's throughput relative to the best, round by round."""
+        """The throughput of each choice relative to the best fixed backend."""
         return [self.measured[each.choice.name].relative_to(self.best) for each in self.choices]
 
     def row(self) -> list[str]:
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in dict.fromkeys(args.cases):
         try:
             judged.append(judge(args, CASES[name], notes.append))
-        except Exception as error:  # an extra that is missing must not end the run
+        except Exception as error:  # a missing extra must not end the run
             notes.append(f"{name}: left out, {error}".splitlines()[0])
     header = ("environments", "chosen", "best fixed choice", "steps/s", "spread")
     header += ("× best", "× best, minimum", "seconds of autotune")

@@ -30,7 +30,7 @@ Maker = Callable[[Entry], Runner]
 
 
 def ours(path: str, **options: Any) -> Maker:
-    """Return a maker of a class of this package, over ``gymnasium.make`` environments."""
+    """Return a function that creates a runner for one of this package's classes."""
     module, _, name = path.rpartition(".")
 
     def make(entry: Entry) -> StepLoop:
@@ -47,12 +47,12 @@ WAIT_NUM = 4
 
 
 def tianshou(module: str, name: str, **options: Any) -> Maker:
-    """Return a maker of a class with Tianshou's interface, with resets in the step."""
+    """Return a function that creates a runner with Tianshou's interface and resets in the step."""
     return lambda entry: stepped_by(module, name, entry, **options)
 
 
 def bare_pipes(one_each: bool) -> Maker:
-    """Return a maker of bare loops, with a process per environment or per CPU."""
+    """Return a function that creates a bare loop with a process per environment or per CPU."""
 
     def make(entry: Entry) -> Runner:
         cpus = min(available_cpus(), entry.num_envs)
@@ -63,7 +63,7 @@ def bare_pipes(one_each: bool) -> Maker:
 
 
 def engine(entry: Entry) -> StepLoop:
-    """Make Gymnasium's own vectorized form of the environment."""
+    """Create a runner of Gymnasium's own vectorized implementation."""
     bare = gymnasium.make_vec(
         entry.env_id, num_envs=entry.num_envs, vectorization_mode="vector_entry_point"
     )
@@ -73,7 +73,7 @@ def engine(entry: Entry) -> StepLoop:
 
 
 def native(entry: Entry) -> StepLoop:
-    """Make the same through ``from_gymnasium``."""
+    """Create a runner of the same implementation through ``from_gymnasium``."""
     from xuance_envs.compat.native import make_native
 
     made = make_native(entry.env_id, entry.num_envs)
@@ -83,7 +83,7 @@ def native(entry: Entry) -> StepLoop:
 
 
 def panels() -> dict[str, tuple[list[int], dict[str, Maker], str]]:
-    """Return by topic: numbers of environments, implementations, and the baseline."""
+    """Return, for each topic, numbers of environments, implementations and the baseline."""
     peer = {name: known.make for name, known in PEERS.items()}
     return {
         "gymnasium": (
@@ -141,8 +141,8 @@ def panels() -> dict[str, tuple[list[int], dict[str, Maker], str]]:
                 "compat ShmemVectorEnv, wait_num=4, in_series=auto": tianshou(
                     OURS, "ShmemVectorEnv", wait_num=WAIT_NUM, in_series="auto"
                 ),
-                # What these can reach: no checks, errors or interrupts; and with neither
-                # wait_num, nor dicts of infos, nor a call for each reset.
+                # Upper bounds: bare loops neither check nor handle errors. SubprocVecEnv has no
+                # wait_num, no dicts of infos and no call for each reset.
                 "bare loop over pipes, wait_num=4": bare_pipes(one_each=True),
                 "bare loop over pipes, wait_num=4, a process per CPU": bare_pipes(one_each=False),
                 "SubprocVecEnv": ours("xuance_envs.SubprocVecEnv"),

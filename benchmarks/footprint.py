@@ -33,7 +33,7 @@ from benchmarks.shared.question import (
 from xuance_envs.report import markdown_table
 
 COUNTED = tuple(name for name in CONTENDERS if not name.startswith(("xuance", "pufferlib")))
-"""Libraries whose processes are this process and its children. Another Python would add memory."""
+"""Libraries that run in this process and its children. A separate Python would add memory."""
 
 IMPORTS = {"sb3": "stable_baselines3.common.vec_env", "tianshou": "tianshou.env"}
 IMPORTS |= {"torchrl": "torchrl.envs", "envpool": "envpool"}
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def record(name: str, num_envs: int, counts: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """Return the median over the starts."""
+    """Return one row, with the median over the starts."""
     return {
         "environments": num_envs,
         "contender": CONTENDERS[name].title,
@@ -130,7 +130,7 @@ def family() -> list[int]:
 
 
 def family_mib() -> float:
-    """Return their RAM in MiB."""
+    """Return the RAM of this process and its descendants, in MiB."""
     return sum(map(pss_mib, family()))
 
 

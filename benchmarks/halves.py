@@ -66,7 +66,7 @@ class Waiting:
 
 
 class BareLoop:
-    """The upper bound: processes that compute on request, and a loop that sleeps meanwhile."""
+    """The upper bound: a loop that sleeps while processes compute on request."""
 
     def __init__(self, args: argparse.Namespace, halves: int, stack: ExitStack) -> None:
         self.num_envs = args.num_envs
@@ -106,7 +106,7 @@ class BareLoop:
 
 
 def work_when_told(pipe: Connection, work: Sequence[float]) -> None:
-    """Compute for a time per environment, whenever the pipe requests it."""
+    """Step environments that compute for a given time, on each request from the pipe."""
     envs = [BusyEnv(seconds) for seconds in work]
     try:
         while pipe.recv_bytes():

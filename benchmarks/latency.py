@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_size(args: argparse.Namespace, num_envs: int, results: Results) -> list[dict[str, Any]]:
-    """Return the seconds of each step, over one number of environments."""
+    """Measure all implementations with one number of environments; return their rows."""
     names = dict.fromkeys([*args.contenders, *chosen_peers(args, PEERS)])
     with gymnasium.make(args.env) as env:
         space = env.action_space
@@ -89,7 +89,7 @@ def measure_size(args: argparse.Namespace, num_envs: int, results: Results) -> l
 def time_each_step(
     args: argparse.Namespace, runners: Mapping[str, Runner], what: str
 ) -> dict[str, list[list[float]]]:
-    """Return the seconds of each step by implementation and round, without warm-up."""
+    """Return the seconds of each step by implementation and round, after a warm-up."""
     seconds: dict[str, list[list[float]]] = {name: [] for name in runners}
     for _, name in in_turn(runners, range(args.rounds), "run", what):
         gc.collect()

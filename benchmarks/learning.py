@@ -1,6 +1,6 @@
 """Measure the time until CartPole-v1 is solved: the demo's PPO and Stable-Baselines3's PPO.
 
-With another task, such as --env HalfCheetah-v5: measure the return after a number of steps.
+With a different task, such as --env HalfCheetah-v5, measure the return after a number of steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def ours(seed: int, goal: float) -> tuple[float, int, float]:
 
 
 def sb3(seed: int, goal: float, num_envs: int, **settings: Any) -> tuple[float, int, float]:
-    """Return the same for Stable-Baselines3, which stops at the step that reaches the goal."""
+    """Return the same for Stable-Baselines3's PPO, which stops when it reaches the goal."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -50,7 +50,7 @@ def sb3(seed: int, goal: float, num_envs: int, **settings: Any) -> tuple[float, 
 
 
 def sb3_alike(seed: int, goal: float) -> tuple[float, int, float]:
-    """Make Stable-Baselines3's PPO with the settings of the demo, where it has them."""
+    """Train Stable-Baselines3's PPO with the demo's settings, as far as it supports them."""
     settings = demo.load_example().Settings()
     return sb3(
         seed,
@@ -71,7 +71,7 @@ def sb3_alike(seed: int, goal: float) -> tuple[float, int, float]:
 
 
 def sb3_tuned(seed: int, goal: float) -> tuple[float, int, float]:
-    """Make it with the settings of RL Baselines3 Zoo for CartPole-v1 (for 100,000 steps)."""
+    """Train it with the settings of RL Baselines3 Zoo for CartPole-v1 (for 100,000 steps)."""
     return sb3(
         seed,
         goal,

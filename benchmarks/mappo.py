@@ -28,7 +28,7 @@ LEARNERS = {
     "XuanCe's MAPPO, xuance_envs.SubprocVecMultiAgentEnv": "ours",
     "XuanCe's MAPPO": "xuance",
 }
-"""Learner to the package of its environments; None if the learner is not XuanCe's."""
+"""By learner: the package of XuanCe's environments; None for this package's example."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         nargs="+",
         default=[1, 2, 3],
         metavar="SEED",
-        help="one training run each",
+        help="one training run per seed",
     )
     add("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS), metavar="LEARNER")
     add_outputs(parser, "mappo table")

@@ -86,7 +86,7 @@ class Prepared(sb3.VecEnv):
 def contenders(
     num_envs: int, work: float
 ) -> dict[str, Callable[[Sequence[Callable[[], Any]]], sb3.VecEnv]]:
-    """Return makers by title; environments compute for ``seconds`` per step."""
+    """Return constructors by title; environments compute for ``work`` seconds per step."""
     together = num_envs * work / min(available_cpus(), num_envs)
     return {
         "SB3 SubprocVecEnv": sb3.SubprocVecEnv,

@@ -72,7 +72,7 @@ class Loop:
         batches = itertools.islice(self._actions, steps)
         start = time.perf_counter()
         for batch in batches:
-            for env, actions in zip(envs, batch):  # noqa: B905  # costs nothing here
+            for env, actions in zip(envs, batch):  # noqa: B905  # strict=True is slower
                 if len(env.agents) != count:
                     actions = {agent: actions[agent] for agent in env.agents}
                 env.step(actions)
@@ -119,7 +119,7 @@ class Steps:
 
 
 def actions_for(world: str, num_envs: int) -> list[np.ndarray]:
-    """Return random actions of all agents, an array per step."""
+    """Return random actions of all agents, one array per step."""
     draw = np.random.default_rng(0)
     shape = 64, num_envs, 3 if world in ("spread", "states") else many_worlds.AGENTS
     return list(draw.integers(many_worlds.ACTIONS, size=shape))

@@ -1,11 +1,11 @@
 """Measure all figures of docs/benchmarks.md.
 
-Each part runs one script, which writes its table between its markers of the page, and its plot. A
-part that fails leaves the page unchanged, and the other parts continue. The README's plots come
-from the parts `throughput` and `atari`. All parts take about twenty-five minutes on two idle
-cores. Before each part, the script checks that the machine is idle, and otherwise waits for a
-while. If rounds differ by more than 15 %, they are repeated, and the page says so. With selected
-parts, the page keeps the date and machine of all other parts.
+Each part runs one script, which writes a table between the part's markers on the page, and a
+plot. A part that fails leaves the page unchanged, and the other parts continue. The README's
+plots come from the parts `throughput` and `atari`. All parts take about twenty-five minutes on two
+idle cores. Before each part, the script waits for a limited time until the machine is idle. If
+rounds differ by more than 15 %, they are repeated, and the page says so. With selected parts, the
+page keeps the date and machine of all other parts.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def run_part(name: str, file: Path) -> str:
     command += ["--json", str(file), "--page", str(PAGE), "--table", part.markers]
     if part.picture:
         command += ["--png", str(PICTURES / f"{name}.png")]
-    # In its own process group, so that its child processes can be killed with it.
+    # The part has its own process group, so that its child processes can be killed with it.
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
         try:
             status = process.wait(LONGEST)

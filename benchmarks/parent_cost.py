@@ -41,7 +41,7 @@ def step_all(vec_env: VecEnv, actions: Any, steps: int) -> None:
 
 
 def send_and_receive(vec_env: VecEnv, actions: Any, steps: int) -> None:
-    """Do the same with send and recv."""
+    """Make ``steps`` steps per environment on average, with send and recv."""
     wanted, done = steps * vec_env.num_envs, 0
     while done < wanted:
         env_ids = vec_env.recv().env_ids

@@ -23,7 +23,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("ray_loss", __doc__)
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
-    add("--num-envs", type=int, default=64, metavar="N", help="half of them on each of two nodes")
+    add("--num-envs", type=int, default=64, metavar="N", help="half on each of two nodes")
     add("--steps", type=int, default=200, help="vector steps before and after")
     add("--rounds", type=int, default=3, help="node failures, one after the other")
     add_outputs(parser, "ray loss table")

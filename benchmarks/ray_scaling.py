@@ -58,7 +58,7 @@ MANY_WORKERS = 16
 """Workers of one actor, for measuring the cost per worker."""
 
 MANY, LARGE = 64, 1 << 22
-"""Environments per group, and bytes per reply, for measuring the costs of one."""
+"""Environments per group, and bytes per reply, to measure the cost per environment and byte."""
 
 THERE = 0.005
 """Seconds after which environments that do nothing have replied."""
@@ -87,7 +87,7 @@ class Costs:
     ) -> float:
         """Return the seconds of a step with one actor of several workers per machine.
 
-        A reply costs the main process as much as any, and ``per_worker`` for each worker.
+        A reply costs the main process ``receive``, plus ``per_worker`` for each worker.
         """
         in_all = machines * workers
         own = machines * (self.send + self.receive) + in_all * self.per_worker
@@ -96,7 +96,7 @@ class Costs:
         return whole + in_all * envs * bytes_per_env * self.per_byte
 
     def collected_step(self, workers: int, envs: int, work: float, bytes_per_env: float) -> float:
-        """Return the same for collectors that play while the main process receives rollouts."""
+        """Return the same for collectors, which play while the main process receives rollouts."""
         return max(envs * (work + self.per_env), workers * envs * bytes_per_env * self.per_byte)
 
     def step(self, actors: int, envs: int, work: float, bytes_per_env: float = 0.0) -> float:
@@ -271,7 +271,7 @@ def small_network() -> Any:
 
 
 def image_network() -> Any:
-    """Make a cheap network for images, which reads one pixel of a hundred."""
+    """Create a cheap network for images, which reads every hundredth value."""
     from torch import nn
 
     class Glance(nn.Module):
@@ -398,7 +398,7 @@ def count_traffic(
     with RayVecEnv_Gym(functions, in_series, actors=actors) as envs:
         envs.reset(seed=0)
         actions = sample_actions(envs.action_space, envs.num_envs)
-        envs.step(actions[0])  # sends the keys of infos
+        envs.step(actions[0])  # the first step also sends the info keys
         with (
             mock.patch.object(actor_client, "pack_requests", counted_pack),
             mock.patch.object(actor_client, "unpack_replies", counted_unpack),
@@ -501,7 +501,7 @@ def check_model(args: argparse.Namespace, costs: Costs) -> list[list[str]]:
 
 
 def own_time() -> float:
-    """Return the median seconds of such an environment's step in this process."""
+    """Return the median seconds of a sleeping environment's step in this process."""
     env = BusyEnv(WAIT, WAITS)
     times = []
     for _ in range(50):

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_sessions(args: argparse.Namespace, sessions: int) -> Load:
-    """Return the median of three runs with a number of sessions, by requests."""
+    """Run three times with a number of sessions; return the run with the median request rate."""
     many = str(sessions * 8)
     limits = [
         *("--max-sessions", many, "--max-sessions-per-token", many, "--max-envs", many),

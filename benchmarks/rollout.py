@@ -57,7 +57,7 @@ class Agent(nn.Module):
 
 
 class Simple:
-    """Rollouts as programs often write them: a tensor per value."""
+    """Rollouts as programs often implement them, with one tensor per value."""
 
     def __init__(self, num_envs: int, steps: int, agent: Agent) -> None:
         self.num_envs = num_envs
@@ -115,7 +115,7 @@ class Watched:
         return timed
 
     def shares(self, seconds: float) -> dict[str, float]:
-        """Collect for some seconds; return the share of agent, environments and collector."""
+        """Collect for some seconds; return the time shares of agent, environments and collector."""
         self._collector.rollout()
         self._agent.seconds = self._envs_seconds = 0.0
         start = time.perf_counter()

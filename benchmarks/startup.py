@@ -58,7 +58,7 @@ OURS = {BACKENDS[name].title: BACKENDS[name] for name in ("subproc", "caller", "
 
 
 def seconds_to_first_reset(name: str, context: str, env_id: str, num_envs: int) -> float:
-    """Start once in this process, without the time of its imports."""
+    """Return the seconds of one start in this process, without the imports."""
     functions = [partial(WRAPPERS["gym_env" if name in OURS else "gymnasium"], env_id)] * num_envs
     if name == PEERS["sb3-subproc"]:
         __import__("stable_baselines3.common.vec_env")

@@ -31,7 +31,7 @@ ENVS: dict[str, Callable[[], Any]] = {
     "Breakout": partial(Atari_Env, "Breakout", image_size=84),
 }
 LOST = 64, 16, 16
-"""Numbers of environments for comparing worker failures, in the order of the environments."""
+"""Numbers of environments for comparing "resume" with "restart", in the order of ``ENVS``."""
 
 
 def microseconds(do: Callable[[], Any], rounds: int) -> float:
@@ -139,7 +139,7 @@ def of_recording(make: Callable[[], Any], args: argparse.Namespace) -> float:
 
 
 def recording_envs() -> dict[str, Callable[[], Any]]:
-    """Return makers of the installed environments that record actions."""
+    """Return functions that create the installed environments with action recorders."""
     found: dict[str, Callable[[], Any]] = {}
     if importlib.util.find_spec("ale_py"):
         gymnasium.register_envs(importlib.import_module("ale_py"))

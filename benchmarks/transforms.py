@@ -59,7 +59,7 @@ class Recorded:
 
 
 class Ours(VecEnv):
-    """Replays the steps through this package's interface."""
+    """Recorded steps with this package's interface."""
 
     def __init__(self, recorded: Recorded) -> None:
         super().__init__(recorded.num_envs, *recorded.spaces)
@@ -86,7 +86,7 @@ class Ours(VecEnv):
 
 
 class Gymnasiums(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Replays the steps through Gymnasium's interface."""
+    """Recorded steps with Gymnasium's interface."""
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
@@ -106,7 +106,7 @@ class Gymnasiums(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 def sb3(recorded: Recorded) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Replay the steps through Stable-Baselines3's interface, without and with normalization."""
+    """Return step functions with Stable-Baselines3's interface, with and without normalization."""
     from stable_baselines3.common import vec_env
 
     class Theirs(vec_env.VecEnv):
@@ -138,7 +138,7 @@ def sb3(recorded: Recorded) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
 def layers(recorded: Recorded) -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
-    """Return by library: normalized steps, and plain steps."""
+    """Return, for each library, the step functions with and without normalization."""
     ours = NormalizeObservations(NormalizeRewards(Ours(recorded)))
     theirs = NormalizeReward(NormalizeObservation(Gymnasiums(recorded)))
     ours.reset()
@@ -161,7 +161,7 @@ def microseconds(step: Callable[[Any], Any], seconds: float) -> float:
 
 
 def share_left(env_id: str, num_envs: int, rounds: int, seconds: float) -> list[float]:
-    """Return the throughput with both transforms relative to none, by round."""
+    """Return the throughput with both transforms relative to that without transforms, by round."""
     make = partial(SubprocVecEnv, [partial(Gym_Env, env_id)] * num_envs)
     shares = []
     with make() as plain, NormalizeObservations(NormalizeRewards(make())) as normalized:

@@ -1,7 +1,7 @@
-"""Measure from which step duration on worker processes are faster than one process.
+"""Measure the step duration above which worker processes are faster than one process.
 
-The environments only compute for a number of microseconds. The crossing is interpolated between
-the two neighbouring values.
+The environments only compute for a number of microseconds. The script interpolates between the
+two neighboring measurements.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAIRS = (
     ("Tianshou Shmem", "Tianshou Dummy"),
     ("TorchRL Parallel", "TorchRL Serial"),
 )
-"""Worker processes, and the same library in one process."""
+"""Pairs of worker processes and the same library in one process."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def cross(works: Sequence[float], sweep: Sweep) -> dict[str, float | None]:
-    """Return by pair the microseconds from which workers are faster; None if never."""
+    """Return, for each pair, the microseconds from which workers are faster; None if never."""
     crossings: dict[str, float | None] = {}
     for workers, here in PAIRS:
         points = [
@@ -75,7 +75,7 @@ def cross(works: Sequence[float], sweep: Sweep) -> dict[str, float | None]:
 
 
 def crossing(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return from where a line through points stays positive; None if it ends negative."""
+    """Return the x from which a line through points stays positive; None if it ends negative."""
     if points[-1][1] <= 0:
         return None
     for (low, below), (high, above) in reversed(list(itertools.pairwise(points))):

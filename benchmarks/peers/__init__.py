@@ -1,11 +1,11 @@
-"""Other libraries, each as a small adapter that is only imported when it is asked for.
+"""Other libraries, each with a small adapter that imports the library on first use.
 
-All but EnvPool step the same ``gymnasium.make`` environments; EnvPool has its own in C++.
-Every library runs as it comes, with its defaults. That is to the advantage of Gymnasium and
-EnvPool: by default the call after an episode's end only resets, and they count it as a step.
-Where the caller has to reset what ended (Tianshou), it is done within the step, in one call.
-A library whose requirements clash with ours runs in an environment and a process of its own,
-and measures its seconds there: see :mod:`benchmarks.peers.elsewhere`.
+All but EnvPool step the same ``gymnasium.make`` environments; EnvPool has its own in C++. Every
+library runs with its defaults. This favors Gymnasium and EnvPool: by default, their call after an
+episode's end only resets, and it counts as a step. Tianshou's users reset ended environments
+themselves, so the adapter does it within the step, in one call. A library whose requirements
+conflict with this package's runs in its own virtual environment and process, which measures the
+time: see :mod:`benchmarks.peers.elsewhere`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What there is to reach with Tianshou's interface: a bare loop over pipes.
+"""The upper bound for Tianshou's interface: a bare loop over pipes.
 
-Each process has a share of the environments, and puts what came of a step where this one finds it;
-a few bytes go each way. There are no checks, errors or interrupts here, and no environments but
-those with integers for actions, one array for an observation, and nothing in their infos.
+Each process steps a share of the environments and writes the results to shared memory. Only a few
+bytes go through the pipes. There are no checks, and errors and interrupts are not handled. Actions
+must be ints, observations single arrays, and infos empty.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import Any
 import numpy as np
 
 RESET = 128
-"""Is added to the number of an environment that is to be reset, and when it has been."""
+"""Added to the number of an environment in a request for its reset, and in the reply."""
 
 SPIN = 500e-6
-"""The longest a process spins before it blocks, in seconds, where each can have a CPU."""
+"""Maximum seconds for which a process spins before it blocks, if each process has a CPU."""
 
 MOST_BYTES = 1 << 12
 
 
 class BarePipes:
-    """Steps and resets some environments, as Tianshou's vector environments do.
+    """Bare loop that steps and resets environments through Tianshou's interface.
 
     Args:
         env_fns: callables that make one environment each, fewer than 128.
-        wait_num: how many environments ``step`` waits for.
-        processes: among how many they are divided.
-        spins: whether processes spin.
+        wait_num: number of environments that ``step`` waits for.
+        processes: number of processes that share the environments.
+        spins: True if processes spin before they block.
     """
 
     is_async = True
@@ -113,7 +113,7 @@ class BarePipes:
 
 
 def _arrays(memory: Any, count: int, shape: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
-    """Actions, observations, rewards, and the two flags."""
+    """Return views of the memory: actions, observations, rewards, and the two flags."""
     numbers = np.frombuffer(memory)
     observations = numbers[4 * count :].reshape(count, *shape)
     actions, rewards, terminated, truncated = numbers[: 4 * count].reshape(4, count)

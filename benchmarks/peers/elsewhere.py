@@ -1,8 +1,8 @@
-"""Libraries that need other versions of what we need: each in an environment of its own.
+"""Libraries whose requirements conflict with this package's, each in its own virtual environment.
 
-``make bench-peers`` makes these environments, ``.venv-LIBRARY`` beside the package. A process of
-such an environment runs ``standalone.py``, which steps the library there, says how many seconds
-it took, and is stopped in between: one that spins while it waits would disturb the others.
+``make bench-peers`` creates these environments, ``.venv-LIBRARY`` beside the package. There, a
+process runs ``standalone.py``, which steps the library and measures the seconds. The process is
+stopped between runs, because a process that spins would disturb other measurements.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ SCRIPT = Path(__file__).with_name("standalone.py")
 
 
 class OtherPython:
-    """A runner in another Python; it is stopped whenever it is not asked to run.
+    """A runner in a different Python process, which is stopped between runs.
 
     Args:
-        library: what to step with, as ``standalone.py`` calls it.
-        python: the interpreter that has it.
-        entry: what to step.
-        script: what steps it; None for ``standalone.py``.
+        library: name of the library in ``standalone.py``.
+        python: interpreter of the library's virtual environment.
+        entry: the environments to step.
+        script: the script that steps the library; None for ``standalone.py``.
 
     Raises:
-        LeftOut: it did not start.
+        LeftOut: the process did not start.
     """
 
     def __init__(
         self, library: str, python: Path, entry: Entry, script: Path | None = None
     ) -> None:
         self.num_envs = entry.num_envs
-        # -I: the adapters beside the script are called as the libraries are.
+        # -I, because the adapters beside the script have the same names as the libraries.
         names = [library, entry.env_id, str(entry.num_envs)]
         command = [str(python), "-I", str(script or SCRIPT), *names]
         self._process = subprocess.Popen(
@@ -58,7 +58,7 @@ class OtherPython:
         self._send_signal(signal.SIGSTOP)
 
     def run(self, steps: int) -> float:
-        """Step every environment ``steps`` times; the seconds that took there."""
+        """Step every environment ``steps`` times; return the seconds that the process measured."""
         self._send_signal(signal.SIGCONT)
         try:
             self._tell(steps)
@@ -67,7 +67,7 @@ class OtherPython:
             self._send_signal(signal.SIGSTOP)
 
     def close(self) -> None:
-        """End it, with the processes it has started."""
+        """Kill the process and its child processes."""
         self._send_signal(signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -84,7 +84,7 @@ class OtherPython:
 
     def _heard(self) -> str | float:
         assert self._process.stdout is not None
-        answer = json.loads(self._process.stdout.readline() or '{"error": "it ended at once"}')
+        answer = json.loads(self._process.stdout.readline() or '{"error": "its process ended"}')
         if "error" in answer:
             raise LeftOut(answer["error"])
         value: str | float = answer["value"]
@@ -121,15 +121,15 @@ def pufferlib(entry: Entry) -> OtherPython:
 
 
 def in_xuance(module: str, *arguments: object, given: str = "") -> Any:
-    """What a module that uses XuanCe answers, as JSON, in XuanCe's environment.
+    """Run a module in XuanCe's virtual environment; return its JSON output.
 
     Args:
-        module: its name; ours is importable there, too.
-        *arguments: what it is run with.
-        given: its stdin.
+        module: name of the module. This package can be imported in that environment too.
+        *arguments: command-line arguments.
+        given: standard input.
 
     Raises:
-        SystemExit: there is no such environment, or the module failed.
+        SystemExit: the virtual environment does not exist, or the module failed.
     """
     python = ROOT / ".venv-xuance" / "bin" / "python"
     if not python.exists():

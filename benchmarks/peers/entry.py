@@ -1,4 +1,4 @@
-"""What an adapter of another library gets, and how it says that it cannot take part."""
+"""Inputs of other libraries' adapters, and the exception for libraries that are left out."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from xuance_envs.measure import Runner
 MOST_PROCESSES = 256
 
 
-class LeftOut(Exception):  # noqa: N818  # no error: a contender that cannot take part
-    """Why a peer cannot take part; the message is for the report."""
+class LeftOut(Exception):  # noqa: N818  # not an error: the benchmark continues without it
+    """A library cannot take part; the message gives the reason for the report."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a peer is to step.
+    """Environments and actions for an adapter.
 
     Attributes:
-        env_id: the environment, as ``gymnasium.make`` takes it.
-        num_envs: how many of them.
-        actions: an array per vector step, the same for every contender.
-        stack: closes what the adapter registers with it.
-        note: takes a sentence for the report.
-        functions: what makes each environment; None for ``gymnasium.make``.
-        quick_start: whether processes that each import torch may be forked from one that has it
-            instead, where their start is not what is measured.
+        env_id: id of the environments, for ``gymnasium.make``.
+        num_envs: number of environments.
+        actions: one array per vector step, the same for all implementations.
+        stack: closes the objects that the adapter registers with it.
+        note: records a sentence for the report.
+        functions: environment functions; None for ``gymnasium.make``.
+        quick_start: True if processes that import torch may be forked from one that has already
+            imported it. False if the benchmark measures the start.
     """
 
     env_id: str
@@ -50,24 +50,24 @@ class Entry:
         return [partial(gymnasium.make, self.env_id)] * self.num_envs
 
     def need_processes(self, most: int = MOST_PROCESSES) -> None:
-        """Raises :class:`LeftOut` where a process per environment would be too many."""
+        """Raise :class:`LeftOut` if one process per environment would be too many."""
         if self.num_envs > most:
             raise LeftOut(f"needs {self.num_envs} processes, one per environment")
 
     def need_registered(self) -> None:
-        """Raises :class:`LeftOut` where the environments are none that an id stands for."""
+        """Raise :class:`LeftOut` if the environments have no id."""
         if self.functions is not None:
-            raise LeftOut("it only takes part with environments that have an id")
+            raise LeftOut("supports only environments with an id")
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One way of another library to step many environments.
+    """A vectorized environment of a library.
 
     Attributes:
         title: its name in tables.
-        make: the adapter: its runner, after the first reset.
-        package: what is installed for it.
+        make: the adapter, which returns a runner after its first reset.
+        package: the package to install.
     """
 
     title: str
@@ -76,28 +76,28 @@ class Peer:
 
 
 def make_peer(peer: Peer, entry: Entry) -> Runner:
-    """The peer after its first reset.
+    """Create the library's runner and reset it.
 
     Raises:
-        LeftOut: when it cannot take part, whatever the reason.
+        LeftOut: the library cannot take part, for any reason.
     """
     if not isinstance(entry.actions[0], np.ndarray):
-        raise LeftOut("the peers are only driven with arrays of actions")
+        raise LeftOut("only arrays of actions are supported")
     try:
         return peer.make(entry)
     except ImportError as error:
         raise LeftOut(f"not installed ({error})") from error
     except LeftOut:
         raise
-    except Exception as error:  # another library's trouble must not end the run
+    except Exception as error:  # an error in a library must not end the run
         raise LeftOut(f"{type(error).__name__}: {error}") from error
 
 
 def nearest_id(env_id: str, known: Sequence[str]) -> str:
-    """The id of the same environment with the same version, or else the nearest version.
+    """Return the id of the same environment with the same version, else with the nearest one.
 
     Raises:
-        LeftOut: when there is no version of it at all.
+        LeftOut: no version of the environment is known.
     """
     name, version = _split_version(env_id)
     versions = {
@@ -109,7 +109,7 @@ def nearest_id(env_id: str, known: Sequence[str]) -> str:
 
 
 def _split_version(env_id: str) -> tuple[str, int]:
-    """``ALE/Breakout-v5`` as ``("Breakout", 5)``."""
+    """Split an id into name and version: ``ALE/Breakout-v5`` into ``("Breakout", 5)``."""
     match = re.fullmatch(r"(?:ALE/)?(.+?)(?:-v(\d+))?", env_id)
     assert match is not None, env_id
     return match[1], int(match[2] or 0)

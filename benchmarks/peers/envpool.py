@@ -1,4 +1,4 @@
-"""EnvPool: environments of its own in C++, stepped by threads."""
+"""EnvPool, which steps its own C++ environments in threads."""
 
 from __future__ import annotations
 

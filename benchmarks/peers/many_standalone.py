@@ -1,6 +1,7 @@
-"""Steps many agents with another library, in an environment of its own; uses nothing of ours.
+"""Steps multi-agent environments with another library, in its own virtual environment.
 
-Run as ``python many_standalone.py LIBRARY WORLD NUM_ENVS``, and spoken to as ``standalone.py`` is.
+The script does not import this package. Run it as ``python many_standalone.py LIBRARY WORLD
+NUM_ENVS``. Its input and output have the format of ``standalone.py``.
 """
 
 import importlib.metadata
@@ -18,7 +19,7 @@ HERE = str(Path(__file__).parent)
 
 
 def worlds():
-    """The module of the worlds; what lies beside it must not hide the libraries."""
+    """Import ``many_worlds``, without making the modules beside it importable."""
     sys.path.insert(0, HERE)
     import many_worlds
 
@@ -27,7 +28,7 @@ def worlds():
 
 
 def one_xuance_env(world, env_seed=None):
-    """One environment in XuanCe's form."""
+    """Create one environment with XuanCe's interface."""
     from xuance.environment.utils import RawMultiAgentEnv, XuanCeMultiAgentEnvWrapper
 
     class World(RawMultiAgentEnv):
@@ -109,7 +110,7 @@ LIBRARIES = {
 
 
 def main():
-    answers = os.fdopen(os.dup(1), "w")  # libraries print
+    answers = os.fdopen(os.dup(1), "w")  # libraries print to stdout
     os.dup2(2, 1)
 
     def answer(**content):

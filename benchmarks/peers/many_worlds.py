@@ -1,4 +1,4 @@
-"""Made-up environments with many agents: what every contender can import, with little besides."""
+"""Artificial multi-agent environments that every library can import, with few requirements."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from gymnasium import spaces
 
 try:
     from pettingzoo import ParallelEnv
-except ImportError:  # for who has no use for it
+except ImportError:  # in libraries' environments without PettingZoo
     ParallelEnv = object
 
 AGENTS, SIZE, ACTIONS = 8, 16, 5
 
 
 class Cheap(ParallelEnv):
-    """Agents that see a few numbers, and next to no work.
+    """Agents that observe a few numbers, with almost no work per step.
 
     Args:
-        length: of an episode.
-        dying: whether agent k ends at step 20 + 10 k.
-        rich: whether infos have masks and numbers.
+        length: steps of an episode.
+        dying: True if agent k terminates in step 20 + 10 k.
+        rich: True if infos have masks and numbers.
     """
 
-    metadata = {"name": "cheap_v0", "render_modes": []}  # noqa: RUF012  # as PettingZoo's
+    metadata = {"name": "cheap_v0", "render_modes": []}  # noqa: RUF012  # as in PettingZoo
     render_mode = None
 
     def __init__(self, length: int = 100, dying: bool = False, rich: bool = False) -> None:
@@ -72,7 +72,7 @@ class Cheap(ParallelEnv):
 
     def _observations(self) -> dict[str, Any]:
         if len(self.agents) == AGENTS:
-            return dict(zip(self.agents, self._seen))  # noqa: B905  # as quick as can be
+            return dict(zip(self.agents, self._seen))  # noqa: B905  # strict=True is slower
         return {agent: self._seen[int(agent[6:])] for agent in self.agents}
 
     def _infos(self) -> dict[str, Any]:
@@ -88,10 +88,10 @@ class Cheap(ParallelEnv):
 
 
 def make(world: str) -> Any:
-    """A world by the name it has in the benchmark.
+    """Create an environment by its name in the benchmark.
 
-    That of ``"spread"`` has no state: asking for it has it observe everything once more, and only
-    some contenders do. All of those who can ask for it do in ``"states"``, bare loops too.
+    ``"spread"`` has no state, because computing a state repeats all observations, and only some
+    implementations do it. In ``"states"``, all that support states compute them, even bare loops.
     """
     if world in ("spread", "states"):
         for package in ("mpe2", "pettingzoo.mpe"):

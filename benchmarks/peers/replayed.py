@@ -1,4 +1,4 @@
-"""Vector environments that cost nothing: they give again what others gave before."""
+"""Vectorized environment that replays recorded steps at almost no cost."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 class Replayed:
-    """What a XuanCe agent takes for a vector environment, whatever actions it sends.
+    """Vectorized environment for XuanCe's agents that replays recorded steps, ignoring actions.
 
-    Episodes end where they did, so the agent does all that it would do.
+    Episodes end as recorded, so the agent does all of its usual work.
 
     Args:
-        envs: a vector environment of XuanCe's kind, which steps no more once this is made.
-        batches: actions for each of the steps that are given again and again.
+        envs: XuanCe's vectorized environment to record; it is not stepped afterwards.
+        batches: actions for the recorded steps.
     """
 
     def __init__(self, envs: Any, batches: Any) -> None:
@@ -30,7 +30,7 @@ class Replayed:
         return getattr(self._envs, name)
 
     def step(self, actions: Any) -> Any:
-        """The next step's result, at no cost."""
+        """Return the next recorded result."""
         result, self.buf_obs = self._steps[self._next]
         self._next = (self._next + 1) % len(self._steps)
         return result

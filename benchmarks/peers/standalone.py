@@ -1,8 +1,8 @@
-"""Steps a library in an environment of its own; uses nothing of ours, and little besides.
+"""Steps a library in its own virtual environment.
 
-Run as ``python standalone.py LIBRARY ENV_ID NUM_ENVS``. The first line in is the actions, a list
-for each step, over and over again; the line out is the library's version. Then each line in is a
-number of steps, and the line out the seconds they took.
+The script does not import this package. Run it as ``python standalone.py LIBRARY ENV_ID NUM_ENVS``.
+The first input line has the actions, one list per step, which are repeated in a cycle. The reply is
+the library's version. Each further line is a number of steps; the reply is the seconds they took.
 """
 
 import importlib.metadata
@@ -19,7 +19,7 @@ import numpy as np
 
 
 def one_xuance_env(env_id, env_seed=None):
-    """One environment as XuanCe's configurations make it."""
+    """Create one environment as XuanCe's configurations do."""
     from xuance.environment.single_agent_env.gym import Gym_Env
     from xuance.environment.utils import XuanCeEnvWrapper
 
@@ -41,7 +41,7 @@ def pufferlib(kind, env_id, num_envs):
 
     workers = {}
     if kind == "Multiprocessing":
-        # The caller spins, as the workers do, so it needs a core too.
+        # The main process spins, like the workers, so it needs a core too.
         most = max(1, min(num_envs, len(os.sched_getaffinity(0)) - 1))
         workers["num_workers"] = max(k for k in range(1, most + 1) if num_envs % k == 0)
     envs = pufferlib.vector.make(
@@ -70,7 +70,7 @@ LIBRARIES = {
 
 
 def main():
-    answers = os.fdopen(os.dup(1), "w")  # libraries print
+    answers = os.fdopen(os.dup(1), "w")  # libraries print to stdout
     os.dup2(2, 1)
 
     def answer(**content):

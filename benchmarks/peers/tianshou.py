@@ -1,4 +1,4 @@
-"""Tianshou's vector environments, which leave it to the caller to reset what has ended."""
+"""Tianshou's vector environments, whose users reset ended environments themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xuance_envs.measure import Runner, StepLoop
 
 
 class Resetting:
-    """Steps, and resets the environments that have ended, as Tianshou's collectors do."""
+    """Adapter that resets ended environments after each step, as Tianshou's collectors do."""
 
     def __init__(self, envs: Any) -> None:
         self._envs = envs
@@ -29,11 +29,11 @@ class Resetting:
 
 
 class Turns:
-    """A runner that sends on at once what was ready first, and counts what it received.
+    """A runner that sends actions immediately to the environments that were ready first.
 
     Args:
-        envs: with ``wait_num``, after their first reset.
-        entry: what to step.
+        envs: vector environment with ``wait_num``, after its first reset.
+        entry: the environments to step.
     """
 
     def __init__(self, envs: Any, entry: Entry) -> None:
@@ -57,7 +57,7 @@ class Turns:
 
 
 def stepped_by(module: str, name: str, entry: Entry, **options: Any) -> Runner:
-    """Any class with Tianshou's interface, by its name; with ``wait_num`` in turns."""
+    """Create a runner for a class with Tianshou's interface: with ``wait_num``, :class:`Turns`."""
     envs = getattr(importlib.import_module(module), name)(entry.env_fns(), **options)
     if not envs.is_async:
         return _loop(envs, entry)
@@ -67,7 +67,7 @@ def stepped_by(module: str, name: str, entry: Entry, **options: Any) -> Runner:
 
 
 def bare(entry: Entry, wait_num: int, processes: int, spins: bool) -> Runner:
-    """A bare loop over pipes, in turns: what there is to reach."""
+    """Create the runner of a bare loop over pipes, the upper bound."""
     pipes = BarePipes(entry.env_fns(), wait_num, processes, spins)
     entry.stack.callback(pipes.close)
     pipes.reset()

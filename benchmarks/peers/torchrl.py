@@ -1,4 +1,4 @@
-"""TorchRL's vector environments, which take and give dictionaries of tensors."""
+"""TorchRL's vector environments, whose inputs and outputs are dictionaries of tensors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from benchmarks.peers.entry import Entry
 from xuance_envs.measure import StepLoop
 
 MOST_PROCESSES = 16
-"""Each of its processes has torch and TorchRL to itself: hundreds of megabytes."""
+"""Limit, because each process imports torch and TorchRL, which takes hundreds of megabytes."""
 
 
 class TensorSteps:
-    """Steps with tensors in a dictionary, and starts anew what has ended, in one call."""
+    """Adapter that passes actions in a dictionary of tensors; one call steps and resets."""
 
     def __init__(self, envs: Any) -> None:
         self._envs = envs
@@ -27,7 +27,7 @@ class TensorSteps:
 
 
 def wrapped(function: Callable[[], Any]) -> Any:
-    """One environment, with numbers as actions instead of one-hot vectors."""
+    """Create one environment with ints as actions instead of one-hot vectors."""
     from torchrl.envs import GymWrapper
 
     return GymWrapper(function(), categorical_action_encoding=True)

@@ -1,9 +1,9 @@
-"""XuanCe's MAPPO on simple_spread, in an environment of its own, with the example's settings.
+"""XuanCe's MAPPO on simple_spread, in its own virtual environment, with the example's settings.
 
-Run as ``python -m benchmarks.peers.xuance_mappo WHOSE NUM_ENVS STEPS SEED``, WHOSE being
-``xuance``, or ``ours`` for our vector environment under XuanCe's name. Its settings come as JSON
-from stdin; what they do not say is as XuanCe has it. The line out is the seconds that so many
-environment steps took, those of CPU in this process, and the mean return of the last episodes.
+Run as ``python -m benchmarks.peers.xuance_mappo WHOSE NUM_ENVS STEPS SEED``. WHOSE is ``xuance``
+for XuanCe's vectorized environment, or ``ours`` for this package's. Settings are JSON from stdin;
+all others have XuanCe's defaults. The output line has the seconds of the training run, the CPU
+seconds of this process, and the mean return of the last episodes.
 """
 
 import json
@@ -17,10 +17,10 @@ from benchmarks.peers.many_standalone import one_xuance_env
 
 
 def main():
-    answers = os.fdopen(os.dup(1), "w")  # XuanCe prints
+    answers = os.fdopen(os.dup(1), "w")  # XuanCe prints to stdout
     os.dup2(2, 1)
     whose, num_envs, steps, seed = sys.argv[1], *map(int, sys.argv[2:])
-    import numpy as np  # what each of XuanCe's processes would import, too
+    import numpy as np  # not at module level, because XuanCe's processes would import it too
     import torch
 
     from benchmarks.peers.xuance_training import stand_in_for_torchvision
@@ -40,7 +40,7 @@ def main():
     config = get_arguments("mappo", "mpe", "simple_spread_v3", None, settings)
     config.agent_name, config.render = "mappo", False
     config.log_dir = config.model_dir = os.getcwd()
-    del config.normalize  # the layers; the example has no such
+    del config.normalize  # normalization layers, which the example does not have
     kind = SubprocVecMultiAgentEnv if whose == "xuance" else xuance_envs.SubprocVecMultiAgentEnv
     envs = kind([partial(one_xuance_env, "spread")] * num_envs, seed)
     returns = []

@@ -1,8 +1,8 @@
-"""XuanCe's PPO in an environment of its own, on its vector environments or on ours.
+"""XuanCe's PPO in its own virtual environment, on XuanCe's or this package's environments.
 
-Run as ``python -m benchmarks.peers.xuance_training WHOSE ENV_ID NUM_ENVS STEPS``, WHOSE being
-``xuance``, ``ours``, ``ours-with-caller``, or ``nobody`` for environments that cost nothing. The
-line out is the seconds that so many environment steps took, and how many of CPU in this process.
+Run as ``python -m benchmarks.peers.xuance_training WHOSE ENV_ID NUM_ENVS STEPS``. WHOSE is
+``xuance``, ``ours``, ``ours-with-caller``, or ``nobody`` for replayed steps. The output line has
+the seconds of the training run and the CPU seconds of this process.
 """
 
 import json
@@ -20,7 +20,7 @@ from xuance_envs.compat.xuance import install
 
 
 def stand_in_for_torchvision():
-    """XuanCe imports it for learners of other agents; not every torch has one."""
+    """Provide empty modules, because XuanCe imports torchvision for other agents' learners."""
     for name in ("torchvision", "torchvision.transforms"):
         sys.modules[name] = types.ModuleType(name)
     transforms = sys.modules["torchvision.transforms"]
@@ -28,7 +28,7 @@ def stand_in_for_torchvision():
 
 
 def main():
-    answers = os.fdopen(os.dup(1), "w")  # XuanCe prints
+    answers = os.fdopen(os.dup(1), "w")  # XuanCe prints to stdout
     os.dup2(2, 1)
     whose, env_id, num_envs, steps = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     stand_in_for_torchvision()
@@ -55,7 +55,7 @@ def main():
         draws = np.random.default_rng(0).integers(envs.action_space.n, size=(128, num_envs))
         envs = Replayed(envs, draws)
     agent = REGISTRY_Agents[config.agent](config, envs)
-    agent.train(max(config.horizon_size // 8, 1))  # what torch does but once
+    agent.train(max(config.horizon_size // 8, 1))  # one-time initialization of torch
     start, busy = time.perf_counter(), time.process_time()
     agent.train(steps // num_envs)
     seconds = time.perf_counter() - start, time.process_time() - busy

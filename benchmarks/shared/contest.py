@@ -46,7 +46,7 @@ def race(
     make_runners: Callable[[ExitStack], Mapping[str, Runner]],
     note: Callable[[str], None],
 ) -> dict[str, Throughput]:
-    """Time implementations in interleaved rounds, all alive at the same time.
+    """Time implementations in interleaved rounds; all of them exist at the same time.
 
     If the spread of one exceeds :data:`SPREAD_AGAIN`, all run the same number of rounds again,
     because ratios compare figures of the same round.
@@ -78,7 +78,7 @@ def race(
 def _joined(
     first: Mapping[str, Throughput], second: Mapping[str, Throughput]
 ) -> dict[str, Throughput]:
-    """Concatenate the rounds of both."""
+    """Concatenate the rounds of two measurements."""
     return {
         name: Throughput(name, each.num_envs, each.rates + second[name].rates)
         for name, each in first.items()
@@ -101,7 +101,7 @@ def in_turn(
 
 @contextmanager
 def imports_uncollected() -> Iterator[None]:
-    """Exclude existing objects from garbage collection, as long as this lasts.
+    """Exclude existing objects from garbage collection within this context.
 
     The collector would otherwise traverse the imports of all libraries in this process, above all
     torch. This would slow down only the implementations that step in this process.

@@ -25,7 +25,7 @@ FIRE_FRAMES = 4
 
 
 class EmulatorLoop:
-    """Play several games of one kind in series."""
+    """Several copies of one game, played in series."""
 
     def __init__(self, env_id: str, actions: Iterable[Sequence[Any]], num_envs: int) -> None:
         game = gymnasium.spec(full_id(env_id)).kwargs["game"]
@@ -47,7 +47,7 @@ class EmulatorLoop:
         first, last = self._screens
         start = time.perf_counter()
         for row in rows:
-            for (act, grab, is_over, lives, index), action in zip(calls, row):  # noqa: B905  # costs nothing here
+            for (act, grab, is_over, lives, index), action in zip(calls, row):  # noqa: B905  # strict=True is slower
                 act(action)
                 act(action)
                 act(action)

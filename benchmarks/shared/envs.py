@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 class SleepingEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """Sleeps for ``seconds`` in every step, as if it waited for a network or another simulator."""
+    """Environment that sleeps for ``seconds`` in every step, like one that waits for a network."""
 
     observation_space = spaces.Box(-1, 1, (4,), np.float32)
     action_space = spaces.Discrete(2)
@@ -35,7 +35,7 @@ class SleepingEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
 
 class IdleEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """Does nothing, with CartPole's shapes and the two numbers of Gym_Env in its infos."""
+    """Environment that does nothing, with CartPole's shapes and ``Gym_Env``'s info keys."""
 
     observation_space = spaces.Box(-1, 1, (4,), np.float32)
     action_space = spaces.Discrete(2)
@@ -58,7 +58,7 @@ class IdleEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
 
 class MadeUpEnv(gymnasium.Env[NDArray[Any], np.int64]):
-    """Computes for ``seconds`` of CPU time and returns observations and infos of a given size.
+    """Environment with a given CPU time per step, and observations and infos of a given size.
 
     Episodes never end. Each info is a new dict.
     """

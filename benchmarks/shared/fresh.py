@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def call_fresh(module: str, function: str, *arguments: Any) -> Any:
-    """Call ``benchmarks.MODULE.FUNCTION`` there, with literal arguments; return its JSON result."""
+    """Call ``benchmarks.MODULE.FUNCTION`` with literal arguments; return its JSON result."""
     call = f"{function}({', '.join(map(repr, arguments))})"
     mark = "what it returned: "
     code = f"import json; from benchmarks.{module} import {function}; answer = {call}; "

@@ -19,7 +19,7 @@ WORKS, WAITS = "works", "waits"
 
 
 class BusyEnv(gymnasium.Env[Any, Any]):
-    """Computes (:data:`WORKS`) or sleeps (:data:`WAITS`) for ``seconds`` per step."""
+    """Environment that computes (:data:`WORKS`) or sleeps (:data:`WAITS`) in each step."""
 
     action_space = spaces.Discrete(2)
 

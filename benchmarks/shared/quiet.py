@@ -24,7 +24,7 @@ PAUSE = 5.0
 """Seconds between two checks of a busy machine."""
 
 TURNS, ADDITIONS = 7, 200_000
-"""Timings per core, and the work of each."""
+"""Timings per core, and additions per timing."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Look:
 
     @property
     def quiet(self) -> bool:
-        """Whether figures are reliable now; True if unknown."""
+        """True if figures are reliable now, or if this is unknown."""
         return (self.busy or 0.0) <= BUSY and (self.slowest_core or 1.0) >= EQUAL
 
     def __str__(self) -> str:

@@ -67,7 +67,7 @@ def describe_run() -> dict[str, Any]:
 
 
 def summary(run: dict[str, Any]) -> str:
-    """Return the same in a few lines, with a warning if the machine is busy."""
+    """Return the context in a few lines, with a warning if the machine is busy."""
     machine = run["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     cpus = ", ".join(map(str, machine["affinity"] or ())) or "any"

@@ -24,7 +24,7 @@ LIMIT = "limit of the cores"
 
 
 class BareLoop:
-    """Steps environments in series, and resets each after its episodes."""
+    """Environments stepped in series and reset after each episode."""
 
     def __init__(self, env_id: str, actions: Iterable[Sequence[Any]], num_envs: int = 1) -> None:
         self.num_envs = num_envs
@@ -39,7 +39,7 @@ class BareLoop:
         rows = itertools.islice(self._actions, steps)
         start = time.perf_counter()
         for row in rows:
-            for (step, reset), action in zip(methods, row):  # noqa: B905  # costs nothing here
+            for (step, reset), action in zip(methods, row):  # noqa: B905  # strict=True is slower
                 _, _, terminated, truncated, _ = step(action)
                 if terminated or truncated:
                     reset()
@@ -61,7 +61,7 @@ class Loop(Protocol):
 
 
 LoopMaker = Callable[[str, int, int, int], Loop]
-"""Id, number of environments, low and high to a loop over environments low to high - 1."""
+"""Creates a loop over environments low to high - 1, from id, number of environments, low, high."""
 
 
 def bare_loop(env_id: str, num_envs: int, low: int, high: int) -> BareLoop:

@@ -20,7 +20,7 @@ def why_without() -> str | None:
     missing = [name for name in NEEDS if find_spec(name) is None]
     if not missing:
         return None
-    return f'RLlib is left out, for want of {", ".join(missing)}: pip install "ray[rllib]".'
+    return f'RLlib is left out: {", ".join(missing)} cannot be found (pip install "ray[rllib]").'
 
 
 class Sampling:

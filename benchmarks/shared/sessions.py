@@ -16,7 +16,7 @@ __all__ = ["Load", "load"]
 
 API_PREFIX = "/api/v1"
 EVERY = 0.01
-"""Seconds between two requests of ``/healthz``; more would be a load."""
+"""Seconds between two requests of ``/healthz``; more frequent requests would be a load."""
 
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 

@@ -1,4 +1,4 @@
-"""Compares implementations over environments that differ in one property."""
+"""Comparison of implementations over environments that differ in one property."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Sweep = dict[str, dict[str, Throughput]]
 
 
 def sweep_parser(name: str, question: str | None, *, num_envs: int) -> argparse.ArgumentParser:
-    """Return the parser of such a script."""
+    """Return the argument parser of a sweep script."""
     parser = make_parser(name, question)
     add = parser.add_argument
     add("--num-envs", type=int, default=num_envs, metavar="N", help="default: %(default)s")

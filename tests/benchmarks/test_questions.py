@@ -238,7 +238,7 @@ def test_a_library_without_its_environment_is_left_out(
         made_up = peers.Entry("", 1, entry.actions, stack, notes.append, [gymnasium.Env])
         assert contest.join_peers(["envpool"], made_up, "1 environment") == {}
     assert "XuanCe Dummy, 1 environment: left out, not installed" in notes[0]
-    assert notes[1].startswith("EnvPool, 1 environment: left out, it only takes part")
+    assert notes[1].startswith("EnvPool, 1 environment: left out, supports only environments")
 
 
 # --- the page -----------------------------------------------------------------------------------
