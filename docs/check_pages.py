@@ -31,7 +31,7 @@ PATIENCE = 30.0
 
 OF_REFERENCE = ("gym.gym_env", "gym.gym_vec_env", "vector_envs.vector_env", "errors")
 
-# Runs in the page. Contrast is WCAG's contrast of a text against the page's background.
+# This code runs in the page. Contrast is WCAG's contrast of a text against the page's background.
 LOOK = """
 (async () => {
   const faults = [], root = document.documentElement;

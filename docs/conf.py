@@ -66,7 +66,7 @@ autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-mo
 autodoc_mock_imports = ["tianshou"]  # not installed where the documentation is built
 # Sphinx shows the signature of `__new__` if it is a function, even if `__init__` differs.
 RolloutCollector.__new__ = RolloutCollector.__new__.__call__
-viewcode_follow_imported_members = False  # else: looks constants up in the modules of their types
+viewcode_follow_imported_members = False  # else it looks for constants in their types' modules
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"

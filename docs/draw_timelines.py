@@ -29,7 +29,7 @@ FIRST, SECOND = "var(--color-brand-primary, #2757dd)", "var(--timeline-second, #
 
 
 class Told(gymnasium.Env):
-    """An environment that observes its episode and step, ends after three, and logs its states."""
+    """An environment of three-step episodes that observes episode and step, and logs its states."""
 
     observation_space = gymnasium.spaces.Box(0, 9, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -55,7 +55,7 @@ class Told(gymnasium.Env):
 
 
 def name_of(observation: Any) -> str:
-    """Name an observation: ``s2`` is the first episode's third, ``t0`` the next one's first."""
+    """Name an observation: ``s2`` is the first episode's third, ``t0`` the next episode's first."""
     episode, count = (int(number) for number in observation)
     return f"{'st'[episode]}{count}"
 
@@ -267,7 +267,7 @@ def drawn_end(title: str, ended: str, other: str, story: Sequence[Call]) -> str:
 
 
 def drawn_split(title: str, lanes: dict[str, list[Bar]]) -> str:
-    """Draw which process works when, from left to right."""
+    """Draw each process's working times, from left to right."""
     left, unit, lane = 170, 110, 34
     width, height = left + unit * 5 + 10, 30 + lane * len(lanes)
     parts = [text(left, 17, "time →", "start", opacity="0.7", font_size="12.5")]

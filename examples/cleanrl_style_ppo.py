@@ -19,7 +19,7 @@ from xuance_envs.compat.gymnasium import AsyncVectorEnv
 
 
 class Agent(nn.Module):
-    """A policy and a value function, with a small network each."""
+    """A policy and a value function, each with a small network."""
 
     def __init__(self, observations: int, actions: int) -> None:
         super().__init__()

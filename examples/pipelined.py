@@ -46,7 +46,7 @@ def make_envs(env_fn: Callable[[], Any], num_envs: int, workers: int) -> VecEnv:
 
 
 def make_collector(envs: VecEnv, policy: Policy, steps: int, halves: int | str) -> RolloutCollector:
-    """With `halves=2`, one half steps while the policy acts for the other."""
+    """Create a collector; with `halves=2`, one half steps while the policy acts for the other."""
     return RolloutCollector(envs, policy, steps, device=policy.device, seed=0, halves=halves)
 
 
@@ -61,8 +61,8 @@ class Policy:
         batch: the batch size for which `seconds` holds.
         seconds: the time for one batch.
         device: the device of the network.
-        sleeps: whether to use a small network and sleep for the rest of the time, like a policy
-            on another machine, instead of a network that is large enough.
+        sleeps: True to use a small network and sleep for the rest of the time, like a policy on a
+            different machine; False to use a network that is large enough.
     """
 
     def __init__(

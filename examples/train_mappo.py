@@ -38,7 +38,7 @@ def network(size: int, outputs: int, gain: float) -> nn.Sequential:
 
 
 class Agent(nn.Module):
-    """A shared policy with one-hot agent ids, and a critic of all observations."""
+    """A shared policy with one-hot agent ids, and a critic that sees all observations."""
 
     def __init__(self, obs_size: int, num_agents: int, num_actions: int) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def train(
     began, curve = time.perf_counter(), []
     with RolloutCollector(envs, agent, STEPS_PER_ENV, seed=seed) as play:
         if resumed is not None:
-            # trusted: the states may contain objects of other classes, and you wrote the folder.
+            # trusted: states may contain objects of other classes, and you wrote the checkpoint.
             resume(resumed, play, agent, optimizer, trusted=True)
         updates = 0
         while play.global_steps < steps:

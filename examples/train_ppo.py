@@ -87,13 +87,13 @@ def image_body(channels: int) -> nn.Module:
 
 
 class Agent(nn.Module):
-    """A policy and a value function, which share one body for images only."""
+    """A policy and a value function, which share a body only for images."""
 
     def __init__(
         self, state_shape: tuple[int, ...], action_space: gymnasium.Space[Any], scales: bool = False
     ) -> None:
         super().__init__()
-        # Normalizes vectors if the environments do not. Its buffers travel with the weights.
+        # Normalizes vectors if the environments do not. Its buffers are saved with the weights.
         scale = partial(nn.BatchNorm1d, eps=1e-8, affine=False, momentum=None)
         self.scale = scale(*state_shape).eval() if scales else None
         self.is_discrete = isinstance(action_space, gymnasium.spaces.Discrete)
@@ -157,7 +157,7 @@ def train(
     optimizer: torch.optim.Optimizer | None = None,
     pauses: Callable[[int], bool] = lambda number: False,
 ) -> Iterator[None]:
-    """Train without end; each iteration collects one rollout and makes one update.
+    """Train endlessly; each iteration collects one rollout and makes one update.
 
     Collectors on a cluster collect the next rollout during the update, unless ``pauses`` returns
     True for the number of the update.
@@ -327,7 +327,7 @@ def main() -> None:
     add = partial(parser.add_argument, help="default: %(default)s")
     add("--env", default="CartPole-v1")
     add("--backend", choices=("dummy", "subproc"), default="subproc")
-    add("--collectors", type=int, default=0, help="collectors on a Ray cluster; 0: none")
+    add("--collectors", type=int, default=0, help="collectors on a Ray cluster; 0 for none")
     add("--num-envs", type=int, default=32)
     add("--seed", type=int, default=1)
     add("--steps", type=int, default=200_000)
@@ -370,7 +370,7 @@ def main() -> None:
             resume(args.resume, collector, agent, optimizer)
         start, begun = time.perf_counter(), collector.global_steps
         shown = start
-        playing = iter(collector.rollout, "learned")  # collect without end and without training
+        playing = iter(collector.rollout, "learned")  # collect endlessly, without training
 
         def is_kept(number: int) -> bool:
             is_due = number % args.every == 0 or collector.global_steps >= args.steps
