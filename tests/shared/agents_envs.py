@@ -1,4 +1,4 @@
-"""Environments with many agents, without any library of theirs."""
+"""Multi-agent environments for tests, without any multi-agent library."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ FOREVER = 10**9
 
 
 class Herd:
-    """A parallel environment in PettingZoo's form, whose agents come and go as told.
+    """Parallel environment in PettingZoo's form, with a schedule of agents that join and leave.
 
     Args:
-        plays: by agent, the first step it acts in, from 1, and the last.
-        length: of episodes, at whose end all are truncated.
-        masks: where masks of actions are: None, ``"info"`` or ``"observation"``.
-        images: whether observations are images.
-        kinds: how many kinds of spaces there are.
-        numbers: whether infos have numbers.
+        plays: the first step, counted from 1, and the last step of each agent, by agent.
+        length: steps of an episode, at whose end all agents are truncated.
+        masks: place of the action masks: None, ``"info"`` or ``"observation"``.
+        images: True for images as observations.
+        kinds: number of different spaces.
+        numbers: True for infos with numbers.
     """
 
     metadata: Mapping[str, Any] = {"name": "herd"}
@@ -127,19 +127,19 @@ class Herd:
 
 
 MIXED = {"wolf_0": (1, 3), "sheep_0": (1, FOREVER), "sheep_1": (3, 5), "sheep_2": (1, 6)}
-"""One that ends early, one that stays, one that comes late and goes, one that ends late."""
+"""One agent ends early, one stays, one joins late and leaves, and one ends late."""
 
 ALL_END = {"sheep_0": (1, 2), "sheep_1": (1, 4)}
-"""All end by themselves, one after the other."""
+"""All agents terminate, one after the other."""
 
 
 class Broken(Herd):
-    """A herd whose step returns what it should not.
+    """A herd whose step returns an invalid result.
 
     Args:
-        broken: what about it: a name of a method below.
-        at: the step in which it is.
-        **options: as of :class:`Herd`.
+        broken: the fault: name of a method below.
+        at: the step with the fault.
+        **options: arguments of :class:`Herd`.
     """
 
     def __init__(self, broken: str, at: int = 2, **options: Any) -> None:
@@ -172,7 +172,7 @@ class Broken(Herd):
         return o, r, te, tr, i
 
     def agents_none(self, o: Any, r: Any, te: Any, tr: Any, i: Any) -> Any:
-        self.agents = None  # type: ignore[assignment]  # which is what is tried
+        self.agents = None  # type: ignore[assignment]  # the invalid value to test
         return o, r, te, tr, i
 
     def agents_twice(self, o: Any, r: Any, te: Any, tr: Any, i: Any) -> Any:
@@ -208,12 +208,12 @@ class Broken(Herd):
 
 
 class Squad:
-    """An environment in the form of XuanCe's ``RawMultiAgentEnv``, with agents that die.
+    """Environment in the form of XuanCe's ``RawMultiAgentEnv``, with agents that terminate early.
 
     Args:
-        env_seed: of its generator.
-        length: of an episode, which is then truncated.
-        lives: how many steps each agent lives.
+        env_seed: seed of its generator.
+        length: steps of an episode, which is then truncated.
+        lives: number of steps until each agent terminates.
     """
 
     metadata: Mapping[str, Any] = {}
@@ -285,10 +285,10 @@ class Squad:
 
 
 class Crowd(Herd):
-    """Agents come, end, go without a word, and come back, all at random.
+    """A herd whose agents join, end, leave without a flag, and come back, all at random.
 
     Args:
-        **options: as of :class:`Herd`; who is there at first follows from ``plays``.
+        **options: arguments of :class:`Herd`; ``plays`` defines the first agents.
     """
 
     def step(self, actions: Mapping[Any, Any]) -> Any:
@@ -308,7 +308,7 @@ class Crowd(Herd):
 
 
 class Silent(Herd):
-    """A herd whose agents end without flags: they leave ``agents``, alone or all together."""
+    """A herd whose agents leave ``agents`` without a flag, alone or all together."""
 
     def step(self, actions: Mapping[Any, Any]) -> Any:
         observations, rewards, *_, infos = super().step(actions)
@@ -317,12 +317,12 @@ class Silent(Herd):
 
 
 class AllAtOnce(Herd):
-    """A herd that ends episodes by ``"__all__"``, as in RLlib; its agents stay in ``agents``.
+    """A herd that ends episodes with ``"__all__"``, as in RLlib; its agents stay in ``agents``.
 
     Args:
-        flags: values of ``"__all__"`` in the last step, by name.
-        own: flags that an agent has itself in that step, by name.
-        **options: as of :class:`Herd`.
+        flags: values of ``"__all__"`` in the last step, by flag name.
+        own: the agent with its own flag in that step, by flag name.
+        **options: arguments of :class:`Herd`.
     """
 
     def __init__(
@@ -347,12 +347,12 @@ class AllAtOnce(Herd):
 
 
 class Staying(Herd):
-    """A herd whose agents get a flag when they end, and stay in ``agents`` unless they leave.
+    """A herd whose agents get a flag when they end, and stay in ``agents`` until they leave.
 
     Args:
-        ends: by agent, the step that flags it.
-        leaves: by agent, the step after which it is gone.
-        **options: as of :class:`Herd`.
+        ends: the step that flags an agent, by agent.
+        leaves: the step after which an agent is removed from ``agents``, by agent.
+        **options: arguments of :class:`Herd`.
     """
 
     def __init__(
@@ -383,11 +383,11 @@ class ArrayAgents:
 
 
 class Stateless(Herd):
-    """A herd that has no state when its agents have left, as PettingZoo's multiwalker_v9.
+    """A herd without a state after its agents have left, like PettingZoo's multiwalker_v9.
 
     Args:
-        fails: how it has none: ``"raises"``, or the value that is returned.
-        **options: as of :class:`Herd`.
+        fails: ``"raises"``, or the value that ``state`` returns then.
+        **options: arguments of :class:`Herd`.
     """
 
     def __init__(self, fails: Any = "raises", **options: Any) -> None:
@@ -403,7 +403,7 @@ class Stateless(Herd):
 
 
 class Uneven(Herd):
-    """Its steps take longer or shorter, so that workers answer in any order."""
+    """A herd whose steps take random times, so that workers reply in any order."""
 
     def step(self, actions: Any) -> Any:
         time.sleep(np.random.default_rng().random() * 1e-3)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for spaces of every kind, nested in every way."""
+"""Hypothesis strategies for spaces of all kinds, with nesting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def boxes(draw):
         low, high = False, True
     elif dtype.kind == "f":
         low, high = draw(st.sampled_from([(-1, 1), (0, 1000), (-np.inf, np.inf)]))
-    else:  # the whole range, as far as Box can sample it
+    else:  # the full range, as far as Box can sample it
         low, high = max(np.iinfo(dtype).min, -(2**40)), min(np.iinfo(dtype).max, 2**40)
     return spaces.Box(np.full(shape, low, dtype), np.full(shape, high, dtype), shape, dtype.type)
 
@@ -62,7 +62,7 @@ array_space = st.recursive(fixed_shapes, _branches, max_leaves=5)
 
 
 def samples(space, count, seed):
-    """So many values of a space, decided by the seed; the space stays as it was."""
+    """Sample ``count`` values of a copy of the space, with a seed."""
     space = copy.deepcopy(space)
     space.seed(seed)
     return [space.sample() for _ in range(count)]

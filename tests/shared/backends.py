@@ -1,4 +1,4 @@
-"""The backends that the contract suite runs over: one row each."""
+"""The backends of the contract suite."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 
 @dataclass(frozen=True)
 class Backend:
-    """One row.
+    """A backend of the contract suite.
 
     Args:
-        name: shown in the tests' names.
-        kind: makes a vector environment from functions.
-        options: given to it unless a test gives its own.
-        together: options with which it keeps the first two environments in one process.
-        here: whether the environments live in this process.
+        name: name in test ids.
+        kind: creates a vectorized environment from functions.
+        options: default arguments of ``kind``.
+        together: arguments with which the first two environments share a process.
+        here: True if the environments are in this process.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Backend:
 
 
 def need_remote() -> None:
-    """Skips where the extra ``remote`` is not installed."""
+    """Skip the tests if the extra ``remote`` is not installed."""
     for library in ("fastapi", "httptools", "httpx", "msgpack", "uvicorn"):
         pytest.importorskip(library)
 
 
 def hosted() -> ModuleType:
-    """The module of environments behind HTTP, which needs that extra."""
+    """Return the module for environments behind HTTP, which requires the extra ``remote``."""
     need_remote()
     return importlib.import_module("hosted")
 
@@ -62,24 +62,24 @@ CALLER_STEPS = Backend(
 )
 SPAWN = Backend("spawn", SubprocVecEnv, {"context": "spawn", "in_series": "auto"}, {"in_series": 2})
 RAY = Backend("ray", RayVecEnv_Gym, {"in_series": 2, "num_cpus_per_worker": 0.01, "actors": "core"})
-"""Run over by ``tests/ray``, which starts Ray for it."""
+"""For ``tests/ray``, which starts Ray."""
 MACHINES = Backend("machines", RayVecEnv_Gym, {"in_series": 2, "actors": "machine"})
-"""Likewise, on machines that are pretended."""
+"""For ``tests/ray``, on simulated machines."""
 
 REMOTE = Backend("remote", lambda *args, **options: hosted().remote_vec_env(*args, **options))
 
 BACKENDS = [DUMMY, WORKERS, CALLER_STEPS, REMOTE]
-"""Those that start in an instant: what the tests of the contract run over."""
+"""Backends that start immediately, for the contract tests."""
 
 EITHER_PLACE = [DUMMY, WORKERS, REMOTE]
-"""One in this process, others not: for long tables of values, which either stay or travel."""
+"""One backend in this process and two in others, for long tables of values."""
 
 ALL_BACKENDS = [*BACKENDS, SPAWN]
-"""With those that start slowly: for what may depend on how a backend starts."""
+"""All backends, including slow starters, for tests that may depend on the start."""
 
 
 class Maker:
-    """Makes vector environments of one backend, and closes them when the test is over.
+    """Factory of vectorized environments of one backend, which closes them after the test.
 
     Args:
         backend: the backend.
@@ -101,31 +101,31 @@ class Maker:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_forkserver() -> None:
-    """Makes workers of a forkserver start in milliseconds: it has loaded what they need."""
+    """Preload the modules that workers need, so that a forkserver starts them in milliseconds."""
     multiprocessing.set_forkserver_preload(["tests.shared.preloaded"])
 
 
 @pytest.fixture(params=BACKENDS, ids=str)
 def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
-    """Makes vector environments of each backend that starts in an instant."""
+    """Yield a factory for each backend that starts immediately."""
     yield from _maker(request)
 
 
 @pytest.fixture(params=EITHER_PLACE, ids=str)
 def make_either(request: pytest.FixtureRequest) -> Iterator[Maker]:
-    """Makes vector environments whose environments live in this process, or in others."""
+    """Yield a factory for backends with environments in this process and in others."""
     yield from _maker(request)
 
 
 @pytest.fixture(params=[DUMMY, WORKERS], ids=str)
 def make_local(request: pytest.FixtureRequest) -> Iterator[Maker]:
-    """Makes vector environments on this machine, here or in workers: for arguments of theirs."""
+    """Yield a factory for local backends, without and with workers, for tests of arguments."""
     yield from _maker(request)
 
 
 @pytest.fixture(params=ALL_BACKENDS, ids=str)
 def make_on_all(request: pytest.FixtureRequest) -> Iterator[Maker]:
-    """Makes vector environments of each backend, also of those that start slowly."""
+    """Yield a factory for each backend, including those that start slowly."""
     yield from _maker(request)
 
 
@@ -140,7 +140,7 @@ def _maker(request: pytest.FixtureRequest) -> Iterator[Maker]:
 
 
 def made(backend: Backend) -> Iterator[Maker]:
-    """Makes vector environments of a backend, and sees that they leave no process behind."""
+    """Yield a backend's factory, then check that no process is left."""
     maker = Maker(backend)
     yield maker
     maker.close()

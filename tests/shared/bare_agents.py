@@ -1,4 +1,4 @@
-"""Many agents as a plain loop steps them, and that a vector environment does the same."""
+"""Comparison of multi-agent environments with bare loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
 def assert_like_bare_loops(
     envs: MultiAgentVecEnv, env_fns: Sequence[Callable[[], Any]], steps: int, seed: int = 5
 ) -> None:
-    """Steps a vector environment beside bare environments, and compares everything, bit by bit."""
+    """Step a vectorized environment and bare environments, and compare all results bitwise."""
     bare = [fn() for fn in env_fns]
     draw = np.random.default_rng(seed)
     step: Any = envs.reset(seed=seed)
@@ -88,7 +88,7 @@ def alive_in(envs: MultiAgentVecEnv, step: Any, i: int) -> list[Any]:
 
 
 def row_of(envs: MultiAgentVecEnv, batch: Any, i: int, agent: Any) -> Any:
-    """What a batch has of an agent of an environment."""
+    """Return an agent's entry in a batch."""
     group = next(name for name, agents in envs.groups.items() if agent in agents)
     if len(envs.groups) > 1:
         batch = batch[group]

@@ -1,4 +1,4 @@
-"""Runs of the benchmarks, as short as they can be: what they write, never how fast anything is."""
+"""Shortest possible runs of the benchmarks, for tests of their output but not of speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ importlib.import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
 
 @dataclass(frozen=True)
 class Answer:
-    """What a script printed, kept as JSON, and put into a page."""
+    """Output of a script: printed text, JSON record, and the text in the page."""
 
     printed: str
     record: Any
@@ -31,14 +31,14 @@ class Answer:
 def run_script(
     module: str, folder: Path, *args: str, table: str | None = None, seconds: float = 110
 ) -> Answer:
-    """Runs a script in a process of its own.
+    """Run a script in its own process.
 
     Args:
-        module: its name.
-        folder: for the files it writes.
-        *args: what it is given besides.
-        table: the name of the page's markers, where it is not that of the script.
-        seconds: it may take.
+        module: name of the script.
+        folder: folder for its output files.
+        *args: further command-line arguments.
+        table: name of the page's markers, if it differs from the script's default.
+        seconds: time limit.
     """
     table = table or f"{module} table"
     page, file = folder / "page.md", folder / "out.json"

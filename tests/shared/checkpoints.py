@@ -1,4 +1,4 @@
-"""State dicts as a checkpoint takes them."""
+"""State dicts that were saved to a checkpoint and loaded again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def through_torch(state: Any) -> Any:
-    """What comes of a state that is saved, and read by a stranger who trusts nothing."""
+    """Save a state, and load it with ``weights_only=True``."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

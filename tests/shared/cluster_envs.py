@@ -1,4 +1,4 @@
-"""An environment that tells where it lives, and does to its process what a test asks for."""
+"""Environments that report their process and node, and end or block the process on request."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ GO_ON, DIE, SLEEP, FAIL = range(4)
 
 
 class PlacedEnv(gymnasium.Env[Any, Any]):
-    """Its observation is the number of the episode and of the step in it; its reward is 1.
+    """Environment that observes the numbers of its episode and step, with reward 1.
 
     Args:
-        env_seed: anything, to be asked for.
+        env_seed: any value; tests read it.
     """
 
     observation_space = spaces.Box(0, np.inf, (2,), np.float64)
@@ -60,10 +60,10 @@ class PlacedEnv(gymnasium.Env[Any, Any]):
 
 
 class PacedEnv(PlacedEnv):
-    """Takes its time; its process is told to a file, if the variable names one.
+    """Environment with slow steps, which appends its pid to the file named by a variable.
 
     Args:
-        pace: seconds of each step.
+        pace: seconds per step.
     """
 
     def __init__(self, pace: float = 0.02) -> None:

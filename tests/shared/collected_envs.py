@@ -1,4 +1,4 @@
-"""Environments and agents for collectors on a cluster, and what they are compared by."""
+"""Environments and agents for collectors on a cluster, and the values to compare."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATISTICS = (
 
 
 class Thinker(Player):
-    """Does what it sees."""
+    """An agent whose actions depend on the states."""
 
     def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
         if actions is None:
@@ -41,7 +41,7 @@ class Thinker(Player):
 
 
 class Weighing(torch.nn.Module):
-    """Values are its weight."""
+    """An agent whose values are its weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Weighing(torch.nn.Module):
 
 
 class Drawing(torch.nn.Module):
-    """Its values are noise, and its log-probabilities noise of its own generators."""
+    """An agent with random values and log-probabilities, the latter from its own generators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def collected(collector: Any, rollouts: int = 3) -> list[dict[str, Any]]:
         for _ in range(rollouts):
             collector.rollout()
             found.append({name: getattr(collector, name) for name in RESULTS})
-            # Those of one that plays itself go on growing.
+            # Copies, because a local collector keeps changing these objects.
             found[-1] |= {name: copy.deepcopy(getattr(collector, name)) for name in STATISTICS}
             found[-1]["advantages"] = collector.advantages(0.9, 0.8)
     return found

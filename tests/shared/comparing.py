@@ -1,4 +1,4 @@
-"""Stepping environments by hand, and comparing to the last bit what came of it."""
+"""Environments stepped by hand, and bitwise comparison with their results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiB
 
 
 def assert_same(got: Any, expected: Any, where: str = "value") -> None:
-    """Raises unless two values are the same in type, dtype, shape, structure and bits."""
+    """Raise unless two values have equal type, dtype, shape, structure and bits."""
     __tracebackhide__ = True
     if not alike(got, expected):
         raise AssertionError(
@@ -31,10 +31,10 @@ def assert_same(got: Any, expected: Any, where: str = "value") -> None:
 
 
 def alike(got: Any, expected: Any) -> bool:
-    """Whether two values are the same, what they contain aside."""
+    """Return whether two values are equal, without their contents."""
     if isinstance(got, np.generic) and isinstance(expected, np.generic):
-        # Where two integers of C are as wide as each other, NumPy has types for both and pickles
-        # one of them; their dtypes are equal.
+        # If two C integer types have the same width, NumPy has a dtype for each and pickles only
+        # one of them. The dtypes compare equal.
         return got.dtype == expected.dtype and got.tobytes() == expected.tobytes()
     if type(got) is not type(expected):
         return False
@@ -52,7 +52,7 @@ def alike(got: Any, expected: Any) -> bool:
 
 
 def row(space: spaces.Space, batch: Any, i: int) -> Any:
-    """The value of environment i in a batch, in the form :func:`in_form` gives."""
+    """Return the value of environment i in a batch, in the form of :func:`in_form`."""
     if isinstance(space, spaces.Dict):
         return {key: row(inner, batch[key], i) for key, inner in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -61,7 +61,7 @@ def row(space: spaces.Space, batch: Any, i: int) -> Any:
 
 
 def in_form(space: spaces.Space, value: Any) -> Any:
-    """A value with an array, of whatever dtype it has, at every leaf of fixed shape."""
+    """Convert a value's leaves of fixed shape to arrays, in any dtype."""
     if isinstance(space, spaces.Dict):
         return {key: in_form(inner, value[key]) for key, inner in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -70,7 +70,7 @@ def in_form(space: spaces.Space, value: Any) -> Any:
 
 
 def in_own_dtype(space: spaces.Space, value: Any) -> Any:
-    """A value an environment gave, with an array of the space's dtype at every such leaf."""
+    """Convert a value's leaves of fixed shape to arrays, in the space's dtype."""
     if isinstance(space, spaces.Dict):
         return {key: in_own_dtype(inner, value[key]) for key, inner in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -79,7 +79,7 @@ def in_own_dtype(space: spaces.Space, value: Any) -> Any:
 
 
 def batch_of(space: spaces.Space, values: list[Any]) -> Any:
-    """Values as one batch: arrays, dicts or tuples of batches, lists where there is no array."""
+    """Batch values: in arrays, dicts or tuples of batches, or lists for other spaces."""
     if isinstance(space, spaces.Dict):
         return {key: batch_of(inner, [v[key] for v in values]) for key, inner in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -89,7 +89,7 @@ def batch_of(space: spaces.Space, values: list[Any]) -> Any:
 
 @dataclass
 class HandStep:
-    """What one step of one environment gave; the last two only where it ended an episode."""
+    """Results of one step of one environment; the last two only at an episode's end."""
 
     obs: Any
     reward: float
@@ -105,11 +105,11 @@ class HandStep:
 
 
 class HandSteps:
-    """One environment stepped by hand: as simple as it can be, and the measure of all backends.
+    """One environment stepped by hand, the reference for all backends.
 
     Args:
         env: the environment.
-        seed: for its first reset.
+        seed: seed of the first reset.
 
     Attributes:
         first: the observation and info of the first reset.
@@ -127,7 +127,7 @@ class HandSteps:
 
 
 def assert_same_step(space: spaces.Space, result: Any, expected: list[HandStep]) -> None:
-    """Raises unless a vector environment's step gave what its environments gave by hand."""
+    """Raise unless a vectorized step equals the steps by hand."""
     __tracebackhide__ = True
     obs, rewards, terminated, truncated, infos = result
     assert_same(rewards, np.array([hand.reward for hand in expected], np.float32), "rewards")
@@ -144,7 +144,7 @@ def assert_same_step(space: spaces.Space, result: Any, expected: list[HandStep])
 
 
 def assert_same_reset(space: spaces.Space, result: Any, expected: list[HandSteps]) -> None:
-    """Raises unless a vector environment's reset gave what its environments gave by hand."""
+    """Raise unless a vectorized reset equals the resets by hand."""
     __tracebackhide__ = True
     obs, infos = result
     assert len(infos) == len(expected)

@@ -1,4 +1,4 @@
-"""Environments for what other libraries say of theirs; workers import nothing heavy for them."""
+"""Environments for comparisons with other libraries; workers import nothing slow for them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ VALUES = [
 
 
 class GivenEnv(gymnasium.Env):
-    """Keeps what it was given last, and sleeps as long where that is a float.
+    """Environment that stores the last action, and sleeps for it if it is a float.
 
     Args:
-        shape: of its actions.
+        shape: shape of its actions.
     """
 
     observation_space = PLAIN
@@ -50,13 +50,13 @@ class GivenEnv(gymnasium.Env):
 
 
 class InfoEnv(gymnasium.Env):
-    """Gives an info of another kind each time, or of one kind always.
+    """Environment that returns infos of changing kinds, or always of one kind.
 
     Args:
         number: makes environments differ.
         length: steps of an episode.
         kind: the only kind of info; None for all in turn.
-        shape: of its observations.
+        shape: shape of its observations.
     """
 
     action_space = spaces.Discrete(3)
@@ -90,11 +90,11 @@ class InfoEnv(gymnasium.Env):
 
 
 class SampleEnv(gymnasium.Env):
-    """Shows samples of a space of any kind, and is rendered in its colour.
+    """Environment with samples of a space as observations, and frames of one color.
 
     Args:
-        space: of its observations and actions.
-        colour: of its frames.
+        space: space of its observations and actions.
+        colour: color of its frames.
     """
 
     def __init__(self, space, colour=0):
@@ -121,7 +121,7 @@ class SampleEnv(gymnasium.Env):
 
 
 class SlowEnv(NamedEnv):
-    """Sleeps as long as its name says, in reset and step."""
+    """Environment that sleeps in reset and step, for the seconds in its name."""
 
     def reset(self, *, seed=None, options=None):
         time.sleep(self.name)
@@ -136,7 +136,7 @@ class SlowEnv(NamedEnv):
 
 
 class FailingEnv(gymnasium.Env):
-    """Raises when it is reset with an odd seed, or when its action is not 0."""
+    """Environment that raises on resets with an odd seed, and on all actions but 0."""
 
     observation_space, action_space = PLAIN, spaces.Discrete(5)
 
@@ -153,7 +153,7 @@ class FailingEnv(gymnasium.Env):
 
 
 class ParentEnv(NamedEnv):
-    """Starts a process of its own."""
+    """Environment that starts a child process in reset."""
 
     def reset(self, *, seed=None, options=None):
         child = multiprocessing.get_context("fork").Process(target=os.getpid)
@@ -163,7 +163,7 @@ class ParentEnv(NamedEnv):
 
 
 class LethalEnv(NamedEnv):
-    """Observes the number of its steps; the action 1 kills the process it lives in."""
+    """Environment that observes its number of steps; action 1 kills its process."""
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -178,7 +178,7 @@ class LethalEnv(NamedEnv):
 
 
 class LethalAtRandom(LethalEnv):
-    """The same, whose first observations are drawn."""
+    """``LethalEnv`` with random first observations."""
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

@@ -1,4 +1,4 @@
-"""The contract suite, for files that run it over what ``tests/vector_envs`` does not."""
+"""The contract suite, for test files that run it on more than ``tests/vector_envs`` does."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from backends import Maker
 MODULES = sorted(Path(__file__).parents[1].glob("vector_envs/test_contract_*.py"))
 
 OTHER_MAKERS = ("make_either", "make_local", "make_on_all", "make_saving")
-"""Makers that some tests have in place of ``make``."""
+"""Fixtures that some tests use instead of ``make``."""
 
 NOT_RAYS = frozenset(
     {
-        # The second argument is another one there.
+        # The second argument differs there.
         "test_resets_env_seed_may_come_second_and_may_be_zero",
     }
 )
-"""What is not run over :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`."""
+"""Tests that do not run on :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`."""
 
 
 def contract(without: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """The tests of all its modules, by names of their own, and whatever else these have.
+    """Return the tests of all contract modules under distinct names, and their helpers.
 
     Args:
-        without: the names of tests that are left out.
+        without: names of tests to leave out.
     """
     return {name: value for path in MODULES for name, value in _parts(path, without)}
 
 
 def contract_of_one(without: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """The same over one backend: where a test has another maker, it gets that of ``make``."""
+    """Return the contract for one backend, with ``make`` in place of the other fixtures."""
     return contract(without) | {name: _as_make(name) for name in OTHER_MAKERS}
 
 
 def _as_make(name: str) -> Any:
     @pytest.fixture(name=name)
     def maker(make: Maker) -> Maker:
-        """The only one there is."""
+        """Return the only factory."""
         return make
 
     return maker
@@ -59,12 +59,12 @@ def _parts(path: Path, without: frozenset[str]) -> Iterator[tuple[str, Any]]:
 
 
 def leave_out_the_rest(config: pytest.Config, items: list[pytest.Item], path: Path) -> None:
-    """Leaves out what the contract's modules test without the backend they are run over.
+    """Deselect contract tests that do not use the backend under test.
 
     Args:
-        config: as pytest's hook has it.
-        items: likewise; changed.
-        path: of the file with the contract's tests.
+        config: argument of pytest's hook.
+        items: argument of pytest's hook; modified.
+        path: path of the file with the contract tests.
     """
     without = [
         item

@@ -1,6 +1,6 @@
-"""Environments to test with. Workers import them from here, so only numpy and gymnasium are used.
+"""Environments for tests. Workers import this module, so it uses only numpy and gymnasium.
 
-Each takes what it does from its arguments: a test shows what it is about where it makes one.
+Arguments define the behavior, so that a test shows it where it creates an environment.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ PLAIN = spaces.Box(-1e6, 1e6, (2,), np.float32)
 
 
 class ReusingEnv(gymnasium.Env):
-    """Returns the same observation and info objects at every step, changed in place.
+    """Environment that modifies and returns the same observation and info objects in every step.
 
     Its observation is the number of the episode (from 1), the number of the step in it (from 0) and
-    the last action. Its info has that very array, and the number of the step, which is also its
+    the last action. Its info contains the same array and the step number, which is also the
     reward.
 
     Args:
-        lengths: how many steps its episodes take, in turn.
-        endings: how they end, in turn: any of ``"terminated"``, ``"truncated"``, ``"both"``.
+        lengths: steps of its episodes, in turn.
+        endings: ends of its episodes, in turn: ``"terminated"``, ``"truncated"`` or ``"both"``.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
@@ -62,7 +62,7 @@ class ReusingEnv(gymnasium.Env):
 
 
 class LockingEnv(ReusingEnv):
-    """Has in its infos what cannot leave its process."""
+    """Environment whose infos contain an object that cannot be pickled."""
 
     def step(self, action):
         observation, reward, terminated, truncated, _ = super().step(action)
@@ -70,7 +70,7 @@ class LockingEnv(ReusingEnv):
 
 
 class GraphReusingEnv(gymnasium.Env):
-    """Shows the same graph at every step, changed in place."""
+    """Environment that modifies and returns the same graph in every step."""
 
     observation_space = spaces.Graph(spaces.Box(-1e6, 1e6, (2,)), None)
     action_space = spaces.Discrete(2)
@@ -89,14 +89,14 @@ class GraphReusingEnv(gymnasium.Env):
 
 
 class EchoEnv(gymnasium.Env):
-    """Shows samples of its observation space, and remembers the actions it received.
+    """Environment that samples its observation space and records its actions.
 
-    Everything it draws is decided by its seed. It writes into the actions it received.
+    Its seed determines all samples. It overwrites the actions that it received.
 
     Args:
-        observation_space: of any kind.
-        action_space: of any kind.
-        length: how many steps an episode takes.
+        observation_space: any space.
+        action_space: any space.
+        length: steps of an episode.
     """
 
     def __init__(self, observation_space, action_space=None, length=3):
@@ -126,7 +126,7 @@ class EchoEnv(gymnasium.Env):
 
 
 def scribble(value):
-    """Writes into every array in a value."""
+    """Overwrite every array in a value."""
     if isinstance(value, np.ndarray):
         value[...] = 0
     elif isinstance(value, dict):
@@ -137,7 +137,7 @@ def scribble(value):
 
 
 class HoldingEnv(EchoEnv):
-    """Keeps the actions it received, not copies of them."""
+    """Environment that stores its actions without copying them."""
 
     def __init__(self):
         super().__init__(PLAIN, spaces.Box(-1, 9, (2,)))
@@ -149,14 +149,14 @@ class HoldingEnv(EchoEnv):
 
 
 class ScriptedEnv(gymnasium.Env):
-    """Returns what it is told to, step by step; without a word about it, something plain.
+    """Environment that returns given results, by default plain ones.
 
     Args:
-        steps: what ``step`` returns, in turn and over again. A dict stands for a plain step with
-            that info, an exception is raised.
-        resets: the same for ``reset``.
-        observation_space: what it claims to show.
-        action_space: what it claims to take.
+        steps: results of ``step``, repeated in turn. A dict is the info of a plain step, and an
+            exception is raised.
+        resets: results of ``reset``, in the same form.
+        observation_space: its declared observation space.
+        action_space: its declared action space.
     """
 
     def __init__(self, steps=({},), resets=({},), observation_space=PLAIN, action_space=None):
@@ -180,7 +180,7 @@ class ScriptedEnv(gymnasium.Env):
 
 
 def plain_step(observation=None, reward=0.0, terminated=False, truncated=False, info=None):
-    """What ``step`` of a :class:`ScriptedEnv` may return."""
+    """Return a result for ``step`` of a :class:`ScriptedEnv`."""
     observation = np.zeros(2, np.float32) if observation is None else observation
     return observation, reward, terminated, truncated, {} if info is None else info
 
@@ -192,7 +192,7 @@ def told(result):
 
 
 class Lazy:
-    """Makes its array when asked, as LazyFrames do."""
+    """An object that creates its array on conversion, like LazyFrames."""
 
     def __init__(self, values):
         self.values = values
@@ -202,25 +202,25 @@ class Lazy:
 
 
 class LazyOfOld(Lazy):
-    """The same, as XuanCe has it, from before NumPy 2."""
+    """The same with the signature from before NumPy 2, as in XuanCe."""
 
     def __array__(self, dtype=None):
         return super().__array__(dtype)
 
 
 class Level(enum.IntEnum):
-    """Counts as an int, but is none."""
+    """An int subclass that is not exactly ``int``."""
 
     LOW = 1
 
 
 class FailingEnv(ReusingEnv):
-    """Raises an exception when it is asked to do a certain thing.
+    """Environment that raises an exception in a given operation.
 
     Args:
         command: ``"construct"``, ``"reset"``, ``"auto-reset"``, ``"step"``, ``"render"``,
-            ``"call"``, ``"get_attr"``, ``"set_attr"`` or ``"close"``; anything else never fails.
-        make_error: makes the exception.
+            ``"call"``, ``"get_attr"``, ``"set_attr"`` or ``"close"``; other values never raise.
+        make_error: creates the exception.
     """
 
     def __init__(self, command, make_error=lambda: ValueError("as told")):
@@ -269,10 +269,10 @@ class FailingEnv(ReusingEnv):
 
 
 class ClosingEnv(ReusingEnv):
-    """Leaves a note when it is made, and when it is closed, which it may be only once.
+    """Environment that creates a file on construction and on ``close``, which must come once.
 
     Args:
-        path: where, without the ending: ``.made`` or ``.closed``.
+        path: path of the files, without the suffix ``.made`` or ``.closed``.
     """
 
     def __init__(self, path):
@@ -289,7 +289,7 @@ class ClosingEnv(ReusingEnv):
 
 
 class OwnError(Exception):
-    """An exception that only the environments' module knows, with state of its own."""
+    """An exception with its own state, whose class only the environments' module defines."""
 
     def __init__(self, code):
         super().__init__(code)
@@ -297,21 +297,21 @@ class OwnError(Exception):
 
 
 class UnpicklableError(Exception):
-    """An exception that cannot be sent anywhere."""
+    """An exception that cannot be pickled."""
 
     def __reduce__(self):
         raise TypeError("not to be pickled")
 
 
 class UnloadableError(Exception):
-    """An exception that can be pickled, but not be made again from its pickle."""
+    """An exception that can be pickled but not unpickled."""
 
     def __init__(self, one, two):
         super().__init__(f"{one} and {two}")
 
 
 class DuckEnv:
-    """An environment that is no ``gymnasium.Env``: two spaces, ``reset``, ``step``, ``render``."""
+    """An environment with spaces, ``reset``, ``step`` and ``render``, but not ``gymnasium.Env``."""
 
     def __init__(self):
         self.observation_space = PLAIN
@@ -328,32 +328,32 @@ class DuckEnv:
 
 
 class XuanceEnv(DuckEnv):
-    """Renders as XuanCe's Gym_Env does: only when it is given a mode."""
+    """Environment that renders only with a mode, like XuanCe's Gym_Env."""
 
     def render(self, mode):
         return f"rendered as {mode}"
 
 
 class XuanceAtariEnv(DuckEnv):
-    """Renders as XuanCe's Atari_Env does, which has another name for the mode."""
+    """Environment with a different name for the render mode, like XuanCe's Atari_Env."""
 
     def render(self, render_mode):
         return f"rendered as {render_mode}"
 
 
 def duck_without(name):
-    """A :class:`DuckEnv` that lacks something."""
+    """Return a :class:`DuckEnv` without one of its attributes."""
     env = DuckEnv()
     setattr(env, name, None)
     return env
 
 
 class NamedEnv(gymnasium.Env):
-    """Has a name and some state to call, read and set; states its modes and its step limit.
+    """Environment with a name, state to call, read and set, render modes and a step limit.
 
     Args:
-        name: anything.
-        max_episode_steps: what it states, unless None.
+        name: any value.
+        max_episode_steps: its step limit; None for no attribute.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
@@ -384,7 +384,7 @@ class NamedEnv(gymnasium.Env):
 
 
 class Wrapped(gymnasium.Wrapper):
-    """A wrapper with an attribute and a method of its own."""
+    """A wrapper with its own attribute and method."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -395,17 +395,17 @@ class Wrapped(gymnasium.Wrapper):
 
 
 def wrapped(name):
-    """A :class:`NamedEnv` within three wrappers, the middle one a :class:`Wrapped`."""
+    """Return a :class:`NamedEnv` in three wrappers, the middle one a :class:`Wrapped`."""
     return TimeLimit(Wrapped(OrderEnforcing(NamedEnv(name))), 50)
 
 
 class TalliedEnv(gymnasium.Env):
-    """Shows how often each thing was done to it; how its episodes go is decided by its seed.
+    """Environment that observes counts of all its operations; its seed determines its episodes.
 
-    An episode takes 1 to 4 steps. Stepped beyond its end, it says again that it ended.
+    An episode takes 1 to 4 steps. Further steps report the end again.
 
     Args:
-        name: a number to tell it by, which decides until a seed does.
+        name: a number that identifies it, and is its first seed.
     """
 
     FAIL = 7
@@ -475,11 +475,11 @@ class TalliedEnv(gymnasium.Env):
 
 
 class CountedEnv(gymnasium.Env):
-    """Observes how often it was reset and stepped, ever, and how often since its last reset.
+    """Environment that observes its total resets and steps, and its steps since the last reset.
 
     Args:
-        number: a number to tell it by.
-        length: the steps of an episode; the steps beyond also say that it has ended.
+        number: a number that identifies it.
+        length: steps of an episode; further steps report the end again.
     """
 
     def __init__(self, number=0, length=2):
@@ -511,10 +511,10 @@ class CountedEnv(gymnasium.Env):
 
 
 class InterruptingEnv(ReusingEnv):
-    """Sends a process Ctrl-C, once, when it does what it is ``armed`` for: a step, or a reset.
+    """Environment that sends SIGINT once, in the operation it is ``armed`` for: step or reset.
 
     Args:
-        pid: the process.
+        pid: id of the process.
     """
 
     def __init__(self, pid):
@@ -537,7 +537,7 @@ class InterruptingEnv(ReusingEnv):
 
 
 class UncopyableEnv(gymnasium.Env):
-    """Shows another lock at every step, which nobody can copy."""
+    """Environment that returns a new lock in every step, which cannot be copied."""
 
     action_space = spaces.Discrete(2)
 
@@ -554,7 +554,7 @@ class UncopyableEnv(gymnasium.Env):
 
 
 class CustomSpace(spaces.Space):
-    """A space Gymnasium knows nothing of: whole numbers as strings of x."""
+    """A space unknown to Gymnasium: integers as strings of x."""
 
     def sample(self, mask=None, probability=None):
         return "x" * int(self.np_random.integers(9))

@@ -1,4 +1,4 @@
-"""A pretended cluster: actors of this process, asked in threads, for what needs no Ray."""
+"""A simulated cluster for tests that do not need Ray: its actors are threads of this process."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from xuance_envs.vector_envs import ray_vec_env
 
 HELD = {signal.SIGINT, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF}
 HELD_FOR = 0.02
-"""Seconds that signals wait at most."""
+"""Maximum seconds for which signals are blocked."""
 
 
 class PretendedMachine(ConnectableActor, MultiProcessActor):
-    """The inside of an actor, in this process."""
+    """The inside of a Ray actor, in this process."""
 
     def location(self) -> tuple[int, str]:
         return os.getpid(), "of this process"
@@ -38,11 +38,11 @@ class PretendedMachine(ConnectableActor, MultiProcessActor):
 
 
 class PretendedCluster:
-    """Does what is asked of a :class:`~xuance_envs.engine.ray.cluster.RayCluster`.
+    """Simulated :class:`~xuance_envs.engine.ray.cluster.RayCluster`.
 
     Args:
-        capacities: by node, for how many workers there is room.
-        direct_connection_obstacle: why actors are not to be connected to; None where they are.
+        capacities: number of workers that fit on each node, by node.
+        direct_connection_obstacle: reason why actors cannot be connected to; None if they can.
     """
 
     alive = True
@@ -74,7 +74,7 @@ class PretendedCluster:
     def call(self, method: Any, *arguments: Any) -> futures.Future[Any]:
         try:
             return undisturbed(lambda: method.of.submit(method.does, *arguments))
-        except RuntimeError:  # it was killed
+        except RuntimeError:  # the actor was killed
             lost: futures.Future[Any] = futures.Future()
             lost.set_exception(ActorLostError("it was killed"))
             return lost
@@ -94,7 +94,7 @@ class PretendedCluster:
             left = min(max(ends - monotonic(), 0.0), HELD_FOR)
             done = undisturbed(partial(futures.wait, refs, left, when)).done
             if len(done) >= count or monotonic() >= ends:
-                return [ref for ref in refs if ref in done][:count]  # as Ray does
+                return [ref for ref in refs if ref in done][:count]  # like Ray
 
     def kill(self, handle: Any) -> None:
         handle.actor.close()
@@ -108,7 +108,7 @@ class PretendedCluster:
 
 
 def undisturbed(does: Callable[[], Any]) -> Any:
-    """Does something in which an interrupt would leave a lock of the pool's taken for ever."""
+    """Call a function with signals blocked; an interrupt could leave a pool's lock locked."""
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
         return does()
@@ -120,11 +120,11 @@ def undisturbed(does: Callable[[], Any]) -> Any:
 def pretended_machines(
     direct_connection_obstacle: str | None = None, **capacities: int
 ) -> Iterator[None]:
-    """Has vector environments on Ray made on pretended machines, for as long as this lasts.
+    """Create Ray vectorized environments on simulated machines within this context.
 
     Args:
-        direct_connection_obstacle: why they are not to be connected to; None where they are.
-        rooms: by node, for how many workers there is room.
+        direct_connection_obstacle: reason why actors cannot be connected to; None if they can.
+        **capacities: number of workers that fit on each node, by node.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

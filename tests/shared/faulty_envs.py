@@ -1,4 +1,4 @@
-"""Environments that do the worst they can, once told where. Workers import them from here."""
+"""Environments with faults at a given place. Workers import this module."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def spin():
 
 
 def hang_in_c():
-    ctypes.PyDLL(None).sleep(1000)  # unlike CDLL, it keeps the interpreter's lock
+    ctypes.PyDLL(None).sleep(1000)  # unlike CDLL, PyDLL does not release the GIL
 
 
 def fail():
@@ -65,19 +65,19 @@ FAULTS = {**ENDINGS, **HANGS, "raises": fail}
 
 
 class FaultyEnv(gymnasium.Env):
-    """Draws a number in each episode and counts its steps; commits a fault where it is told to.
+    """Environment that draws a number per episode, counts its steps, and has a fault on request.
 
-    Its observation is the number of the episode's steps, and the number drawn. Its info has the
-    number of steps it has ever made, and of episodes it has begun.
+    Its observation is the number of steps in the episode, and the drawn number. Its info has the
+    total numbers of steps and episodes.
 
     Args:
-        place: where, of :data:`PLACES`.
-        fault: what, of :data:`FAULTS`.
-        path: the beginning of the names of files that count the faults, across processes.
-        times: how often.
-        after: the steps it makes before.
+        place: one of :data:`PLACES`; the operation with the fault.
+        fault: one of :data:`FAULTS`.
+        path: start of the names of files that count the faults across processes.
+        times: number of faults.
+        after: number of steps before the first fault.
         length: steps of an episode.
-        env_seed: anything, to be asked for.
+        env_seed: any value; tests read it.
     """
 
     def __init__(self, place="", fault="", path=None, times=1, after=0, length=5, env_seed=None):
@@ -155,7 +155,7 @@ class FaultyEnv(gymnasium.Env):
 
 
 class ParentEnv(FaultyEnv):
-    """Has a child that outlives it for a moment, and holds what it inherits."""
+    """Environment with a child process that runs for 3 s and holds inherited resources."""
 
     def __init__(self):
         super().__init__()

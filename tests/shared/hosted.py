@@ -1,7 +1,8 @@
-"""The contract suite's environments behind HTTP: a server that makes what a test has functions for.
+"""The contract suite's environments behind HTTP, on a server that receives a test's functions.
 
-The server is a process of its own, started when the first test needs it: in the tests' process its
-threads would be in the way of forking. Functions reach it by a file, everything else through HTTP.
+The server is a separate process, which starts with the first test that needs it. Server threads in
+the test process would interfere with forks. Functions reach the server through files, everything
+else through HTTP.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import Catalogue, Permissions, Settings
 from xuance_envs.vector_envs.arguments import checked_recipe
 
-_OWN_CLASS = "an exception of a class of somebody's own stays with the server: its text arrives"
-_INFOS = "infos are numbers of up to 64 bits, strings, and collections and arrays of them"
+_OWN_CLASS = "the server does not send exceptions of custom classes, only their text"
+_INFOS = "infos contain numbers of up to 64 bits, strings, and collections and arrays of these"
 
 BEYOND_THE_WIRE = {
     ("test_so_it_has_from_workers_that_were_spawned", None): _OWN_CLASS,
@@ -44,28 +45,28 @@ BEYOND_THE_WIRE = {
     ("test_the_info_of_a_reset_arrives_as_the_environment_gave_it", "arrays"): _INFOS,
     ("test_reset_info_is_the_info_of_the_automatic_reset", "arrays"): _INFOS,
     ("test_set_attr_of_a_new_attribute_sets_it_on_the_environment_itself", None): (
-        "what is read of an environment is a value, and not the environment itself"
+        "the server returns values of attributes, but not the environment itself"
     ),
     ("test_an_environment_that_is_not_alike_is_refused", None): (
-        "a server keeps states for the session that saved them, and takes none"
+        "a server restores only states that the same session saved"
     ),
     ("test_registered_classes_are_known_in_workers", None): (
-        "classes are registered where the environments are"
+        "classes are registered in the process of the environments"
     ),
-    ("test_any_int_is_a_seed", "1208925819614629174706176"): "a seed is one of 64 bits",
-    ("test_a_step_that_is_replaced_is_the_one_that_is_called", None): "functions do not travel",
+    ("test_any_int_is_a_seed", "1208925819614629174706176"): "seeds have at most 64 bits",
+    ("test_a_step_that_is_replaced_is_the_one_that_is_called", None): "functions are not sent",
     ("test_whatever_does_not_fit_in_columns_is_pickled_or_copied_in_that_step_only", None): (
-        "nothing is ever pickled on the client's side"
+        "the client pickles nothing"
     ),
     ("test_a_space_gymnasium_does_not_know_is_held_as_objects", None): (
-        "both sides have to know a space"
+        "client and server must support the space"
     ),
 }
-"""What the wire cannot carry: tests of the contract, some with a case, and why not."""
+"""Contract tests that HTTP cannot support, some for one case only, with the reason."""
 
 
 class FunctionsFromFiles(Catalogue):
-    """Makes environments with the functions that are in the file named by their id."""
+    """Catalogue whose environment functions are in the file named by the environment's id."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__({"first": object})
@@ -79,14 +80,14 @@ class FunctionsFromFiles(Catalogue):
 
 
 class AnyName(frozenset[str]):
-    """Allows every name to be reached."""
+    """A set that contains every name."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
 def serve(folder: str) -> None:
-    """Runs the server, in a process of its own."""
+    """Run the server in this process."""
     multiprocessing.set_forkserver_preload(["tests.shared.preloaded"])
     catalogue = FunctionsFromFiles(Path(folder))
     names = AnyName()
@@ -98,7 +99,7 @@ def serve(folder: str) -> None:
 
 
 class ServerProcess:
-    """The server, and the folder that functions reach it by."""
+    """The server process, and the folder for functions."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -115,13 +116,13 @@ class ServerProcess:
         self.url = self._process.stdout.readline().strip()
 
     def register(self, functions: list[Callable[..., Any]]) -> str:
-        """The id under which the server makes environments with these functions."""
+        """Store functions; return the id of their environments on the server."""
         env_id = f"test-{next(self._numbers)}"
         (Path(self._folder.name) / env_id).write_bytes(dumps_for_worker(functions))
         return env_id
 
     def close(self) -> None:
-        """Ends the server."""
+        """Stop the server."""
         self._process.terminate()
         self._process.wait(30)
         assert self._process.stdout is not None
@@ -131,7 +132,7 @@ class ServerProcess:
 
 @cache
 def server_process() -> ServerProcess:
-    """The server of this run of the tests."""
+    """Return the server of this test run."""
     server = ServerProcess()
     atexit.register(server.close)
     return server
@@ -140,7 +141,7 @@ def server_process() -> ServerProcess:
 def remote_vec_env(
     env_fns: Iterable[Callable[..., Any]], env_seed: int | None = None, **options: Any
 ) -> RemoteVecEnv:
-    """A vector environment over HTTP whose environments these functions make."""
+    """Return a vectorized environment over HTTP whose environments these functions create."""
     functions = checked_recipe(env_fns, None).env_fns
     server = server_process()
     env_id = server.register(functions)

@@ -1,4 +1,4 @@
-"""Steps that are interrupted at every instant, beside a loop that says what they should give."""
+"""Steps that are interrupted at every possible instant, compared with a bare loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xuance_envs.engine.group.outcome import Autoreset
 
 NUM_ENVS = 4
 PHASES = 6
-"""After so many steps lengths of 2 and 3 are through: none, some and all have ended an episode."""
+"""Number of steps after which all combinations of episode ends have occurred."""
 
 ENV_FNS = [partial(CountedEnv, number, 2 + number % 2) for number in range(NUM_ENVS)]
 FOLDERS = [os.path.dirname(xuance_envs.__file__), example_envs.__file__]
@@ -26,7 +26,7 @@ ACTIONS = np.zeros(NUM_ENVS, np.int64)
 
 
 class Model:
-    """One environment, and what each of its steps should give."""
+    """One environment, and the expected results of its steps."""
 
     def __init__(self, env: CountedEnv, mode: Autoreset) -> None:
         self.env = env
@@ -35,12 +35,12 @@ class Model:
         env.reset()
 
     def follow(self, steps: int, resets: int, again: str) -> Any:
-        """Makes a step that made it so many steps and resets, ever; what it should return.
+        """Make a step, given the total steps and resets; return the expected result.
 
         Args:
-            steps: of the environment that is followed.
-            resets: of the environment that is followed.
-            again: the method that may have been called twice, because it was interrupted.
+            steps: total steps of the environment under test.
+            resets: total resets of the environment under test.
+            again: the interrupted method, which may have been called twice.
         """
         env = self.env
         if self.pending and self.mode is Autoreset.NEXT_STEP:
@@ -61,7 +61,7 @@ class Model:
         return row
 
     def followed(self, method: str, count: int, again: str) -> Any:
-        """Calls a method, twice if that is how often it was called, and may have been."""
+        """Call a method, or call it twice if the interrupted call was repeated."""
         call = partial(self.env.step, 0) if method == "step" else self.env.reset
         result = call()
         if getattr(self.env, f"{method}s") < count and again in (method, "observe"):
@@ -70,12 +70,12 @@ class Model:
 
 
 class Interrupted:
-    """A vector environment whose steps are interrupted.
+    """A vectorized environment whose steps are interrupted.
 
     Args:
-        envs: the vector environment, of :data:`ENV_FNS`, or what is like one.
-        mode: when it resets what has ended.
-        halves: whether steps are made with ``step_async`` and ``step_wait``.
+        envs: the vectorized environment, of :data:`ENV_FNS` or of equal environments.
+        mode: its autoreset mode.
+        halves: True to step with ``step_async`` and ``step_wait``.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Interrupted:
         envs.reset()
 
     def step(self, instant: Instant) -> None:
-        """Interrupts a step, goes on with it, and compares what it gives."""
+        """Interrupt a step, complete it, and compare the results."""
         envs = self.envs
         result = None
         with instant:
@@ -97,13 +97,13 @@ class Interrupted:
         if envs.waiting:
             result = envs.step_wait()
         elif self.counts() == [(model.env.steps, model.env.resets) for model in self.models]:
-            result = envs.step(ACTIONS)  # it had not begun
+            result = envs.step(ACTIONS)  # the step had not begun
         elif result is None:
             result = self.last_result()
         self.check(result, instant)
 
     def last_result(self) -> Any:
-        """What a step gave that was over when the interrupt came; None if that cannot be had."""
+        """Return the results of a step that finished before the interrupt; None if unavailable."""
         envs = self.envs
         flags = envs.buf_dones, envs.buf_truncations
         return envs.buf_obs, envs.buf_rews, *flags, envs.buf_infos
@@ -125,19 +125,19 @@ class Interrupted:
                 assert_same(dict(infos[i]), row[4], f"the info of environment {i}")
 
     def counts(self) -> list[tuple[int, int]]:
-        """The steps and resets that each environment has ever made."""
+        """Return the total steps and resets of each environment."""
         return list(map(tuple, self.envs.call("counts")))
 
 
 def assert_nothing_is_lost(make: Callable[[], Interrupted], numbers: Iterable[int]) -> int:
-    """Raises if an interrupt at some instants of a step loses something, or does it again.
+    """Raise if an interrupt of a step loses a result or repeats a call.
 
     Args:
-        make: makes a vector environment to interrupt.
-        numbers: the instants; it ends with the first that no step has.
+        make: creates a vectorized environment to interrupt.
+        numbers: the instants; the loop ends at the first number beyond a step's instants.
 
     Returns:
-        How many steps were interrupted.
+        Number of interrupted steps.
     """
     failures: dict[str, list[str]] = {}
     count = 0

@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen moment."""
+"""Interrupts (Ctrl-C) at a given moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import gymnasium
 
 @contextlib.contextmanager
 def interrupt_after(seconds: float) -> Iterator[None]:
-    """Sends this process's main thread Ctrl-C, so many seconds after the block began."""
+    """Send SIGINT to this process's main thread, ``seconds`` after the block began."""
     main = threading.main_thread().ident
     assert main is not None
     timer = threading.Timer(seconds, signal.pthread_kill, (main, signal.SIGINT))
@@ -32,20 +32,20 @@ def interrupt_after(seconds: float) -> Iterator[None]:
 
 
 class Instant:
-    """One instant of what a block does in this thread, at which it is interrupted.
+    """One instant in a block of code, at which this thread is interrupted.
 
-    Python looks for signals when a function is entered, after a call, and where a loop goes round:
-    these are the instants. They are counted in the code of some files, so that each can be tried.
+    Python checks for signals on function entry, after calls and at jumps: these are the instants.
+    They are counted in the code of some files, so that a test can try each of them.
 
     Args:
-        number: the instant, from 0.
-        folders: of the files whose code is interrupted.
+        number: number of the instant, from 0.
+        folders: folders of the files whose code is interrupted.
 
     Attributes:
-        came: whether there were so many instants.
-        place: where that was, to be read.
-        inside: the environment whose own method was interrupted, or had returned just before, and
-            the method's name; None if it was none.
+        came: True if the block has this instant.
+        place: description of the code at the instant.
+        inside: the environment whose method was interrupted or had just returned, and the method's
+            name; None if it was not an environment's method.
     """
 
     def __init__(self, number: int, folders: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ class Instant:
 
     def __enter__(self) -> Instant:
         self._traced_before = sys.gettrace()
-        sys._getframe().f_trace_opcodes = True  # Python 3.12 looks only at who starts tracing
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 checks only the frame that starts it
         sys.settrace(self._trace)
         return self
 
@@ -71,9 +71,9 @@ class Instant:
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
         code = frame.f_code
         if not code.co_filename.startswith(self._folders) or code.co_name == "__del__":
-            return None  # from the latter no exception gets out
+            return None  # exceptions do not leave __del__
         if event == "call":
-            frame.f_trace = self._trace  # without which Python 3.13 ignores the next
+            frame.f_trace = self._trace  # otherwise Python 3.13 ignores the next line
             frame.f_trace_opcodes = True
             frame.f_trace_lines = False
             self._last[frame] = "RESUME"
@@ -101,34 +101,34 @@ INTERRUPTIBLE = ("RESUME", "CALL", "JUMP", "POP_JUMP")
 
 
 def env_method(frame: FrameType) -> tuple[Any, str] | None:
-    """The environment and the method, if this is its frame."""
+    """Return the environment and the method's name if the frame is an environment's method."""
     env, name = frame.f_locals.get("self"), frame.f_code.co_name
     return (env, name) if isinstance(env, gymnasium.Env) else None
 
 
 def iterate_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame and all that called it."""
+    """Yield a frame and its callers."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 class Alarm:
-    """A real signal so many seconds into a block, which interrupts it if certain code runs then.
+    """A real signal ``seconds`` into a block, which interrupts it only in the code of some files.
 
-    Timers fire late, by more than a step takes on some machines, so the block is entered as late
-    as the timer is.
+    Timers fire late, on some machines by more than the duration of a step. The block is therefore
+    entered with the same delay.
 
     Args:
-        seconds: how many.
-        folders: of the files whose code is interrupted, also in what they call.
+        seconds: delay of the signal.
+        folders: folders of the files whose code is interrupted, including calls from it.
 
     Attributes:
-        came: whether it came in time.
+        came: True if the signal interrupted the block.
     """
 
     LEAD = 100e-6
-    """Seconds between setting the timer and entering the block, with a timer that is on time."""
+    """Seconds between setting the timer and entering the block, if timers are punctual."""
 
     def __init__(self, seconds: float, folders: Sequence[str]) -> None:
         self.came = False
@@ -158,7 +158,7 @@ class Alarm:
 
 @functools.cache
 def timer_latency(samples: int = 21) -> float:
-    """The median number of seconds by which this machine's timers fire late."""
+    """Return the median delay of this machine's timers in seconds."""
     rung: list[float] = []
     before = signal.signal(signal.SIGALRM, lambda *_: rung.append(time.perf_counter()))
     try:

@@ -1,4 +1,4 @@
-"""What a vector environment may leave behind: descriptors, threads, processes."""
+"""Checks for leaked resources: descriptors, threads, processes and shared memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def held() -> dict[str, int]:
-    """Of this process: descriptors, threads and children; and shared memory without a name."""
+    """Count this process's descriptors, threads, children and shared memories."""
     descriptors = os.listdir("/proc/self/fd")
     links = []
     for descriptor in descriptors:
@@ -30,9 +30,9 @@ def held() -> dict[str, int]:
 
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
-    """Fails if more is held after the block than before it."""
+    """Raise if the block leaves more resources than before it."""
     gc.collect()
-    gc.freeze()  # or the second time would go through all libraries that have been loaded, too
+    gc.freeze()  # otherwise the second collection would traverse all imported libraries
     before = held()
     yield
     gc.collect()
@@ -46,7 +46,7 @@ def has_no_new_resources(now: dict[str, int], before: dict[str, int]) -> bool:
 
 
 def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether something is so before the time is over."""
+    """Wait until a condition is true; return False at the deadline."""
     deadline = time.monotonic() + seconds
     while not (is_so := done()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -54,7 +54,7 @@ def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process lives; one that has ended and was not waited for does not."""
+    """Return whether a process is running; zombies are not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""Environments that say which actions they allow."""
+"""Environments with action masks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from gymnasium import spaces
 
 
 class MaskedEnv(gymnasium.Env):
-    """Counts its steps and episodes, and allows actions by them.
+    """Environment whose masks depend on its number, step and episode.
 
     Args:
-        number: makes environments differ.
+        number: a number that differs between environments.
         length: steps of an episode.
-        where: how it gives masks: keys of its info, and ``"method"``.
-        space: of its actions.
+        where: sources of masks: keys of its info, and ``"method"``.
+        space: its action space.
     """
 
     observation_space = spaces.Box(0, 1e6, (1,), np.float32)
@@ -53,13 +53,13 @@ class MaskedEnv(gymnasium.Env):
         return self.mask(2)
 
     def mask(self, way):
-        """What is allowed in its state now; each way of giving it has masks of its own."""
+        """Return the mask in the current state, which differs by source."""
         bits = 1 + self.number + 7 * self.count + 29 * self.episode + 64 * way + self.extra
         return np.array([bits * 0x9E3779B1 >> k & 1 for k in range(7, 13)], bool)
 
 
 class AnswersWith(MaskedEnv):
-    """Returns what it is told to when it is asked for a mask; an exception is raised."""
+    """Environment whose mask method returns a given answer, or raises it if it is an exception."""
 
     def __init__(self, answer, space=None):
         super().__init__(space=space)

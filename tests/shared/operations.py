@@ -1,7 +1,7 @@
-"""Random operations on a vector environment and on another one that does the same in a simple way.
+"""Random operations on a vectorized environment and on a simple reference implementation.
 
-What one is to be done is decided by a seed. Where the two part, the operations are made as few as
-still show it, and printed as the lines of a program.
+A seed determines the operations. If the two differ, the operations are reduced to a minimal failing
+sequence, which is printed as lines of code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUM_ENVS = 5
 
 
 def tallied(name: int) -> Any:
-    """An environment that tells what was done to it; every other one is wrapped."""
+    """Create an environment that counts its operations; every second one is wrapped."""
     return Wrapped(TalliedEnv(name)) if name % 2 else TalliedEnv(name)
 
 
@@ -34,7 +34,7 @@ ENV_FNS = [partial(tallied, name) for name in range(NUM_ENVS)]
 
 @dataclass(frozen=True)
 class Operation:
-    """One call of a method."""
+    """A method call."""
 
     name: str
     args: tuple[Any, ...] = ()
@@ -54,20 +54,20 @@ class Operation:
 
 
 def operation(name: str, *args: Any, **kwargs: Any) -> Operation:
-    """One call of a method; arguments that are None are left out."""
+    """Create a method call; arguments that are None are omitted."""
     return Operation(name, args, {key: value for key, value in kwargs.items() if value is not None})
 
 
 @dataclass
 class Outcome:
-    """What a method returned, or raised."""
+    """The return value of a method, or its exception."""
 
     value: Any = None
     error: Exception | None = None
 
     @property
     def kind(self) -> str:
-        """The sort of exception, and of an environment's also which one, and in what."""
+        """Exception type; for an EnvError also its environment and command."""
         if self.error is None:
             return "returned"
         kind = type(self.error).__name__
@@ -77,11 +77,11 @@ class Outcome:
 
 
 class LockstepPair:
-    """A vector environment beside the one that says what is right.
+    """A vectorized environment and its reference implementation.
 
     Args:
-        envs: what is tested.
-        reference: what is right.
+        envs: the environment under test.
+        reference: the reference implementation.
     """
 
     def __init__(self, envs: Any, reference: Any) -> None:
@@ -90,21 +90,21 @@ class LockstepPair:
         self._returned: list[tuple[str, Any, Any]] = []
 
     def plays(self, done: Operation) -> bool:
-        """Whether an operation means the same for both in the state they are in."""
+        """Return whether an operation is defined for both in their current state."""
         return True
 
     def plain(self, value: Any) -> Any:
-        """What was returned, in the form in which it is compared."""
+        """Convert a return value to the form for comparison."""
         return value
 
     def after(self, done: Operation, expected: Outcome) -> None:
-        """What else is to be so once an operation was done to both, or has to be done now."""
+        """Make further checks or calls after an operation on both."""
 
     def do(self, done: Operation) -> None:
-        """Does the same to both.
+        """Call the same method of both.
 
         Raises:
-            AssertionError: it did not have the same outcome.
+            AssertionError: the outcomes differ.
         """
         if not self.plays(done):
             return
@@ -120,7 +120,7 @@ class LockstepPair:
         self.after(done, expected)
 
     def look_back(self) -> None:
-        """Raises if something that was returned has changed since."""
+        """Raise if a returned value has changed since it was returned."""
         for what, got, right in self._returned:
             assert_same(self.plain(got), right, what)
 
@@ -130,7 +130,7 @@ Draw = Callable[[random.Random], Operation]
 
 
 def make_env_error(pair: Pair, operations: Sequence[Operation]) -> AssertionError | None:
-    """Does the operations to both of a new pair; how they told the two apart."""
+    """Apply the operations to a new pair; return the error if the outcomes differ."""
     try:
         with pair() as beside:
             for done in operations:
@@ -142,13 +142,13 @@ def make_env_error(pair: Pair, operations: Sequence[Operation]) -> AssertionErro
 
 
 def assert_alike(pair: Pair, draw: Draw, seeds: Sequence[int], length: int) -> None:
-    """Raises, with a program that shows it, if any seed's operations tell the two apart.
+    """Raise an error with a minimal program if the outcomes differ for any seed.
 
     Args:
-        pair: makes a new pair to compare.
+        pair: creates a pair to compare.
         draw: draws an operation.
-        seeds: of the sequences of operations.
-        length: how many operations a sequence has.
+        seeds: seeds of the sequences of operations.
+        length: number of operations in a sequence.
     """
     __tracebackhide__ = True
     for seed in seeds:
@@ -165,7 +165,7 @@ def assert_alike(pair: Pair, draw: Draw, seeds: Sequence[int], length: int) -> N
 def shortened(
     pair: Pair, operations: Sequence[Operation], failure: AssertionError
 ) -> tuple[list[Operation], AssertionError]:
-    """The operations without those that can be left out, and how they fail then."""
+    """Remove operations that are not needed for the failure; return the rest and its error."""
     few = list(operations)
     size = len(few)
     while size:
@@ -181,24 +181,24 @@ def shortened(
 
 
 def weighted(rng: random.Random, choices: dict[Callable[[], Operation], float]) -> Operation:
-    """One of some operations, each as often as its weight says."""
+    """Draw one of several operations by weight."""
     (chosen,) = rng.choices(list(choices), list(choices.values()))
     return chosen()
 
 
 def some(rng: random.Random) -> list[int]:
-    """Some environments, in any order."""
+    """Draw some environments, in random order."""
     return rng.sample(range(NUM_ENVS), rng.randint(1, NUM_ENVS))
 
 
 def a_seed(rng: random.Random, count: int = NUM_ENVS) -> Any:
-    """A seed for so many environments, or none."""
+    """Draw a seed for ``count`` environments, or None."""
     seeds = [rng.choice([None, rng.randrange(100)]) for _ in range(count)]
     return rng.choice([None, None, rng.randrange(100), seeds])
 
 
 def actions(rng: random.Random, fails: float = 0.0, count: int = NUM_ENVS) -> Any:
-    """An action for each environment, one of which raises, with this probability."""
+    """Draw an action for each environment; with a given probability, one of them raises."""
     drawn = [rng.randrange(TalliedEnv.FAIL) for _ in range(count)]
     if rng.random() < fails:
         drawn[rng.randrange(count)] = TalliedEnv.FAIL
@@ -206,7 +206,7 @@ def actions(rng: random.Random, fails: float = 0.0, count: int = NUM_ENVS) -> An
 
 
 def a_call(rng: random.Random) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """A method that all environments have, or only those that are wrapped, or none."""
+    """Draw a method that all environments, only the wrapped ones, or none have."""
     return rng.choice(
         [
             ("touch", (), {}),
@@ -221,24 +221,24 @@ def a_call(rng: random.Random) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
 
 
 def a_name(rng: random.Random) -> str:
-    """An attribute that all environments have, or only those that are wrapped, or none."""
+    """Draw an attribute that all environments, only the wrapped ones, or none have."""
     return rng.choice(["level", "level", "doubled", "touched", "layer", "missing"])
 
 
 def a_value(rng: random.Random) -> Any:
-    """A value of an attribute that is not one for each."""
+    """Draw an attribute value that is not a list or tuple."""
     return rng.choice([rng.randrange(100), rng.random(), "text", {"a": [1, 2]}, None])
 
 
 def values(rng: random.Random, count: int = NUM_ENVS) -> Any:
-    """One value for all, or one for each of so many environments."""
+    """Draw one value for all environments, or a list or tuple with one per environment."""
     each = [a_value(rng) for _ in range(count)]
     return rng.choice([a_value(rng), each, tuple(each)])
 
 
 @contextlib.contextmanager
 def closing(beside: LockstepPair) -> Iterator[LockstepPair]:
-    """Closes both in the end, if they are not."""
+    """Close both at the end of the context."""
     try:
         yield beside
     finally:

@@ -1,4 +1,4 @@
-"""Atari games by the letter: every frame looked at, nothing saved, nothing reused."""
+"""Reference implementation of Atari games, which reads every frame and caches nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOOP, FIRE = ale_py.Action.NOOP, ale_py.Action.FIRE
 
 @dataclass
 class PlainAtari:
-    """What `Atari_Env` promises, step by step; the arguments are the same."""
+    """The specified behavior of `Atari_Env`, with the same arguments."""
 
     game: str
     seed: int

@@ -1,4 +1,4 @@
-"""Environments whose behaviour is decided by a number; they bring nothing heavy to a process."""
+"""Environments whose behavior a number determines; their module has few imports."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import numpy as np
 
 
 class PlayEnv(gymnasium.Env):
-    """Shows samples of its observation space; what it does is decided by its number.
+    """Environment that samples its observation space; its number determines its behavior.
 
     Args:
-        number: decides what it shows and its rewards.
-        observation_space: of any kind.
-        action_space: of any kind.
-        lengths: how many steps its episodes take, in turn.
-        endings: how they end, in turn: ``"terminated"``, ``"truncated"`` or ``"both"``.
-        told: what its infos tell of the episode: ``"nothing"``; ``"score"``, as Gym_Env does;
-            ``"record"``, as RecordEpisodeStatistics does, with the score besides.
+        number: seed of its observations and rewards.
+        observation_space: any space.
+        action_space: any space.
+        lengths: steps of its episodes, in turn.
+        endings: ends of its episodes, in turn: ``"terminated"``, ``"truncated"`` or ``"both"``.
+        told: episode statistics in its infos: ``"nothing"``; ``"score"``, as in Gym_Env; or
+            ``"record"``, as in RecordEpisodeStatistics, in addition to the score.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PlayEnv(gymnasium.Env):
 
 
 class SeededEnv(PlayEnv):
-    """What it shows follows from the seed of its first reset; tells where it lives."""
+    """Environment whose first seed determines its observations; it appends its pid to a file."""
 
     action: Any = None
 

@@ -1,7 +1,7 @@
-"""What the forkserver of the tests loads, so that its workers start in milliseconds.
+"""Imports for the tests' forkserver, so that its workers start in milliseconds.
 
-It imports this module by its full name: up to Python 3.12 it looks in no folder that its caller
-added to ``sys.path``.
+The forkserver imports this module by its full name, because up to Python 3.12 it ignores folders
+that its parent added to ``sys.path``.
 """
 
 from __future__ import annotations

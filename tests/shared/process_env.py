@@ -1,4 +1,4 @@
-"""An environment that tells about its process, and does to it what a test asks for."""
+"""An environment that reports its process, and blocks or ends it on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 
 class ProcessEnv(gymnasium.Env[Any, Any]):
-    """Tells about the process it lives in, and does to it what a test asks for."""
+    """Environment that reports its process, and blocks or ends it on request."""
 
     observation_space = spaces.Box(0, np.inf, (1,), np.float64)
     action_space = spaces.Discrete(3)

@@ -1,7 +1,7 @@
-"""A local Ray for tests, and actors that are lent rather than started anew.
+"""A local Ray for tests, and pools of reusable actors.
 
 An actor takes about half a second of a core to start, and the contract suite would start a
-thousand. An actor that a test leaves behind in good order is emptied, and given to the next.
+thousand. After a test, a working actor is reset and used for the next test.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",  # all of it stays on this machine
+    "RAY_AUTH_MODE": "disabled",  # all connections are local
     "RAY_DEDUP_LOGS": "0",
 }
 OBJECT_STORE = 100 * 2**20
@@ -30,19 +30,19 @@ OBJECT_STORE = 100 * 2**20
 
 @contextlib.contextmanager
 def ray_variables() -> Iterator[None]:
-    """The environment that Ray's processes are started in."""
+    """Set environment variables for Ray's processes."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in VARIABLES.items():
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)
-        # Ray brings along the folder of the script, not what pytest adds to the path.
+        # Ray adds the script's folder to the path, but not the folders that pytest adds.
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         yield
 
 
 @contextlib.contextmanager
 def local_ray(num_cpus: int = 4) -> Iterator[Any]:
-    """Ray on this machine, for as long as this lasts."""
+    """Run Ray on this machine within this context."""
     import ray
 
     with ray_variables():
@@ -64,9 +64,9 @@ def local_ray(num_cpus: int = 4) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def own_cluster(num_cpus: int) -> Iterator[Any]:
-    """A cluster on this machine, of a node that is that of this process, for as long as this lasts.
+    """Run a cluster on this machine within this context, with this process on its only node.
 
-    More nodes are added with :func:`add_node`.
+    :func:`add_node` adds more nodes.
     """
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
@@ -87,14 +87,14 @@ def own_cluster(num_cpus: int) -> Iterator[Any]:
 
 
 def add_node(cluster: Any, num_cpus: int) -> Any:
-    """Another node of such a cluster."""
+    """Add a node to a cluster."""
     with ray_variables():
         return cluster.add_node(num_cpus=num_cpus, object_store_memory=OBJECT_STORE)
 
 
 @dataclass
 class Counted:
-    """The bytes of each request to actors, and of each of their replies."""
+    """Bytes of each request to actors and of each reply."""
 
     requests: list[int] = field(default_factory=list)
     replies: list[int] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Counted:
 
 @contextlib.contextmanager
 def counted_messages() -> Iterator[Counted]:
-    """Counts what a caller and actors tell each other, whichever way it goes."""
+    """Count the bytes of messages between main process and actors, with any transport."""
     counted = Counted()
     pack, unpack = actor_client.pack_requests, actor_client.unpack_replies
 
@@ -122,7 +122,7 @@ def counted_messages() -> Iterator[Counted]:
 
 
 class ActorPool:
-    """Lends actors to vector environments: in place of starting and ending them."""
+    """Pool of actors for vectorized environments, instead of starting and killing actors."""
 
     def __init__(self) -> None:
         self._idle: dict[str, list[Any]] = {}
@@ -155,13 +155,13 @@ class ActorPool:
 
 
 def emptied(actor: Any, plan: ActorPlan) -> None:
-    """Makes an actor as good as new, for another plan."""
+    """Reset an actor for a different plan."""
     actor.__init__(plan)
 
 
 @contextlib.contextmanager
 def lent_actors() -> Iterator[None]:
-    """Has vector environments lent their actors, for as long as this lasts."""
+    """Reuse actors of vectorized environments within this context."""
     pool = ActorPool()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(actor_client, "start_actor", pool.start)
@@ -170,7 +170,7 @@ def lent_actors() -> Iterator[None]:
 
 
 class CollectorPool:
-    """Lends collectors, each of which takes seconds to load torch, to one test after the other."""
+    """Pool of collectors for several tests, because each takes seconds to import torch."""
 
     def __init__(self) -> None:
         self._start, self._kill = RayCluster.start, RayCluster.kill
@@ -203,13 +203,13 @@ class CollectorPool:
 
 
 def closed(collector: Any) -> None:
-    """Has a collector close its environments, if it has any."""
+    """Close the collector's environments."""
     collector.close()
 
 
 @contextlib.contextmanager
 def lent_collectors() -> Iterator[None]:
-    """Has collectors lent, for as long as this lasts."""
+    """Reuse collectors within this context."""
     pool = CollectorPool()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RayCluster, "start", lambda *given: pool.start(*given))

@@ -1,4 +1,4 @@
-"""Environments for the tests of the server; workers import them, so only light things are used."""
+"""Environments for the tests of the server. Workers import this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from xuance_envs.gym.gym_env import Gym_Env
 
 
 class CountingEnv(gymnasium.Env):
-    """Observes its seed's number, the episode and the step; ends after ``length`` steps.
+    """Environment that observes its seed, episode and step; ends after ``length`` steps.
 
     Args:
-        env_seed: a number to tell it by.
+        env_seed: a number that identifies it.
         length: steps of an episode.
     """
 
@@ -58,7 +58,7 @@ class CountingEnv(gymnasium.Env):
 
 
 class MischievousEnv(CountingEnv):
-    """Does harm where the action says so: 1 raises, 2 exits, 3 is killed, 4 hangs, 5 hoards."""
+    """Environment with faults: action 1 raises, 2 exits, 3 is killed, 4 hangs, 5 fills memory."""
 
     def step(self, action):
         if action == 1:
@@ -77,14 +77,14 @@ class MischievousEnv(CountingEnv):
 
 
 class ObjectEnv(CountingEnv):
-    """Has something in its info that cannot travel."""
+    """Environment whose infos contain an object that cannot be sent."""
 
     def step(self, action):
         return (*super().step(action)[:4], {"odd": object()})
 
 
 class SlowStepEnv(CountingEnv):
-    """Takes a moment for each step, and its episodes have no end."""
+    """Environment that sleeps in each step, with endless episodes."""
 
     def __init__(self, env_seed=0):
         super().__init__(env_seed, length=10**6)
@@ -102,23 +102,23 @@ class ForgingEnv(CountingEnv):
 
 
 class SlowStartEnv(CountingEnv):
-    """Takes for ever to be made."""
+    """Environment whose constructor hangs."""
 
     def __init__(self, env_seed=0):
         time.sleep(1000)
 
 
 def cart_pole(env_seed=None):
-    """CartPole, as the server of the command line makes it."""
+    """Create CartPole, as the server's command line does."""
     return Gym_Env("CartPole-v1", seed=env_seed)
 
 
 class BreedingEnv(MischievousEnv):
-    """Starts processes that nobody would find: each in a session of its own, one without parent."""
+    """Environment that starts two processes in their own sessions, one of them without a parent."""
 
     def __init__(self, env_seed=0):
         super().__init__(env_seed)
-        # Its own marks tell its processes from those of other tests.
+        # The duration identifies its processes among those of other tests.
         self.mark = f"{os.getpid()}.5"
 
     def reset(self, *, seed=None, options=None):
@@ -134,7 +134,7 @@ class BreedingEnv(MischievousEnv):
 
 
 class BusyEnv(CountingEnv):
-    """Takes CPU time in a process it starts, or memory."""
+    """Environment that uses CPU time in a child process, or memory."""
 
     def step(self, action):
         if action == 1:

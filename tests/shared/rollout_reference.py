@@ -1,6 +1,6 @@
-"""Rollouts in the simple way: one environment after the other, one tensor after the other.
+"""Reference implementation of rollouts: one environment after the other, one tensor at a time.
 
-What the collector promises is compared with this. It is as slow and as plain as can be.
+Tests compare the collector's results with it. It is simple, and slow.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 
 
 class Player:
-    """An agent whose answers depend on what it sees, and are the same for the same seed.
+    """An agent whose outputs depend on the states, and are equal for equal seeds.
 
     Args:
-        action_space: of one environment.
-        device: where it answers.
+        action_space: action space of one environment.
+        device: device of the outputs.
     """
 
     def __init__(self, action_space, device="cpu"):
@@ -53,14 +53,14 @@ class Player:
 
 
 class Reference:
-    """The attributes of a collector, found in the simple way.
+    """Reference values of a collector's attributes.
 
     Args:
-        env_fns: make one environment each.
+        env_fns: functions that create one environment each.
         agent: the agent.
-        steps: of each environment in a rollout.
-        convert: makes a state out of an observation.
-        window: how many finished episodes the statistics are about.
+        steps: steps of each environment per rollout.
+        convert: converts an observation to a state.
+        window: number of finished episodes in the statistics.
     """
 
     def __init__(self, env_fns, agent, steps, convert, window=10):
@@ -126,7 +126,7 @@ class Reference:
             self.running[i] = 0.0, 0
 
     def advantages(self, gamma, gae_lambda):
-        """By the definition: a sum over all later steps of the segment."""
+        """Compute advantages by definition: a sum over all later steps of the segment."""
         found = torch.zeros_like(self.rewards)
         for i, ends in enumerate(self.ends_by_env):
             ends, first = list(ends), 0
@@ -159,7 +159,7 @@ class Reference:
 
 
 def parts_of(states):
-    """The tensors in a state, however deep."""
+    """Return the tensors in a nested state."""
     if isinstance(states, torch.Tensor):
         return [states]
     inner = states.values() if isinstance(states, dict) else states
@@ -167,7 +167,7 @@ def parts_of(states):
 
 
 def stacked(states):
-    """A batch of states out of single ones."""
+    """Stack states to a batch."""
     if isinstance(states[0], torch.Tensor):
         return torch.stack(list(states))
     if isinstance(states[0], dict):
@@ -176,11 +176,11 @@ def stacked(states):
 
 
 def converter(dtype=torch.float32, moved=()):
-    """Makes a state out of an observation.
+    """Return a function that converts an observation to a state.
 
     Args:
-        dtype: of all parts.
-        moved: the keys of a Dict's images, or True for an image, whose last axis comes first.
+        dtype: dtype of all parts.
+        moved: keys of a Dict's images whose last axis becomes the first; True for a plain image.
     """
 
     def convert(observation, key=None):

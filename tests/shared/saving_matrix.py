@@ -1,4 +1,4 @@
-"""Environments of every kind, saved in one vector environment and gone on with in another."""
+"""Environments of all kinds, saved in one vectorized environment and continued in another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 
 
 def limited(env_id: str) -> Any:
-    """One whose episodes end soon."""
+    """Create an environment with short episodes."""
     return gymnasium.make(env_id, max_episode_steps=17)
 
 
@@ -82,7 +82,7 @@ def played(envs: Any, actions: list[list[Any]]) -> tuple[list[Any], int]:
 
 
 def goes_on(make: Callable[[], Any], saved_in: Backend, loaded_in: Backend) -> int:
-    """Raises unless it goes on the same; how many episodes ended meanwhile."""
+    """Raise unless the results continue identically; return the number of episode ends."""
     fns = [make] * N
     with (
         saved_in.kind(fns, **saved_in.options) as envs,

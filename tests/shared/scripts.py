@@ -1,4 +1,4 @@
-"""Scripts run as a user would run them: a file of their own, without a main guard."""
+"""Scripts that run as a user runs them: from a file, without a main guard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDERS = (Path(xuance_envs.__file__).parents[1], Path(__file__).parent)
 
 
 def start_script(tmp_path: Path, text: str, **options: Any) -> subprocess.Popen[str]:
-    """Starts a script in a process group of its own; what it prints can be read."""
+    """Start a script in its own process group, with readable output."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(text))
     return subprocess.Popen(
@@ -29,7 +29,7 @@ def start_script(tmp_path: Path, text: str, **options: Any) -> subprocess.Popen[
 
 
 def run_script(tmp_path: Path, text: str, *, expect: int = 0, **options: Any) -> str:
-    """Runs a script to its end; what it printed."""
+    """Run a script to its end; return its output."""
     with start_script(tmp_path, text, **options) as process:
         out, err = process.communicate(timeout=60)
     assert process.returncode == expect, f"{out}{err}"

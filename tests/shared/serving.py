@@ -1,4 +1,4 @@
-"""Servers on free loopback ports, and sessions asked for by hand, in JSON."""
+"""Servers on free loopback ports, and sessions controlled by JSON requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALLOWED = Permissions(
     sets=frozenset({"length"}),
     options=frozenset({"a"}),
 )
-"""What the environments of these tests are asked for, where nothing else is said."""
+"""Default permissions for the environments of these tests."""
 
 
 def make_server(
@@ -44,7 +44,7 @@ def make_server(
     address: dict[str, Any] | None = None,
     **limits: Any,
 ) -> Server:
-    """A server in this process, in a thread of its own; it has been started."""
+    """Start a server in a thread of this process."""
     catalogue = Catalogue(SERVED if served is None else served, kwargs)
     settings = Settings(
         catalogue,
@@ -60,23 +60,23 @@ def make_server(
 
 
 def assert_nothing_is_left() -> None:
-    """Closes the clients, and raises if a process of an environment outlives its server."""
+    """Close the clients; raise if an environment's process is still running."""
     while Asking.open:
         Asking.open.pop().close()
     assert multiprocessing.active_children() == [], "processes were left behind"
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Waits for something that happens by itself."""
-    assert leftovers.wait_until(true, seconds), "it did not happen"
+    """Wait until a condition is true; raise at the deadline."""
+    assert leftovers.wait_until(true, seconds), "the condition is still false"
 
 
 class Asking:
-    """A session asked for by hand.
+    """A session controlled by JSON requests.
 
     Attributes:
-        id: the session's.
-        episodes: the ids of all that were created in it.
+        id: id of the session.
+        episodes: ids of all episodes that were created in it.
     """
 
     open: ClassVar[list[httpx.Client]] = []
@@ -103,7 +103,7 @@ class Asking:
 
 
 class ServedProcess:
-    """``python -m xuance_envs serve`` in a process of its own."""
+    """``python -m xuance_envs serve`` in its own process."""
 
     def __init__(self, *args: str, port: int = 0, **variables: str) -> None:
         self._process = subprocess.Popen(
@@ -129,13 +129,13 @@ class ServedProcess:
             return False
 
     def status_for(self, token: str) -> int:
-        """What it answers somebody with a token."""
+        """Return the server's HTTP status for a token."""
         headers = {"Authorization": f"Bearer {token}"}
         answer = httpx.delete(f"{self.url}{API_PREFIX}/session/none", headers=headers)
         return 200 if answer.status_code == 404 else answer.status_code
 
     def close(self, sign: int = signal.SIGTERM) -> int:
-        """Tells it to end, and waits for that; its exit status."""
+        """Send a signal to the server and wait; return its exit status."""
         self._process.send_signal(sign)
         status = self._process.wait(30)
         assert self._process.stdout is not None

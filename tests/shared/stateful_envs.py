@@ -1,4 +1,4 @@
-"""Environments to save and load. Workers import them from here."""
+"""Environments for tests of saving and loading. Workers import this module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAIN = spaces.Box(-1e9, 1e9, (3,), np.float64)
 
 
 class Thing:
-    """Something of a class of its own."""
+    """An object of a custom class."""
 
     def __init__(self, number):
         self.number = number
@@ -23,7 +23,7 @@ class Thing:
 
 
 class Collector(gymnasium.Env):
-    """Holds what environments hold: objects, shared arrays, views, generators, functions."""
+    """Environment with many kinds of attributes: objects, shared arrays, views, generators."""
 
     observation_space = PLAIN
     action_space = spaces.Discrete(4)
@@ -73,12 +73,12 @@ class Collector(gymnasium.Env):
         reward = self.ways["up" if action % 2 else "down"](self.counts[int(action)])
         info = {"trail": self.buffer.copy(), "drawn": self.np_random.integers(1000)}
         if self.steps > 3:
-            self.late = self.steps  # an attribute that is not there from the beginning
+            self.late = self.steps  # an attribute that does not exist at first
         return self.observation(), float(reward), self.steps >= self.length, False, info
 
 
 class Slotted:
-    """An environment of no library, whose attributes are in slots."""
+    """An environment without base class, whose attributes are in slots."""
 
     __slots__ = ("action_space", "count", "observation_space", "rng")
 
@@ -103,7 +103,7 @@ class Slotted:
 
 
 class Handle:
-    """What a library would keep its state in: nothing of it can be pickled."""
+    """A library's internal state, which cannot be pickled."""
 
     def __init__(self):
         self.content = 0.0
@@ -111,7 +111,7 @@ class Handle:
 
 
 class SelfSaving(gymnasium.Env):
-    """Says for itself what its state is."""
+    """Environment that defines its state with ``__env_state__``."""
 
     observation_space = PLAIN
     action_space = spaces.Discrete(4)
@@ -139,7 +139,7 @@ class SelfSaving(gymnasium.Env):
 
 
 class Heavy(Collector):
-    """Holds so much that its state is no matter of a message."""
+    """Environment with so much data that its state does not fit into a message."""
 
     def __init__(self, number=0):
         super().__init__()
@@ -152,10 +152,10 @@ class Heavy(Collector):
 
 
 class WithFile(Collector):
-    """Has an open file."""
+    """Environment with an open file."""
 
     def reset(self, *, seed=None, options=None):
-        self.file = open(__file__)  # noqa: SIM115  # it is what this is about
+        self.file = open(__file__)  # noqa: SIM115  # the test needs an open file
         return super().reset(seed=seed, options=options)
 
     def close(self):
@@ -163,7 +163,7 @@ class WithFile(Collector):
 
 
 class Counting(gymnasium.Wrapper):
-    """Changes its class with each step."""
+    """Wrapper that changes an attribute of its class in each step."""
 
     total = 0
 
@@ -173,7 +173,7 @@ class Counting(gymnasium.Wrapper):
 
 
 def scaled_by(factor):
-    """An environment with a function that holds a number."""
+    """Create an environment with a function that refers to a number."""
     env = gymnasium.make("CartPole-v1")
     return gymnasium.wrappers.TransformReward(env, lambda reward: reward * factor)
 

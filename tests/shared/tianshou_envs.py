@@ -1,4 +1,4 @@
-"""Environments for Tianshou's vector environments; workers import nothing heavy for them."""
+"""Environments for Tianshou's vector environments; their module has few imports."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gymnasium import spaces
 
 
 class Corridor(gymnasium.Env):
-    """Walks ``length`` steps to the right, and tells what it was asked; one action ends it early.
+    """Environment that moves right for ``length`` steps; one action ends the episode early.
 
     Args:
-        length: steps of an episode; the space says so, too.
-        kind: of its observations.
-        seconds: it takes for a step.
-        rewards: how many it returns at a step; 0 for one number.
+        length: steps of an episode; its space depends on it.
+        kind: kind of observations.
+        seconds: duration of a step.
+        rewards: number of rewards per step; 0 for a single float.
     """
 
     action_space = spaces.Discrete(3)
@@ -67,7 +67,7 @@ class Corridor(gymnasium.Env):
 
 
 class Parting(Corridor):
-    """Ends its process in a reset that asks for it."""
+    """Environment that exits its process in a reset with ``parting``."""
 
     def reset(self, *, parting=False, **given):
         if parting:
@@ -76,7 +76,7 @@ class Parting(Corridor):
 
 
 class Untyped(gymnasium.Env):
-    """Has no spaces; its observations are arrays whose size is its own."""
+    """Environment without spaces, whose observations have the given size."""
 
     def __init__(self, size):
         self.size = size
@@ -89,7 +89,7 @@ class Untyped(gymnasium.Env):
 
 
 class Board:
-    """As Tianshou's PettingZooEnv: none of Gymnasium's; its observations are not its space's."""
+    """Like Tianshou's PettingZooEnv: no ``gymnasium.Env``, and observations outside its space."""
 
     observation_space = spaces.Box(-1, 1, (2,))
     action_space = spaces.Discrete(2)
@@ -126,6 +126,6 @@ class Fatal(Corridor):
 
 
 class Holding(gymnasium.Wrapper):
-    """Has an attribute that what it wraps has otherwise."""
+    """Wrapper with an attribute that the wrapped environment has with a different value."""
 
     length = "the wrapper's"

@@ -1,4 +1,4 @@
-"""Vector environments within transforms."""
+"""Vectorized environments in transforms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def same(value: Any) -> Any:
 
 
 class Untold(transforms.EpisodeStatistics):
-    """Has the infos as they were."""
+    """Transform that leaves the infos unchanged."""
 
     def _transform(self, batch: Batch) -> Any:
         infos = batch.infos
@@ -68,31 +68,31 @@ WITHOUT_EFFECT: dict[str, Callable[[VecEnv], VecEnv]] = {
     "EpisodeStatistics": Untold,
     "stacked": stacked,
 }
-"""By name, what wraps a vector environment in a transform that leaves it as it is."""
+"""Wrappers and transforms without an effect, by name."""
 
 
 BEYOND = {
     (
         "NormalizeObservations",
         "test_step_observations_are_cast_to_the_spaces_dtype_where_they_fit",
-    ): ("NaN is an observation there"),
+    ): ("NaN is a valid observation there"),
     ("ClipActions", "test_actions_values_outside_the_space_are_the_environments_business"): (
-        "there are none"
+        "its action space is unbounded"
     ),
     (
         "ClipActions",
         "test_actions_check_actions_refuses_values_outside_the_space",
-    ): "there are none",
+    ): "its action space is unbounded",
 }
-"""Tests that are not for a transform, and why."""
+"""Contract tests that do not apply to a transform, with the reason."""
 
 
 def within(name: str, backend: Backend) -> Backend:
-    """A backend whose vector environments are within a transform without effect.
+    """Return a backend whose vectorized environments are in a transform without effect.
 
     Args:
-        name: of the transform.
-        backend: what steps the environments.
+        name: name of the transform.
+        backend: the backend of the environments.
     """
     wrap = WITHOUT_EFFECT[name]
 
@@ -102,6 +102,6 @@ def within(name: str, backend: Backend) -> Backend:
             return wrap(envs)
         except (AttributeError, ValueError) as error:
             envs.close()
-            pytest.skip(f"{name} is not for such environments: {error}")
+            pytest.skip(f"{name} does not support such environments: {error}")
 
     return Backend(f"{name}-{backend}", kind, backend.options, backend.together, backend.here)

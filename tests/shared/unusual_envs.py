@@ -1,4 +1,4 @@
-"""Environments that take liberties which single environments may take."""
+"""Environments with unusual but permitted behavior."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from gymnasium import spaces
 
 
 class TakingEnv(gymnasium.Env):
-    """Takes out of and adds to whatever it is given: actions, options, arguments, attributes.
+    """Environment that modifies all its inputs: actions, options, arguments, attributes.
 
-    Its observation is how much there was in it.
+    Its observation is the amount that it received.
     """
 
     def __init__(self):
@@ -52,9 +52,9 @@ class TakingEnv(gymnasium.Env):
 
 
 class SelfReplacingEnv(gymnasium.Env):
-    """Sets its ``step`` in ``reset`` and in an episode's first step, and its ``reset`` in the last.
+    """Environment that replaces its ``step`` and ``reset`` during an episode of 3 steps.
 
-    Its reward tells which ``step`` it was, its observation which ``reset``; an episode has 3 steps.
+    The reward identifies the ``step`` method, the observation the ``reset`` method.
     """
 
     def __init__(self):
@@ -70,7 +70,7 @@ class SelfReplacingEnv(gymnasium.Env):
         return self.begin(2.0, seed)
 
     def step(self, action):
-        raise AssertionError("it has another one by now")
+        raise AssertionError("reset has replaced this method")
 
     def first_step(self, action):
         self.step = self.next_step
@@ -94,7 +94,7 @@ class SelfReplacingEnv(gymnasium.Env):
 
 
 class Simulation:
-    """What is simulated, in ways that an environment has, too."""
+    """A simulation with some of an environment's attributes."""
 
     def __init__(self):
         self.rate = 1
@@ -105,7 +105,7 @@ class Simulation:
 
 
 class ModelEnv:
-    """Has attributes that others have for wrapping, for describing and for closing."""
+    """Environment whose attributes have the names that wrappers, specs and ``close`` use."""
 
     def __init__(self):
         self.observation_space = spaces.Box(0, 9, (1,), np.float64)
@@ -127,7 +127,7 @@ class ModelEnv:
 
 
 class ProductionEnv(ModelEnv):
-    """The same, and what is named ``env`` is a word."""
+    """The same, with a string as ``env``."""
 
     def __init__(self):
         super().__init__()
@@ -135,7 +135,7 @@ class ProductionEnv(ModelEnv):
 
 
 class GymnasiumModelEnv(gymnasium.Env):
-    """The same, as far as an environment of Gymnasium's can have it."""
+    """The same, as far as a ``gymnasium.Env`` allows it."""
 
     def __init__(self):
         like = vars(ModelEnv())

@@ -1,4 +1,4 @@
-"""Random walks in episodes of several lengths, and what comes of them step by step."""
+"""Random walks in episodes of different lengths, and their expected results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gymnasium import spaces
 
 
 class Walk(gymnasium.Env[Any, Any]):
-    """A walk that ends after so many steps, by turns terminated and truncated.
+    """Environment whose episodes have a fixed length, by turns terminated and truncated.
 
     Args:
-        length: of each episode.
-        shape: of an observation.
-        dtype: of an observation.
+        length: steps of each episode.
+        shape: shape of an observation.
+        dtype: dtype of an observation.
     """
 
     def __init__(self, length: int, shape: tuple[int, ...] = (3,), dtype: Any = np.float64) -> None:
@@ -54,7 +54,7 @@ class Walk(gymnasium.Env[Any, Any]):
 
 
 LENGTHS = (4, 7, 5, 1000, 1, 6)
-"""Some end together, one ends at every step, and one never."""
+"""Some episodes end together; one environment's end in every step, and one's never."""
 
 WALKS = [partial(Walk, length) for length in LENGTHS]
 
@@ -64,13 +64,13 @@ STILL = np.zeros((NUM_WALKS, 2), np.float32)
 
 
 class ExpectedStep:
-    """What one call brought, as the plain walks tell it.
+    """The expected results of one call.
 
     Attributes:
-        obs: ``(k, *shape)``, the last ones where an episode ended.
+        obs: ``(k, *shape)``, observations; where an episode ended, its last one.
         rewards: ``(k,)`` float64.
-        ended: the rows where one did.
-        first: ``(len(ended), *shape)``, of the episodes after those.
+        ended: rows with an ended episode.
+        first: ``(len(ended), *shape)``, first observations of the next episodes.
     """
 
     def __init__(self, obs: Any, rewards: Any, ended: list[int], first: list[Any]) -> None:
@@ -85,10 +85,10 @@ class ExpectedStep:
 
 
 class ReferenceWalks:
-    """The walks in a loop, without any vector environment.
+    """The walks in a bare loop.
 
     Args:
-        env_fns: what makes them.
+        env_fns: functions that create the walks.
     """
 
     def __init__(self, env_fns: Any = WALKS) -> None:
