@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import select
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,7 @@ def test_no_route_reads_a_large_body_without_room_for_it(
 
 
 def connect(url: str) -> socket.socket:
-    host, port = url.removeprefix("http://").split(":")
+    host, port = url.rpartition("/")[2].split(":")
     return socket.create_connection((host, int(port)), timeout=20)
 
 
@@ -342,6 +343,68 @@ def test_connections_that_do_nothing_make_room(
         for connection in half_open:
             connection.close()
     assert "closed an idle connection: the limit is 20" in caplog.text
+
+
+@pytest.mark.parametrize("start", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "begun"])
+def test_connections_without_a_handshake_make_room(
+    serve: ServerMaker,
+    certificate: tuple[Path, Path],
+    caplog: pytest.LogCaptureFixture,
+    start: bytes,
+) -> None:
+    certfile, keyfile = certificate
+    server = serve(connections=20, address={"certfile": certfile, "keyfile": keyfile})
+    with ExitStack() as stack:
+        silent = [stack.enter_context(closing(connect(server.url))) for _ in range(60)]
+        for connection in silent:
+            with suppress(OSError):  # it had to make room already
+                connection.sendall(start)
+        closed = select.select(silent, [], [], 5)[0]
+        assert closed
+        assert all(map(is_closed, closed))
+        trusted = ssl.create_default_context(cafile=certfile)
+        health = httpx.get(f"{server.url}/healthz", verify=trusted, timeout=20)
+        assert health.status_code == 200
+    assert "closed an idle connection: the limit is 20" in caplog.text
+
+
+def test_a_handshake_has_the_time_of_a_head(
+    serve: ServerMaker, certificate: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    certfile, keyfile = certificate
+    server = serve(head=0.2, address={"certfile": certfile, "keyfile": keyfile})
+    with closing(connect(server.url)) as silent, closing(connect(server.url)) as plain:
+        plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert is_closed(silent)
+        plain.recv(1000)  # perhaps an alert
+        assert is_closed(plain)
+    assert "closed a connection: TLS handshake failed" in caplog.text
+
+
+def test_what_comes_with_the_end_of_a_handshake_is_not_lost(
+    serve: ServerMaker, certificate: tuple[Path, Path]
+) -> None:
+    certfile, keyfile = certificate
+    server = serve(address={"certfile": certfile, "keyfile": keyfile})
+    context = ssl.create_default_context(cafile=certfile)
+    sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(received, sent, server_hostname="127.0.0.1")
+    with closing(connect(server.url)) as connection:
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.sendall(sent.read())
+                received.write(connection.recv(2**16))
+        tls.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        connection.sendall(sent.read())  # one piece: the client's last message and a request
+        answer = b""
+        while b"ok" not in answer:
+            received.write(connection.recv(2**16))
+            with suppress(ssl.SSLWantReadError):  # a ticket came first
+                answer += tls.read()
+    assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
 def test_few_descriptors_are_few_connections_and_no_failure() -> None:

@@ -92,8 +92,10 @@ class Server:
         from xuance_envs.remote.serving.connection_manager import ConnectionManager
         from xuance_envs.remote.status_page import HEALTHY
 
-        if certfile is not None:  # fail here, not when uvicorn starts
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile)
+        tls = None
+        if certfile is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(certfile, keyfile)
         self.settings = settings
         self._unix = unix
         hosts = None
@@ -105,7 +107,7 @@ class Server:
             self._socket = socket.create_server((host, port), family=family, backlog=1024)
             bound = self._socket.getsockname()
             shown = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]
-            self.url = f"{'http' if certfile is None else 'https'}://{shown}:{bound[1]}"
+            self.url = f"{'http' if tls is None else 'https'}://{shown}:{bound[1]}"
             if not settings.tokens:
                 hosts = _allowed_hosts({host, shown, *settings.allowed_hosts})
         proxies = proxies or Proxies()
@@ -123,7 +125,7 @@ class Server:
             proxies,
         )
         app = BehindProxies(_app(api, request_log, manager, settings), proxies)
-        self._server = _uvicorn(app, manager, certfile, keyfile)
+        self._server = _uvicorn(app, manager, tls)
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
@@ -207,16 +209,15 @@ def _app(
 
 
 def _uvicorn(
-    app: ASGIApp, manager: ConnectionManager, certfile: Path | None, keyfile: Path | None
+    app: ASGIApp, manager: ConnectionManager, tls: ssl.SSLContext | None
 ) -> uvicorn.Server:
     import uvicorn
 
     from xuance_envs.remote.serving.http_protocol import ServerConnection
+    from xuance_envs.remote.serving.tls_server import TlsServer
 
     config = uvicorn.Config(
         app,
-        ssl_certfile=certfile,
-        ssl_keyfile=keyfile,
         http=partial(ServerConnection, manager),  # type: ignore[arg-type]  # a factory works, too
         log_config=None,
         access_log=False,  # would log query strings
@@ -228,7 +229,7 @@ def _uvicorn(
         timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
         backlog=1024,
     )
-    return uvicorn.Server(config)
+    return uvicorn.Server(config) if tls is None else TlsServer(config, manager, tls)
 
 
 def _allowed_hosts(names: Iterable[str]) -> frozenset[bytes]:

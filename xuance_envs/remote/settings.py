@@ -70,7 +70,7 @@ class Limits:
         idle: seconds after which an idle session is closed.
         request: seconds that environments may take per request before their process is killed.
         start: seconds that creating environments may take.
-        head: seconds that a client may take to send the head of a request.
+        head: seconds that a client may take for a TLS handshake, and to send the head of a request.
         upload: seconds that a client may take to send the body of a request.
         write: seconds that a client may take to receive each MiB of a reply.
     """

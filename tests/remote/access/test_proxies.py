@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 import httpx
@@ -97,21 +95,6 @@ def test_on_a_unix_socket(serve: ServerMaker, tmp_path: Path) -> None:
         unix_socket(path)
     server.close()
     assert not path.exists()
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl here")
-    folder = tmp_path_factory.mktemp("tls")
-    certfile, keyfile = folder / "cert.pem", folder / "key.pem"
-    command = (
-        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-        *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-        *("-keyout", str(keyfile), "-out", str(certfile)),
-    )
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return certfile, keyfile
 
 
 def test_with_a_certificate_of_its_own(
