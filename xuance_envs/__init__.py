@@ -1,7 +1,7 @@
 """Fast, fault-tolerant vectorized environments for reinforcement learning.
 
-Every public name can be imported from here and is loaded on first use, so importing the package
-loads neither its parts nor optional dependencies.
+Every public name can be imported from here. Names are loaded on first use, so importing the package
+loads neither its subpackages nor optional dependencies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Autotuning: measure for about a second which backend is fastest for an environment.
 
-Worker processes pay off if an environment's steps take long compared with the 20 to 100 µs that
-waking a worker costs, and if many environments share that cost. Environments that wait, for a
+Waking a worker costs 20 to 100 µs. Worker processes are faster if an environment's steps take long
+compared with this time, and if many environments share the cost. Environments that wait, for a
 network or an external simulator, need one process each, even with few CPUs.
 
 The step time is measured with one environment. Two figures show whether an environment computes or

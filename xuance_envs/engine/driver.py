@@ -157,7 +157,7 @@ class LocalDriver(Driver):
 
     @abstractmethod
     def _method(self, command: str) -> Callable[..., Any]:
-        """Return the function for a command; for a step, it also takes the tag.
+        """Return the function that runs a command; a step's function also gets the tag.
 
         The tag distinguishes a step repeated after an interrupt from a new one.
         """

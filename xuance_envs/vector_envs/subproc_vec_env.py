@@ -66,7 +66,7 @@ class SubprocVecEnv(GroupedVecEnv):
             arguments.
         in_series: environments per worker. ``"auto"`` starts one worker per CPU available to this
             process and splits the environments evenly. Use 1 for environments that wait (for a
-            network or another simulator) or that share global state.
+            network or an external simulator) or that share global state.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
         copy: True to return new arrays in each step; False to return read-only views that the next
             step overwrites.

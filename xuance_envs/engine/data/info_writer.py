@@ -108,8 +108,8 @@ class InfoWriter:
 
     Columns are in the key order of the infos. An info with a different key order stores its order
     in the rest, which also contains the values outside columns. A key's first array gets a column.
-    An array of a different kind gets one when it comes twice in a row, so that changing shapes do
-    not cause a new layout each time.
+    An array of a different kind gets one only when it comes twice in a row. Otherwise, changing
+    shapes would cause a new layout each time.
     """
 
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:

@@ -50,7 +50,7 @@ def make_dict_builder(
 def make_dict_reader(
     keys: Sequence[Any], rows: Sequence[Row], pack: Callable[..., None], memory: memoryview
 ) -> Callable[[Mapping[Any, Any], Mapping[Any, Any]], None]:
-    """Return a function that stores one dict's values in rows and packs another's numbers.
+    """Return a function that stores one dict's values in rows and packs a second dict's numbers.
 
     It raises LookupError if a key is missing, and the row's or packer's error if a value does not
     fit.

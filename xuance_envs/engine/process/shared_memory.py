@@ -95,7 +95,7 @@ class SharedMemory:
         return mmap.mmap(self.fd, nbytes, offset=start)
 
     def add_user(self) -> None:
-        """Register another user, which must also call :meth:`close`."""
+        """Register a further user, which must also call :meth:`close`."""
         self._extra_users += 1
 
     def __del__(self) -> None:
