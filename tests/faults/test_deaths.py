@@ -248,17 +248,23 @@ def test_an_answer_longer_than_the_pipe_may_be_taken_late():
         assert [len(info["long"]) for info in envs.step_wait()[4]] == [1_000_000] * 2
 
 
+WAITING = "envs.step([0, 0])"
+
+
 @pytest.mark.parametrize(
-    "stepped",
+    ("stepped", "with_workers"),
     [
-        "envs.step([0, 0])",
-        "[envs.step_async([0, 0]), time.sleep(0.5), *envs.step_wait()][2:]",
-        "[envs.send([0, 0], [0, 1]), *envs.recv(2)][1:]",
+        (WAITING, True),
+        ("[envs.step_async([0, 0]), time.sleep(0.5), *envs.step_wait()][2:]", True),
+        ("[envs.send([0, 0], [0, 1]), *envs.recv(2)][1:]", True),
+        (WAITING, False),
     ],
-    ids=["while it waits", "before it waits", "first-ready"],
+    ids=["while it waits", "before it waits", "first-ready", "Ctrl-Z"],
 )
-def test_a_caller_that_was_stopped_does_not_take_its_workers_for_hanging_ones(stepped, tmp_path):
-    """As Ctrl-Z does, which stops the workers, too."""
+def test_a_caller_that_was_stopped_does_not_take_its_workers_for_hanging_ones(
+    stepped, with_workers, tmp_path
+):
+    """Alone, as by Ctrl-Z, or with its workers, as with the container they are in."""
     script = f"""
         import time
         from faulty_envs import FaultyEnv
@@ -272,16 +278,18 @@ def test_a_caller_that_was_stopped_does_not_take_its_workers_for_hanging_ones(st
 
         with SubprocVecEnv([Slow] * 2, in_series=1, step_timeout=3.0) as envs:
             envs.reset()
-            print("ready", flush=True)
+            print(*envs.pids, flush=True)
             obs, *_ = {stepped}
             assert obs[:, 0].tolist() == [1.0, 1.0]
     """
     with start_script(tmp_path, script) as process:
-        assert process.stdout.readline() == "ready\n"
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 2
         time.sleep(0.2)
-        os.killpg(process.pid, signal.SIGSTOP)
-        time.sleep(4.0)
-        os.killpg(process.pid, signal.SIGCONT)
+        for number, seconds in ((signal.SIGSTOP, 4.0), (signal.SIGCONT, 0.0)):
+            for group in [process.pid, *(pids if with_workers else [])]:
+                os.killpg(group, number)
+            time.sleep(seconds)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 0, out + err
 

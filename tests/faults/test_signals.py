@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from faulty_envs import HANGS, FaultyEnv
 from leftovers import is_running, nothing_left, wait_until
-from scripts import start_script
+from scripts import run_script, start_script
 
 from xuance_envs import SubprocVecEnv, WorkerDiedError
 
@@ -37,7 +39,7 @@ DOINGS = {
 
 def started(tmp_path, where, **options):
     """A program in the midst of steps, and the process ids of its workers."""
-    process = start_script(tmp_path, SCRIPT.format(where=where, options=options))
+    process = start_script(tmp_path, SCRIPT.format(where=where, options=options), cwd=tmp_path)
     pids = [int(pid) for pid in process.stdout.readline().split()]
     assert len(pids) == 2, process.communicate()
     time.sleep(0.3)
@@ -78,22 +80,85 @@ def test_nor_do_they_while_they_are_being_restarted(tmp_path):
     process, pids = started(tmp_path, (), on_worker_failure="restart", max_restarts=None)
     os.kill(pids[0], signal.SIGKILL)
     time.sleep(0.05)
-    group = process.pid
+    assert len(processes_in(tmp_path)) >= 2
     process.kill()
     process.communicate(timeout=30)
-    assert wait_until(lambda: not group_members(group))
+    assert wait_until(lambda: not processes_in(tmp_path))
 
 
-def group_members(group):
-    """The processes of a process group that run."""
-    members = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
+def processes_in(folder):
+    """Return the names of the running processes whose working directory is ``folder``, by id."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == folder and is_running(int(process.name)):
+                found[int(process.name)] = (process / "comm").read_text().strip()
+    return found
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver", "fork"])
+@pytest.mark.filterwarnings("ignore:context='fork':RuntimeWarning")  # pytest may have threads
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=str)
+def test_a_signal_to_its_process_group_ends_one_worker_only(tmp_path, context, number):
+    """The script has its own process group, so that a failure does not end pytest."""
+    script = f"""
+        import os
+        from faulty_envs import FaultyEnv
+        from xuance_envs import SubprocVecEnv, WorkerDiedError
+
+        class Signaling(FaultyEnv):
+            def step(self, action):
+                if action:
+                    os.kill(0, {number})
+                return super().step(action)
+
+        envs = SubprocVecEnv([Signaling] * 2, in_series=1, context={context!r})
+        envs.reset()
         try:
-            if os.getpgid(int(name)) == group and is_running(int(name)):
-                members.append(int(name))
-        except ProcessLookupError:
-            pass
-    return members
+            envs.step([0, 1])
+        except WorkerDiedError as error:
+            print(error.env_indices, error.exitcode)
+    """
+    assert run_script(tmp_path, script) == f"(1,) {-number}\n"
+
+
+@pytest.mark.parametrize(
+    ("fault", "timeout"), [("waits", None), ("spins", None), ("spins", 2.0), ("hangs in C", 2.0)]
+)
+def test_what_a_hanging_environment_has_started_ends_with_its_worker(tmp_path, fault, timeout):
+    """After a timeout, or when the caller is killed."""
+    script = f"""
+        import subprocess, time
+        from faulty_envs import HANGS, FaultyEnv
+        from xuance_envs import SubprocVecEnv, WorkerTimeoutError
+
+        class Starting(FaultyEnv):
+            def step(self, action):
+                subprocess.Popen(["sleep", "1000"])
+                HANGS[{fault!r}]()
+
+        with SubprocVecEnv([Starting], step_timeout={timeout}) as envs:
+            envs.reset()
+            envs.step_async([0])
+            print("started", flush=True)
+            try:
+                envs.step_wait()
+            except WorkerTimeoutError:
+                print("overdue", flush=True)
+                time.sleep(1000)
+    """
+    with start_script(tmp_path, script, cwd=tmp_path) as process:
+        try:
+            assert process.stdout.readline() == "started\n"
+            assert wait_until(lambda: "sleep" in processes_in(tmp_path).values())
+            if timeout:
+                assert process.stdout.readline() == "overdue\n"
+                assert wait_until(lambda: "sleep" not in processes_in(tmp_path).values())
+            process.kill()
+            assert wait_until(lambda: not processes_in(tmp_path))
+        finally:
+            for pid in processes_in(tmp_path):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver", "fork"])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Asking, ServerMaker
+from leftovers import is_running
+from serving import TESTS, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.remote.settings import Permissions
 
-RAISES, EXITS, IS_KILLED, HANGS, HOARDS = 1, 2, 3, 4, 5
+RAISES, EXITS, IS_KILLED, HANGS, HOARDS, ENDS_GROUP, KILLS_GROUP = 1, 2, 3, 4, 5, 7, 8
 
 HARMS = [
     pytest.param(EXITS, "worker_died", "exited with code 7", id="exits"),
@@ -48,6 +51,49 @@ def test_an_environment_that_does_harm_does_it_to_its_own_session_only(
     episodes = victim.ask("create", env_id="Mischievous").json()["episode_ids"]
     assert victim.ask("vectorized_reset", episode_ids=episodes).status_code == 200
     assert victim.close().status_code == 200
+
+
+@pytest.fixture
+def served() -> Iterator[ServedProcess]:
+    """Start a server in its own process group, which its environments may signal."""
+    server = ServedProcess(*TESTS)
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("harm", "number"), [(ENDS_GROUP, signal.SIGTERM), (KILLS_GROUP, signal.SIGKILL)]
+)
+def test_a_signal_to_its_process_group_ends_one_process_of_one_session(
+    served: ServedProcess, harm: int, number: signal.Signals
+) -> None:
+    victim, other = ready(Asking(served)), ready(Asking(served))
+    (second,) = victim.ask("create", env_id="Mischievous").json()["episode_ids"]
+    victim.ask("vectorized_reset", episode_ids=[second])
+    first = {"episode_ids": victim.episodes[:2]}
+    answer = victim.ask("vectorized_step", actions=[0, harm], **first)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "worker_died")
+    assert number.name in answer.json()["error"]["message"]
+    step = victim.ask("vectorized_step", actions=[0], episode_ids=[second])
+    assert step.status_code == 200
+    assert other.ask("vectorized_step", actions=[0, 0]).status_code == 200
+
+
+def test_ctrl_c_at_the_servers_terminal_closes_the_environments(tmp_path: Path) -> None:
+    terminal, end = os.openpty()
+    closed = tmp_path / "closed"
+    server = ServedProcess(*TESTS, terminal=end, CLOSED=str(closed))
+    ask = Asking(server)
+    ask.ask("create", env_id="Closing")
+    ask.ask("vectorized_reset")
+    pid = ask.ask("call", operation="get_attr", name="pid").json()["results"][0]
+    assert os.tcgetpgrp(terminal) == server.pid
+    os.write(terminal, b"\x03")
+    assert server.wait() in (0, 130, -signal.SIGINT)
+    assert closed.exists()
+    wait_until(lambda: not is_running(pid))
+    os.close(terminal)
+    os.close(end)
 
 
 def test_others_are_served_while_one_hangs(serve: ServerMaker) -> None:

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from leftovers import wait_until as comes_true
 from remote_envs import ForgingEnv, SlowStartEnv
-from serving import API_PREFIX, Asking, ServerMaker, wait_until
+from serving import API_PREFIX, TESTS, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.engine.process import guardian
 from xuance_envs.remote import sessions
@@ -237,40 +237,15 @@ def test_what_environments_start_ends_with_them(serve: ServerMaker, end: str) ->
     wait_until(lambda: sleepers(mark) == [])
 
 
-SERVE = """
-import sys
-sys.path[:0] = {paths!r}
-from remote_envs import BreedingEnv
-from xuance_envs.remote.server import Server
-from xuance_envs.remote.access.permissions import Permissions
-from xuance_envs.remote.settings import Catalogue, Settings
-if __name__ == "__main__":
-    allowed = Permissions(gets=frozenset({{"mark"}}))
-    settings = Settings(Catalogue({{"Breeding": BreedingEnv}}), permissions=allowed)
-    server = Server(settings, port=0)
-    print(server.url, flush=True)
-    server.run()
-"""
-
-
 @pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
-def test_what_environments_start_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
-    script = tmp_path / "serve.py"
-    script.write_text(SERVE.format(paths=[str(ROOT), str(ROOT / "tests" / "shared")]))
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        with httpx.Client(base_url=url + API_PREFIX, timeout=60) as client:
-            session = client.post("session/create", json={}).json()
-            message = {"session_id": session["session_id"]}
-            client.post("episode/create", json=message)
-            client.post("episode/vectorized_reset", json=message)
-            asked = {**message, "operation": "get_attr", "name": "mark"}
-            mark = client.post("episode/call", json=asked).json()["results"][0]
-        wait_until(lambda: len(sleepers(mark)) == 2)
-        process.send_signal(signal.SIGKILL)
+def test_what_environments_start_ends_with_a_server_that_is_killed() -> None:
+    server = ServedProcess(*TESTS)
+    ask = Asking(server)
+    ask.ask("create", env_id="Breeding")
+    ask.ask("vectorized_reset")
+    mark = ask.ask("call", operation="get_attr", name="mark").json()["results"][0]
+    wait_until(lambda: len(sleepers(mark)) == 2)
+    server.close(signal.SIGKILL)
     wait_until(lambda: sleepers(mark) == [])
 
 

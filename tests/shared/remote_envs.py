@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -58,7 +59,10 @@ class CountingEnv(gymnasium.Env):
 
 
 class MischievousEnv(CountingEnv):
-    """Environment with faults: action 1 raises, 2 exits, 3 is killed, 4 hangs, 5 fills memory."""
+    """Environment with faults that actions select.
+
+    1 raises, 2 exits, 3 is killed, 4 hangs, 5 fills memory, 7 ends and 8 kills its process group.
+    """
 
     def step(self, action):
         if action == 1:
@@ -73,7 +77,18 @@ class MischievousEnv(CountingEnv):
             hoard = []
             while True:
                 hoard.append(np.empty(2**24))
+        if action == 7:
+            os.kill(0, signal.SIGTERM)
+        if action == 8:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
         return super().step(action)
+
+
+class ClosingEnv(CountingEnv):
+    """Environment that creates a file when it is closed."""
+
+    def close(self):
+        Path(os.environ["CLOSED"]).touch()
 
 
 class ObjectEnv(CountingEnv):
@@ -149,5 +164,6 @@ SERVED = {
     "Mischievous": MischievousEnv,
     "Breeding": BreedingEnv,
     "Busy": BusyEnv,
+    "Closing": ClosingEnv,
     "CartPole": cart_pole,
 }

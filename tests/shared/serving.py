@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
 import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -81,7 +84,9 @@ class Asking:
 
     open: ClassVar[list[httpx.Client]] = []
 
-    def __init__(self, server: Server, token: str | None = None, **create: Any) -> None:
+    def __init__(
+        self, server: Server | ServedProcess, token: str | None = None, **create: Any
+    ) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self.client = httpx.Client(base_url=server.url + API_PREFIX, headers=headers, timeout=60)
         self.open.append(self.client)
@@ -102,17 +107,41 @@ class Asking:
         return self.client.delete(f"session/{self.id}")
 
 
+def take_terminal() -> None:
+    """Make standard input the controlling terminal of this process's session."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def serve_tests() -> None:
+    """Serve the tests' environments until a signal arrives."""
+    allowed = dataclasses.replace(ALLOWED, gets=frozenset({"mark", "pid"}))
+    server = Server(Settings(Catalogue(SERVED), permissions=allowed), port=0)
+    print(f"serving at {server.url}", flush=True)
+    server.run()
+
+
+COMMAND = ("-m", "xuance_envs", "serve", "--port")
+PATHS = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+TESTS = ("-c", f"import sys; sys.path[:0] = {PATHS!r}; import serving; serving.serve_tests()")
+"""Arguments with which :class:`ServedProcess` serves the tests' environments."""
+
+
 class ServedProcess:
     """``python -m xuance_envs serve`` in its own process."""
 
-    def __init__(self, *args: str, port: int = 0, **variables: str) -> None:
+    def __init__(
+        self, *args: str, port: int = 0, terminal: int | None = None, **variables: str
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "xuance_envs", "serve", "--port", str(port), *args],
+            [sys.executable, *(args if args == TESTS else (*COMMAND, str(port), *args))],
             cwd=Path(__file__).resolve().parents[2],
             env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL if terminal is None else terminal,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            start_new_session=args == TESTS,  # their signals must not reach pytest
+            preexec_fn=None if terminal is None else take_terminal,
         )
         assert self._process.stdout is not None
         self.said = self._process.stdout.readline()
@@ -137,6 +166,10 @@ class ServedProcess:
     def close(self, sign: int = signal.SIGTERM) -> int:
         """Send a signal to the server and wait; return its exit status."""
         self._process.send_signal(sign)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Waits for its end; its exit status."""
         status = self._process.wait(30)
         assert self._process.stdout is not None
         self._process.stdout.close()

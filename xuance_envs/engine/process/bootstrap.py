@@ -29,6 +29,9 @@ _MPI_PREFIXES = ("OMPI_", "PMI_", "PMIX_")
 
 def start(settings: WorkerSettings) -> None:
     """Run a worker in this process until the main process ends it."""
+    # Signals for a process group do not pass between the main process and environments. Without a
+    # controlling terminal, environments may still write to it and configure it.
+    os.setsid()
     if settings.guarded:
         become_guardian()
     gc.freeze()  # objects inherited through a fork must not be collected here

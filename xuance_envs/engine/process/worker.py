@@ -128,13 +128,15 @@ def _detach_pipes_in_forks(requests: int, replies: int) -> None:
 
 
 def _exit_after_main(requests: int) -> None:
-    """End this process shortly after the main process ends, even if its main thread is busy."""
+    """End this process and its group shortly after the main process, even if they are busy."""
     poll = select.poll()
     poll.register(requests, 0)  # report no data, only the end of the pipe
     while not poll.poll():
         pass
-    time.sleep(ORPHAN_GRACE)
-    os._exit(1)
+    time.sleep(ORPHAN_GRACE / 2)
+    signal.alarm(2)  # postpone the native end, which leaves the rest of the group
+    time.sleep(ORPHAN_GRACE / 2)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _exit_after_main_natively() -> None:

@@ -162,10 +162,13 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process immediately; if guarded, with all processes that it started."""
+        """Kill the process immediately, with its process group; if guarded, with all below it."""
         if not self._released:  # afterwards the pid may be reused
             with suppress(OSError):
-                os.kill(self.pid, guardian.KILL_SIGNAL if self._guarded else signal.SIGKILL)
+                if self._guarded:
+                    os.kill(self.pid, guardian.KILL_SIGNAL)
+                else:
+                    os.killpg(self.pid, signal.SIGKILL)
 
     @property
     def alive(self) -> bool:
