@@ -30,6 +30,7 @@ from remote_envs import CountingEnv, SlowStepEnv
 from serving import ServerMaker, wait_until
 
 from xuance_envs import errors
+from xuance_envs.remote import client_session
 from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
 from xuance_envs.remote.client_session import ApiClient
 from xuance_envs.remote.server import Server
@@ -647,6 +648,46 @@ def test_a_session_whose_answer_is_lost_is_opened_once(server: Server) -> None:
         assert sessions(server) == before + 1
     assert sessions(server) == before
     proxy.close()
+
+
+class DeleteLosingProxy(LossyProxy):
+    """Loses every second request that closes a session, or its answer."""
+
+    def __init__(self, target: tuple[str, int], loss: str) -> None:
+        self.deletes, self._loss = 0, loss
+        super().__init__(target, 0)
+
+    def _pass_on(self, connection: socket.socket, server: socket.socket) -> None:
+        while request := self._message(connection):
+            is_lost = request.startswith(b"DELETE ") and self.deletes % 2 == 0
+            self.deletes += request.startswith(b"DELETE ")
+            if is_lost and self._loss != "answer":
+                if self._loss == "silent":
+                    self._message(connection)  # until the client gives it up
+                return
+            server.sendall(request)
+            answer = self._message(server)
+            if is_lost:
+                return
+            connection.sendall(answer)
+
+
+@pytest.mark.parametrize("loss", ["request", "answer", "silent"])
+def test_a_session_is_closed_even_if_the_first_request_is_lost(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
+    monkeypatch.setattr(client_session, "CLOSE_TIMEOUTS", (0.5, 20.0))
+    server = serve(tokens=("a",), sessions_per_token=1)
+    host, port = server.url.removeprefix("http://").split(":")
+    proxy = DeleteLosingProxy((host, int(port)), loss)
+    try:
+        for cycle in range(1, 4):
+            url = f"http://127.0.0.1:{proxy.port}"
+            create_student_gym_env_vectorized(1, 1, "a", base_url=url, env_id="Counting").close()
+            assert proxy.deletes == 2 * cycle
+            assert sessions(server) == 0
+    finally:
+        proxy.close()
 
 
 def test_an_interrupt_while_a_session_is_opened_leaves_none(

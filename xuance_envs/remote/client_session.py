@@ -49,7 +49,9 @@ logger = logging.getLogger("xuance_envs.client")
 T = TypeVar("T")
 
 CONNECT_TIMEOUT = 5.0  # seconds
-CLOSE_TIMEOUT = 8.0  # seconds
+CLOSE_TIMEOUTS = (6.0, 2.0)
+"""Seconds per attempt to close a session; a server kills busy environments after five."""
+
 RETRIES = 2
 RETRY_PAUSE = 0.2  # seconds before the first retry; doubles with each further one
 
@@ -213,7 +215,9 @@ class RemoteSession:
             raise
         except BaseException:  # an interrupt: the session may have been opened
             with suppress(RemoteError, LookupError, TypeError):
-                answer = connection.request("POST", path, message, timeout=CLOSE_TIMEOUT)
+                answer = connection.request(
+                    "POST", path, message, repeatable=True, timeout=sum(CLOSE_TIMEOUTS)
+                )
                 _delete_session(connection, str(answer["session_id"]), os.getpid())
             raise
         with checked_reply(self.server):
@@ -356,8 +360,12 @@ def _delete_session(connection: ApiClient, session_id: str, owner: int) -> None:
     if os.getpid() != owner:  # a forked process must not close its parent's session
         return
     try:
-        connection.request("DELETE", f"{API_PREFIX}/session/{session_id}", timeout=CLOSE_TIMEOUT)
+        for timeout in CLOSE_TIMEOUTS:
+            with suppress(RemoteUnreachableError):  # in the end it is left to expire
+                path = f"{API_PREFIX}/session/{session_id}"
+                connection.request("DELETE", path, repeatable=True, timeout=timeout)
+                break
     except RemoteError:
-        pass  # already closed, or unreachable and left to expire
+        pass  # already closed, for example by a request whose reply was lost
     finally:
         connection.close()
