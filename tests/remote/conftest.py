@@ -68,10 +68,11 @@ def serve() -> Iterator[ServerMaker]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that give up at once what does not end by itself."""
-    from xuance_envs.remote import env_host, server
+    from xuance_envs.remote import env_host
+    from xuance_envs.remote.settings import Settings
 
     monkeypatch.setattr(env_host, "CLOSE_TIMEOUT", 0.2)
-    monkeypatch.setattr(server, "SHUTDOWN_TIMEOUT", 1)
+    monkeypatch.setattr(Settings, "seconds_to_finish", 1)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from xuance_envs.remote.cli import add_serve_arguments
+from xuance_envs.remote.cli import _limits, add_serve_arguments
+from xuance_envs.remote.settings import Catalogue, Settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
@@ -68,6 +69,18 @@ def test_all_containers_know_the_port() -> None:
     assert options_of("Dockerfile").host == options_of("compose.yaml").host == "0.0.0.0"
     assert str(options_of("compose.yaml").tokens) == "/run/secrets/tokens"
     assert found(r"secrets: \[(\w+)\]", compose) == "tokens"
+
+
+def test_what_stops_a_server_waits_for_it() -> None:
+    for name, pattern in (
+        ("xuance-envs.service", r"^TimeoutStopSec=(\d+)$"),
+        ("compose.yaml", r"^    stop_grace_period: (\d+)s"),
+        ("Dockerfile", r"^# .*--stop-timeout (\d+)"),
+    ):
+        options = options_of(name)
+        limits, catalogue = _limits(options), Catalogue.of_ids(options.env)
+        grace = Settings(catalogue, limits=limits, shutdown_grace=options.shutdown_grace)
+        assert int(found(pattern, text_of(name))) == grace.seconds_to_finish + 15
 
 
 @pytest.mark.parametrize("name", ["nginx.conf", "Caddyfile"])

@@ -11,16 +11,19 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import msgpack
 import pytest
 from remote_envs import CountingEnv, SlowStartEnv
-from serving import API_PREFIX, Asking, ServerMaker, wait_until
+from serving import API_PREFIX, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import Catalogue, Settings, Tokens
+
+SHARED = str(Path(__file__).resolve().parents[1] / "shared")
 
 
 @pytest.fixture
@@ -502,6 +505,29 @@ def test_a_server_that_ends_while_environments_are_made_has_not_failed(
     wait_until(lambda: not multiprocessing.active_children())
     assert "Traceback" not in caplog.text
     assert [record for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.parametrize("grace", [None, "1"])
+def test_a_server_that_ends_finishes_the_requests_it_has_begun(grace: str | None) -> None:
+    options = [] if grace is None else ["--shutdown-grace", grace]
+    served = ServedProcess("--env", "remote_envs:Slow-v0", *options, PYTHONPATH=SHARED)
+    with httpx.Client(base_url=served.url + API_PREFIX, timeout=60) as client:
+        message = {"session_id": client.post("session/create", json={}).json()["session_id"]}
+        for path in ("create", "vectorized_reset"):
+            assert client.post(f"episode/{path}", json=message).status_code == 200
+        answers: list[httpx.Response] = []
+
+        def step() -> None:
+            asked = {**message, "actions": [0], "steps": 140}  # seven seconds
+            with contextlib.suppress(httpx.TransportError):
+                answers.append(client.post("episode/vectorized_step", json=asked))
+
+        thread = threading.Thread(target=step)
+        thread.start()
+        time.sleep(0.5)
+        served.close()
+        thread.join()
+    assert [answer.status_code for answer in answers] == ([200] if grace is None else [])
 
 
 def test_a_server_that_ends_ends_what_hangs(serve: ServerMaker, impatient: None) -> None:

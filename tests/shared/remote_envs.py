@@ -109,6 +109,9 @@ class SlowStepEnv(CountingEnv):
         return super().step(action)
 
 
+gymnasium.register("Slow-v0", SlowStepEnv)
+
+
 class ForgingEnv(CountingEnv):
     """Raises an error that looks like several lines of a log."""
 

@@ -129,6 +129,10 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "repeated")  # fmt: skip
     add("--pages-need-token", action="store_true",
         help="also require a token for the status page and /metrics")  # fmt: skip
+    add("--shutdown-grace", type=_at_least(0, float), metavar="SECONDS",
+        help="seconds that requests in progress have to finish on SIGINT or SIGTERM, before their "
+        "environments are killed (default: the larger of --request-timeout and "
+        "--start-timeout)")  # fmt: skip
     add("--no-access-log", dest="access_log", action="store_false", help="do not log requests")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info",
         help="log level; step requests are logged at debug, other requests at info "
@@ -190,6 +194,7 @@ def make_server(args: argparse.Namespace) -> Server:
             allowed_hosts=frozenset(args.allow_host),
             pages_need_token=args.pages_need_token,
             watch_tokens=args.reload,
+            shutdown_grace=args.shutdown_grace,
         )
         return Server(
             settings,

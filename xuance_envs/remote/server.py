@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import ssl
 import threading
@@ -30,7 +31,6 @@ __all__ = ["Server"]
 
 logger = logging.getLogger("xuance_envs")
 
-SHUTDOWN_TIMEOUT = 5  # seconds that running requests have to finish
 TIMEOUT_CHECK_INTERVAL = 1.0  # seconds
 FDS_PER_PROCESS = 6  # file descriptors that the server needs per worker process
 RESERVED_FDS = 64  # file descriptors for libraries, the event loop and starting workers
@@ -125,7 +125,7 @@ class Server:
             proxies,
         )
         app = BehindProxies(_app(api, request_log, manager, settings), proxies)
-        self._server = _uvicorn(app, manager, tls)
+        self._server = _uvicorn(app, manager, tls, settings.seconds_to_finish)
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
@@ -146,7 +146,10 @@ class Server:
             raise RuntimeError("the server did not start; see the log")
 
     def close(self) -> None:
-        """Stop serving, close all sessions and end their workers; further calls have no effect."""
+        """Stop serving, close all sessions and end their workers; further calls have no effect.
+
+        Requests in progress first have ``settings.shutdown_grace`` seconds to finish.
+        """
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join()
@@ -209,7 +212,10 @@ def _app(
 
 
 def _uvicorn(
-    app: ASGIApp, manager: ConnectionManager, tls: ssl.SSLContext | None
+    app: ASGIApp,
+    manager: ConnectionManager,
+    tls: ssl.SSLContext | None,
+    seconds_to_finish: float,
 ) -> uvicorn.Server:
     import uvicorn
 
@@ -226,7 +232,7 @@ def _uvicorn(
         date_header=False,
         ws="none",
         lifespan="on",
-        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
+        timeout_graceful_shutdown=math.ceil(seconds_to_finish),
         backlog=1024,
     )
     return uvicorn.Server(config) if tls is None else TlsServer(config, manager, tls)

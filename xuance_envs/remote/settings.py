@@ -214,6 +214,8 @@ class Settings:
         allowed_hosts: additional accepted host names for a server without tokens.
         pages_need_token: whether the status page and ``/metrics`` require a token.
         watch_tokens: whether the tokens file is reloaded when it changes; SIGHUP always reloads it.
+        shutdown_grace: seconds that requests in progress have to finish when the server stops; None
+            for the longest time that environments may take for a request.
     """
 
     catalogue: Catalogue
@@ -225,6 +227,14 @@ class Settings:
     allowed_hosts: frozenset[str] = frozenset()
     pages_need_token: bool = False
     watch_tokens: bool = False
+    shutdown_grace: float | None = None
+
+    @property
+    def seconds_to_finish(self) -> float:
+        """Seconds that requests in progress have when the server stops."""
+        if self.shutdown_grace is not None:
+            return self.shutdown_grace
+        return max(self.limits.request, self.limits.start)
 
     def limits_of(self, owner: Owner) -> Limits:
         """Return the limits of one owner."""
