@@ -29,7 +29,7 @@ def ours(seed: int, goal: float) -> tuple[float, int, float]:
 
 
 def sb3(seed: int, goal: float, num_envs: int, **settings: Any) -> tuple[float, int, float]:
-    """Return the same for Stable-Baselines3's PPO, which stops when it reaches the goal."""
+    """Return the same figures for Stable-Baselines3's PPO, which stops at the goal."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env

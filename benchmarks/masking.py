@@ -2,7 +2,7 @@
 
 sb3-contrib's agent reads the masks of all environments before each step. The environments have 64
 actions, compute in each step, and return masks from a method. Prepared steps and masks, which cost
-nothing, show the agent's own time. Prepared steps after the computing time of all CPUs show the
+nothing, show the agent's own time. With a delay for the computing time of all CPUs, they show the
 upper bound.
 """
 

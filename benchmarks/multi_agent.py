@@ -49,7 +49,7 @@ SCRIPT = Path(__file__).parent / "peers" / "many_standalone.py"
 
 
 class Loop:
-    """The upper bound: step environments in series with prepared dicts of actions.
+    """The upper bound: a loop that steps environments in series with prepared action dicts.
 
     It resets environments after episodes, and reads nothing that a step returns.
     """

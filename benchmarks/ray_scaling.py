@@ -96,7 +96,7 @@ class Costs:
         return whole + in_all * envs * bytes_per_env * self.per_byte
 
     def collected_step(self, workers: int, envs: int, work: float, bytes_per_env: float) -> float:
-        """Return the same for collectors, which play while the main process receives rollouts."""
+        """Return the seconds of a collector's step, while the main process receives rollouts."""
         return max(envs * (work + self.per_env), workers * envs * bytes_per_env * self.per_byte)
 
     def step(self, actors: int, envs: int, work: float, bytes_per_env: float = 0.0) -> float:

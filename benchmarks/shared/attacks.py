@@ -143,7 +143,7 @@ def _ask(url: str, told: Connection) -> None:
         told.send(None)
         over = False
         while not over:
-            over = told.poll(0.002)  # short attacks take effect afterwards: wait once more
+            over = told.poll(0.002)  # wait once more, because short attacks take effect later
             start = time.perf_counter()
             client.get("/healthz").raise_for_status()
             longest = max(longest, time.perf_counter() - start)

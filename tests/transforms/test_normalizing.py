@@ -373,7 +373,7 @@ def test_chosen_keys_of_a_dict_are_normalized_and_the_rest_is_as_it_was():
         ),
         (partial(InParts, 5), {"keys": ["knee"]}, r"keys: expected some of \['eye', .*\['knee'\]"),
         (partial(InParts, 5), {"keys": []}, r"keys: expected some of"),
-        (partial(Walk, 5), {"keys": ["hip"]}, "keys requires observations in a Dict space"),
+        (partial(Walk, 5), {"keys": ["hip"]}, "keys requires a Dict observation space"),
         (partial(Walk, 5), {"epsilon": 0.0}, "epsilon: expected a number above 0, got 0.0"),
         (partial(Walk, 5), {"epsilon": math.nan}, "epsilon: expected a number above 0, got nan"),
         (partial(Walk, 5), {"clip": -1.0}, "clip: expected a number above 0, got -1.0"),

@@ -131,7 +131,7 @@ class SB3VecEnv(BaseSB3VecEnv):
         return list(self.vec_env.call(method_name, *method_args, env_ids=ids, **method_kwargs))
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
-        """Return False for each environment: their wrappers are not visible here."""
+        """Return False for each environment, because wrappers are not accessible."""
         return [False for _ in self._ids(indices)]
 
     def _ids(self, indices: Indices) -> list[int]:

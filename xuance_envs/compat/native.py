@@ -149,7 +149,7 @@ class NativeVecEnv(GroupedVecEnv):
         for name, rows in (("observation", arrays.observations), ("action", arrays.actions)):
             if rows.objects:
                 raise ValueError(
-                    f"{name} space: expected one whose values can be stored in NumPy arrays, got "
+                    f"expected an {name} space whose values can be stored in NumPy arrays, got "
                     f"{rows.layout.space}"
                 )
         self._engine = engine

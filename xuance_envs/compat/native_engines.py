@@ -73,7 +73,7 @@ class NativeEngine(ABC):
 
     @abstractmethod
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
-        """Raise a NotImplementedError if the engine does not support such a reset."""
+        """Raise a NotImplementedError if the engine does not support these arguments."""
 
     @abstractmethod
     def reset(self, seeds: Sequence[int | None], options: Any) -> tuple[Any, Infos]:
@@ -98,7 +98,7 @@ class NativeEngine(ABC):
         frames = self.env.render()
         if frames is None:
             raise NotImplementedError(
-                f"render: {self.name} was made without a render_mode; make it with one"
+                f"render: {self.name} was created without a render_mode; create it with one"
             )
         return [frames[place] for place in places]
 
@@ -161,7 +161,7 @@ class MaskEngine(NativeEngine):
             )
         if part and options:
             raise NotImplementedError(
-                f"{self.name} takes options only when all environments are reset"
+                f"{self.name} accepts options only if all environments are reset"
             )
         if self._is_atari and len({seed is None for seed in seeds}) > 1:
             raise NotImplementedError(
@@ -249,11 +249,11 @@ class EnvPoolEngine(NativeEngine):
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
         if any([seed is not None for seed in seeds]):
             raise NotImplementedError(
-                "EnvPool takes no seed in reset; pass it when it is made: envpool.make(..., "
-                "seed=...)"
+                "EnvPool does not accept a seed in reset; pass it to the constructor: "
+                "envpool.make(..., seed=...)"
             )
         if options:
-            raise NotImplementedError("EnvPool takes no options in reset")
+            raise NotImplementedError("EnvPool does not accept options in reset")
 
     @override
     def reset(self, seeds: Sequence[int | None], options: Any) -> tuple[Any, Infos]:

@@ -57,7 +57,7 @@ class SubsetStepper(Stepper):
         self._last_request: dict[int, NDArray[np.intp] | None] = {}
         self._fatal_on_error: dict[int, bool] = {}
         self._replies: dict[int, Any] = {}  # replies to commands, by group
-        # Results of finished steps: still in the arrays, and copied.
+        # Results of finished steps: those still in the arrays, and those already copied.
         self._finished_in_arrays: dict[int, tuple[NDArray[np.intp], Outcome]] = {}
         self._finished_parts: list[PartialStep] = []
 

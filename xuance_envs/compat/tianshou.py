@@ -442,7 +442,7 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
 
 
 def _common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
-    """Return environment 0's description; raise if others' observations have a different form."""
+    """Return environment 0's description; raise if another's observations differ in form."""
     (_, first), *others = described
     space = first.observation_space
     for index, other in others:

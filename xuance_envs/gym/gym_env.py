@@ -158,9 +158,9 @@ class Gym_Env(EnvWrapper):
     def _find_step_shortcut(self) -> None:
         """Find the inner environment that `step` can call directly.
 
-        After a reset, `OrderEnforcing` has no effect, nor has `PassiveEnvChecker` after its checks.
-        `step` advances `TimeLimit`'s own counter, so the full chain can still be stepped by hand.
-        Calling the three wrappers would double the cost of `step`.
+        Calling three wrappers would double the cost of `step`. `OrderEnforcing` has no effect after
+        a reset, and `PassiveEnvChecker` has none after its checks. `step` advances `TimeLimit`'s
+        own counter, so that users can still step the full chain.
         """
         self._stepped_env, self._time_limit, self._awaits_checks = self.env, None, False
         time_limit = None

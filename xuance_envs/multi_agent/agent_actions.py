@@ -137,7 +137,7 @@ class AgentActions:
     def _check_dicts(
         self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
     ) -> None:
-        """Raise unless all active agents have an action and all agents are known."""
+        """Raise if an active agent has no action, or if an agent is unknown."""
         agents = self._record.team.agents
         known = set(agents)
         for given, env in zip(actions, envs.tolist(), strict=True):

@@ -110,6 +110,6 @@ class Masks:
         return place in self.rows and place not in self.in_observations
 
     def allow_all(self, place: int) -> None:
-        """Allow every action of an agent that has its mask in its info."""
+        """Allow every action of an agent if its mask is in its info."""
         if self.is_in_info(place):
             self.rows[place].allow_all()

@@ -203,8 +203,8 @@ class MultiAgentVecEnv(VecEnvDelegate):
         """Active agents of the last step, ``(num_envs, A)`` bool, as in XuanCe's infos.
 
         XuanCe environments report them after the step, even at the end of an episode. For
-        PettingZoo environments these are the agents that acted in the step, or after a reset the
-        active ones.
+        PettingZoo environments these are the agents that acted in the step or, after a reset, the
+        active agents.
         """
         return self._reader.agent_mask.copy()
 

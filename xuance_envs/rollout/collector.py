@@ -44,7 +44,7 @@ class RolloutCollector(RolloutLoop):
     ``steps_per_env`` times and stores the results in the attributes below.
     :class:`~xuance_envs.rollout.agent_loop.AgentLoop` describes single steps and statistics. The
     constructor resets the environments; each rollout continues where the previous one stopped.
-    After a rollout that was interrupted or raised, the result attributes are unset. If it left a
+    After a rollout that was interrupted or failed, the result attributes are unset. If it left a
     step pending, the next call resets the environments.
 
     The tensors are on ``device``. Later rollouts never overwrite a tensor that is still referenced,

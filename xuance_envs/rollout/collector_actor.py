@@ -225,8 +225,8 @@ def set_rng_states(agent: Any, rng_states: bytes) -> None:
     generators = list(_iter_generators(agent))
     if len(own) != len(generators):
         raise ValueError(
-            f"state: expected {len(generators)} agent generators, the number that this agent has, "
-            f"got {len(own)}"
+            f"state: expected {len(generators)} agent generators, as many as this agent has, got "
+            f"{len(own)}"
         )
     torch.set_rng_state(torch.frombuffer(bytearray(shared), dtype=torch.uint8))
     for generator, state in zip(generators, own, strict=True):

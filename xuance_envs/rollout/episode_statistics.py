@@ -198,7 +198,7 @@ def merge_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def slice_statistics(state: Mapping[str, Any], lo: int, hi: int) -> dict[str, Any]:
-    """Extract the statistics of environments ``lo`` to ``hi``; ``max_return`` is kept."""
+    """Extract the statistics of environments ``lo`` to ``hi - 1``; keep ``max_return``."""
     parts = {name: state[name][lo:hi] for name in ("returns", "lengths", "scores", "begun")}
     ends = [(step, env - lo, score) for step, env, score in state["ends"] if lo <= env < hi]
     return {**state, **parts, "ends": ends}

@@ -40,7 +40,7 @@ def half_bounds(vec_env: VecEnv | MultiAgentVecEnv) -> list[tuple[int, int]]:
 def validate_halves(
     halves: int | str, vec_env: VecEnv | MultiAgentVecEnv, records: bool
 ) -> int | str:
-    """Return 1 or 2, or ``"auto"`` if both are possible."""
+    """Validate ``halves``; replace ``"auto"`` by 1 if two halves are not possible."""
     if halves not in (1, 2, "auto"):
         raise ValueError(f"halves: expected 1, 2 or 'auto', got {halves!r}")
     if halves == 1:
@@ -56,7 +56,7 @@ def validate_halves(
 
 
 class Half:
-    """Consecutive environments whose results arrive in batches."""
+    """One half of the environments, whose results arrive in batches."""
 
     def __init__(self, lo: int, hi: int, layout: StateLayout) -> None:
         self.lo = lo

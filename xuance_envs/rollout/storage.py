@@ -55,7 +55,7 @@ class RolloutStorage:
         )
 
     def part(self, rollout: Rollout, lo: int, hi: int) -> Rollout:
-        """Return a view of a rollout's environments ``lo`` to ``hi``."""
+        """Return a view of a rollout's environments ``lo`` to ``hi - 1``."""
         states = [part[:, lo:hi] for part in rollout.states]
         outputs = rollout.actions, rollout.log_probs, rollout.values
         return Rollout(

@@ -25,7 +25,7 @@ def select_leaves(
     if isinstance(space, spaces.Dict):
         wanted = list(space.spaces) if keys is None else list(keys)
     elif keys is not None:
-        raise ValueError(f"{name}: keys requires observations in a Dict space, got {space}")
+        raise ValueError(f"{name}: keys requires a Dict observation space, got {space}")
     elif not layout.flat:
         raise ValueError(f"{name}: expected observations in a Box or Dict space, got {space}")
     else:

@@ -31,8 +31,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
     the infos stays unchanged.
 
     A subclass defines :meth:`_transform`, or :meth:`_forward` for actions. It keeps its memory in
-    ``_state``, which is replaced after each call and never modified, so that an interrupted step
-    can be repeated and counts only once.
+    ``_state``. Each call replaces this object without modifying it, so that an interrupted step can
+    be repeated and counts only once.
 
     Args:
         vec_env: the vector environment.
@@ -129,7 +129,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_observations(self) -> Any:
         """Observations of the last step, reset or ``recv`` before any transform.
 
-        They are kept once this attribute has been read, or from the start with ``keep_raw``.
+        The transform keeps them after the first read, or from the start with ``keep_raw``.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True
