@@ -3,6 +3,10 @@
 cloudpickle gives each class an id, by which a process recognizes its own class in a pickle.
 But cloudpickle then overwrites the class's attributes with those in the pickle. Here, the
 classes and module functions that this process already has stay unchanged.
+
+Pickles also change the types of some of NumPy's values. Where two C integers are equally wide, as
+``long`` and ``long long`` on Linux, NumPy has a type for each. Their dtypes are equal, and pickles
+name only one. Pickles of arrays with another byte order may convert it.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
 
+import numpy as np
 from cloudpickle import cloudpickle
 
 from xuance_envs._override import override
@@ -30,6 +35,8 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
 
     @override
     def reducer_override(self, obj: Any) -> Any:
+        if (reduced := reduce_exactly(obj)) is not NotImplemented:
+            return reduced
         if isinstance(obj, _CACHED) and _needs_by_value(obj):
             parameters = obj.cache_parameters()
             attributes = _attributes(obj, "__wrapped__", "cache_parameters")
@@ -175,3 +182,48 @@ def assign_class_ids() -> None:
             if not importable or cls.__module__ == "__main__":
                 with suppress(Exception):
                     pickler.reducer_override(cls)
+
+
+# -- types of NumPy's values ----------------------------------------------------------------
+
+_ALIASES = frozenset(
+    type(dtype)
+    for dtype in map(np.dtype, sorted(np.typecodes["All"]))
+    if pickle.loads(pickle.dumps(dtype)).char != dtype.char
+)
+"""Classes of the dtypes that pickles replace."""
+
+
+def reduce_exactly(obj: Any) -> Any:
+    """Return a reduction that keeps types; NotImplemented if a pickle keeps them anyway."""
+    kind = type(obj)
+    if kind in _ALIASES:
+        return np.dtype, (obj.byteorder + obj.char,)
+    if kind is np.ndarray and not (obj.dtype.isnative or obj.dtype.hasobject):
+        order = "F" if obj.flags.fnc else "C"
+        return _array, (obj.tobytes(order), obj.dtype, obj.shape, order)
+    return NotImplemented
+
+
+def _array(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> Any:
+    return np.ndarray(shape, dtype, bytearray(data), order=order)
+
+
+def exact_form(dtype: np.dtype[Any]) -> Any:
+    """Return a value that is the same only for dtypes with the same types and flags."""
+    if dtype.subdtype is not None:
+        inner, shape = dtype.subdtype
+        return shape, exact_form(inner)
+    if dtype.fields is None:
+        return dtype.char
+    fields = [exact_form(field[0]) for field in dtype.fields.values()]
+    return dtype.char, dtype.isalignedstruct, *fields
+
+
+def has_alias(dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype equals another one that it differs from, or contains such a one."""
+    if dtype.subdtype is not None:
+        return has_alias(dtype.subdtype[0])
+    if dtype.fields is None:
+        return type(dtype) in _ALIASES
+    return dtype.isalignedstruct or any(has_alias(each[0]) for each in dtype.fields.values())

@@ -14,7 +14,8 @@ from typing import Any
 
 import cloudpickle
 
-from xuance_envs.engine.by_value import ByValuePickler, ByValueUnpickler
+from xuance_envs._override import override
+from xuance_envs.engine.by_value import ByValuePickler, ByValueUnpickler, reduce_exactly
 from xuance_envs.errors import VecEnvError
 
 _PROTOCOL = 5
@@ -35,10 +36,24 @@ def copy_of(value: Any) -> Any:
         return value  # such as a lock or a generator
 
 
+class _Pickler(pickle.Pickler):
+    """Pickler that keeps the types of NumPy's values."""
+
+    @override
+    def reducer_override(self, obj: Any) -> Any:
+        return reduce_exactly(obj)
+
+
+def _dumps(value: Any) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, _PROTOCOL).dump(value)
+    return file.getvalue()
+
+
 def dumps_for_worker(value: Any) -> bytes:
     """Pickle a value for a worker; definitions that it cannot import are pickled by value."""
     try:
-        data = pickle.dumps(value, _PROTOCOL)
+        data = _dumps(value)
     except Exception:
         data = None  # cloudpickle supports more types and has better error messages
     if data is None or b"__main__" in data or _names_by_value(data):
@@ -55,7 +70,7 @@ def _names_by_value(data: bytes) -> bool:
 def dumps_for_main(value: Any) -> bytes:
     """Pickle a worker's value for the main process; by value only if pickling by name fails."""
     try:
-        return pickle.dumps(value, _PROTOCOL)
+        return _dumps(value)
     except Exception:
         return _dumps_by_value(value)
 

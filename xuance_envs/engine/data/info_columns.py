@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.by_value import has_alias
+
 MAX_COLUMNS = 64
 """Maximum number of columns; values of further keys go into the rest."""
 
@@ -127,7 +129,7 @@ def kind_of(value: Any) -> Kind | None:
     if number is not None or type(value) is not np.ndarray:
         return number
     dtype = value.dtype
-    if dtype.hasobject or dtype.metadata is not None:
+    if dtype.hasobject or dtype.metadata is not None or has_alias(dtype):
         return None
     return ArrayKind(dtype, value.shape, value.flags.fnc)
 

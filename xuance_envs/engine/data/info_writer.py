@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.by_value import exact_form
 from xuance_envs.engine.data.column_table import ColumnTable, is_ascending
 from xuance_envs.engine.data.info_columns import (
     MAX_COLUMNS,
@@ -58,17 +59,19 @@ class _VectorCells:
 class _ArrayCells:
     """Cells of a column of arrays; ``cells[i] = array`` rejects any other kind."""
 
-    __slots__ = ("_dtype", "_fortran", "_shape", "_stored")
+    __slots__ = ("_dtype", "_form", "_fortran", "_shape", "_stored")
 
     def __init__(self, kind: ArrayKind, stored: NDArray[Any]) -> None:
         self._dtype = kind.dtype
+        self._form = exact_form(kind.dtype)
         self._shape = kind.shape
         self._fortran = kind.fortran
         self._stored = stored
 
     def __setitem__(self, i: int, value: NDArray[Any]) -> None:
         if (
-            value.dtype != self._dtype
+            (value.dtype is not self._dtype and exact_form(value.dtype) != self._form)
+            or value.dtype != self._dtype
             or value.shape != self._shape
             or value.flags.fnc != self._fortran
         ):
