@@ -7,6 +7,8 @@ import datetime
 import math
 import pdb
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,8 @@ def run_state(args: argparse.Namespace) -> None:
         failure = header["failure"]
         print(f"\nfailure after {failure['steps']} steps: {failure['what']}")
     print()
-    rows = [_row(number, env) for number, env in enumerate(header["envs"])]
+    first = header.get("failure", {}).get("first", 0)
+    rows = [_row(number, env) for number, env in enumerate(header["envs"], first)]
     print(markdown_table(["environment", "kind", "bytes", "description", "extras"], rows))
     if header["shared"]:
         print("shared by all environments:", ", ".join(header["shared"]))
@@ -95,16 +98,19 @@ def run_replay(args: argparse.Namespace) -> None:
         for function, given in zip(failure.functions, failure.keywords, strict=True)
     ]
     frame_history = _FrameHistory() if args.render else None
-    failing_env = 0
-    envs = DummyVecEnv(functions)
+    failing_env = failure.first
+    with _recorded_indices(failure.first):
+        envs = DummyVecEnv(functions)
     with envs:
-        envs.reset()
-        envs.load_state(failure.states)
+        with _recorded_indices(failure.first):
+            envs.reset()
+            envs.load_state(failure.states)
         if frame_history is not None:
             frame_history.add(envs)
         for number, leaves in enumerate(failure.actions, 1):
             try:
-                obs, rewards, *_ = envs.step(envs.batch_of_actions(leaves))
+                with _recorded_indices(failure.first):
+                    obs, rewards, *_ = envs.step(envs.batch_of_actions(leaves))
             except EnvError as error:
                 if args.pdb and error.__cause__ is not None:
                     pdb.post_mortem(error.__cause__.__traceback__)
@@ -114,15 +120,29 @@ def run_replay(args: argparse.Namespace) -> None:
             if frame_history is not None:
                 frame_history.add(envs)
             if (has_nan := _find_nan(obs, rewards)).any():
-                print(f"step {number} returned a NaN: rewards {rewards}, observations {obs}")
+                failing_env = failure.first + int(has_nan.argmax())
+                print(
+                    f"environment {failing_env} returned a NaN in step {number}: rewards "
+                    f"{rewards}, observations {obs}"
+                )
                 if args.pdb:
                     pdb.set_trace()
-                failing_env = int(has_nan.argmax())
                 break
         else:
             print("not reproduced: the failure depends on something outside the saved states")
     if frame_history is not None:
-        frame_history.save(args.file.with_suffix(".gif"), failing_env)
+        frame_history.save(args.file.with_suffix(".gif"), failing_env, failure.first)
+
+
+@contextmanager
+def _recorded_indices(first: int) -> Iterator[None]:
+    """Raise errors with the indices of the recorded vectorized environment."""
+    try:
+        yield
+    except EnvError as error:
+        if error.env_index >= 0:
+            error.env_index += first
+        raise
 
 
 def _find_nan(obs: Any, rewards: NDArray[Any]) -> NDArray[np.bool_]:
@@ -151,8 +171,9 @@ class _FrameHistory:
             first = self._images.popleft()
             self._size -= sum(image.nbytes for image in first if image is not None)
 
-    def save(self, path: Path, env: int) -> None:
-        images = [each[env] for each in self._images if each[env] is not None]
+    def save(self, path: Path, env: int, first: int) -> None:
+        place = env - first
+        images = [each[place] for each in self._images if each[place] is not None]
         if not images:
             if self._mode != "human":
                 print("no frames to save: the environments were made without 'rgb_array' rendering")
@@ -162,8 +183,8 @@ class _FrameHistory:
         except ImportError:
             print(f"saving a GIF requires Pillow: {install_command('torch')}")
             return
-        first, *rest = map(Image.fromarray, images)
-        first.save(path, save_all=True, append_images=rest, duration=_FRAME_MILLISECONDS, loop=0)
+        image, *rest = map(Image.fromarray, images)
+        image.save(path, save_all=True, append_images=rest, duration=_FRAME_MILLISECONDS, loop=0)
         print(f"last {len(images)} frames of environment {env}: {path}")
 
 

@@ -115,6 +115,7 @@ def test_what_fails_in_this_process_happens_again(
     assert main(["replay", str(path)]) == 0
     printed = capsys.readouterr().out
     again = "failed in 'step': ValueError: too much: 33" if how == "raises" else "returned a NaN"
+    assert f"environment {culprit} {again}" in printed
     assert again in printed
     assert f"environment {culprit}" in printed.splitlines()[0]
 
@@ -162,9 +163,13 @@ def test_an_exception_happens_again(
     path = failed("raises", tmp_path / "new", on_worker_failure=failure, **options)
     assert main(["replay", str(path)]) == 0
     printed = capsys.readouterr().out
-    assert "environment 0 failed in 'step': ValueError: too much: 30" in printed
+    # As in the vec env that recorded it, also where its worker has other environments, too.
+    assert "raised: environment 2 failed in 'step': ValueError: too much: 30" in printed
+    assert "environment 0" not in printed
     assert main(["state", str(path)]) == 0
-    assert "too much: 30" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "too much: 30" in printed
+    assert [line.split()[1] for line in printed.splitlines() if "snapshot" in line] == ["2", "3"]
 
 
 def test_a_debugger_is_there_where_it_raises(tmp_path: Path) -> None:
@@ -179,7 +184,8 @@ def test_a_nan_happens_again(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["replay", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "NaN in the observation or reward of environment 2" in printed
-    assert "returned a NaN: rewards [nan" in printed
+    assert "environment 2 returned a NaN in step" in printed
+    assert ": rewards [nan" in printed
 
 
 class Drawing(Late):
@@ -290,3 +296,45 @@ def test_what_is_no_failure_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["replay", str(tmp_path / "one.xenvs")]) == 2
     assert "expected a recorded failure" in capsys.readouterr().err
     assert main(["state", str(tmp_path / "none.xenvs")]) == 2
+
+
+class Refusing(Late):
+    """Cannot be made, reset or loaded any more once a file is there."""
+
+    def __init__(self, how: str, path: str, what: str) -> None:
+        super().__init__(how)
+        self.path, self.what = path, what
+        self.fail("construct")
+
+    def fail(self, where: str) -> None:
+        if self.what == where and os.path.exists(self.path):
+            raise ValueError(f"refused in {where}")
+
+    def reset(self, **given: Any) -> Any:
+        self.fail("reset")
+        return super().reset(**given)
+
+    def __env_state__(self) -> Any:
+        return self.total
+
+    def __set_env_state__(self, total: int) -> None:
+        self.fail("load_state")
+        self.total = total
+
+
+@pytest.mark.parametrize("what", ["construct", "reset", "load_state"])
+def test_what_cannot_be_repeated_names_its_environment(
+    tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "refuses"
+    fns: list[Any] = [lambda: Late("is fine")] * 3 + [lambda: Refusing("raises", str(path), what)]
+    with SubprocVecEnv(fns, in_series=2, record_failures=tmp_path) as envs:
+        envs.reset(seed=1)
+        for _ in range(3):
+            envs.step([8] * 4)
+        with pytest.raises(EnvError):
+            envs.step([8] * 4)
+    (file,) = tmp_path.glob("*.xenvs")
+    path.touch()
+    with pytest.raises(EnvError, match=f"environment 3 failed in '{what}': .*refused in {what}"):
+        main(["replay", str(file)])
