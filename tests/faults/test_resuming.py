@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -175,6 +176,154 @@ def test_a_repetition_that_differs_is_truncated(tmp_path: Any) -> None:
         _, _, _, truncated, infos = envs.step([1, 1])
         assert truncated.all()
         assert infos[0]["worker_restarted"]
+
+
+class Leaking(Collector):
+    """Differs in one thing, at one step, in another process than the first one."""
+
+    def __init__(self, what: str, path: str) -> None:
+        super().__init__(length=5)
+        self.what, self.path = what, path
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        with open(self.path, "a+") as file:
+            file.seek(0)
+            first = int(file.read() or (file.write(str(os.getpid())) and os.getpid()))
+        if first != os.getpid() and self.steps == 2 and self.episodes == 1:
+            if self.what == "observation":
+                obs = obs + 1
+            elif self.what == "reward":
+                reward += 1
+            elif self.what == "terminated flag":
+                terminated = True
+            elif self.what == "info":
+                info["drawn"] += 1
+            elif self.what == "info that is no number":
+                info["text"] = ["another"]
+        elif self.what == "info that is no number":
+            info["text"] = ["one"]
+        return obs, reward, terminated, truncated, info
+
+    def reset(self, **how: Any) -> Any:
+        obs, info = super().reset(**how)
+        if self.what.startswith("reset") and self.episodes == 2:
+            with open(self.path) as file:
+                if int(file.read()) != os.getpid():
+                    return (obs, {**info, "name": "x"}) if "info" in self.what else (obs + 1, info)
+        return obs, info
+
+
+WHERE = {
+    "observation": "step 2 of 7 .*: the observation of environment 0 differs",
+    "reward": r"step 2 of 7 .*: the reward of environment 0 was \S+ and is ",
+    "terminated flag": "step 2 of 7 .*: the terminated flag of environment 0 was False and is True",
+    "info": r"step 2 of 7 .*: the info of environment 0 differs at \['drawn'\]",
+    "info that is no number": r"step 2 of 7 .*: the info of .* 0 differs at \['text'\]\[0\]",
+    "reset observation": "step 5 of 7 .*: the reset observation of environment 0 differs",
+    "reset info": r"step 5 of 7 .*: the reset info of environment 0 differs at \['name'\]",
+}
+
+
+@pytest.mark.parametrize("size", [3, 3000])
+@pytest.mark.parametrize("what", WHERE)
+def test_every_result_of_every_step_is_compared(
+    tmp_path: Any, what: str, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Large(Leaking):
+        observation_space = spaces.Box(-1e9, 1e9, (size,), np.float64)
+
+        def observation(self) -> Any:
+            return np.resize(super().observation(), size)
+
+    fns = [lambda: Large(what, str(tmp_path / "pid"))] + [Collector] * (size == 3)
+    with subproc(fns) as envs:
+        envs.reset(seed=1)
+        # No other states are saved.
+        envs._groups.drivers[0]._replay_log.next_save = 1 << 60  # type: ignore[attr-defined]
+        for _ in range(7):
+            envs.step([1] * len(fns))
+        kill(envs)
+        _, _, _, truncated, infos = envs.step([1] * len(fns))
+        assert truncated.all()
+        assert infos[0]["worker_restarted"]
+    assert re.search(WHERE[what], caplog.text), caplog.text
+
+
+class Timed(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Tells the time, a set, and an object of its own; only the time is another in each process."""
+
+    class Note:
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+    def step(self, action: Any) -> Any:
+        *result, info = self.env.step(action)
+        names = {str(number) for number in range(20)}
+        return *result, {**info, "names": names, "note": self.Note("a")}
+
+
+def test_infos_are_compared_by_what_they_mean() -> None:
+    def make() -> Any:
+        return Timed(gymnasium.wrappers.RecordEpisodeStatistics(Collector(length=3)))
+
+    with subproc([make] * 2) as envs:
+        envs.reset(seed=1)
+        envs._groups.drivers[0]._replay_log.next_save = 1 << 60  # type: ignore[attr-defined]
+        for _ in range(7):
+            envs.step([1, 1])
+        for _ in range(2):  # the second one repeats a step that told of the restart
+            kill(envs)
+            _, _, _, truncated, infos = envs.step([1, 1])
+            assert not truncated.any()
+            assert infos[0]["worker_restarted"]
+            envs.step([1, 1])
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_ataris_default_wrappers_go_on_right_after_a_reset(steps: int) -> None:
+    pytest.importorskip("ale_py")
+
+    def make() -> Any:
+        import ale_py  # noqa: F401  # registers the games
+
+        return gymnasium.make("ALE/Pong-v5")
+
+    with subproc([make] * 2) as envs, DummyVecEnv([make] * 2) as reference:
+        for each in (envs, reference):
+            each.reset(seed=1)
+            for _ in range(steps):
+                each.step([2, 3])
+        kill(envs)
+        for step in range(5):
+            (got, restarted), (expected, _) = shown(envs, [2, 3]), shown(reference, [2, 3])
+            assert_same(got, expected)
+            assert restarted == [step == 0] * 2
+
+
+def test_the_warning_says_what_keeps_it_from_going_on(caplog: pytest.LogCaptureFixture) -> None:
+    class Held(Collector):
+        def reset(self, **how: Any) -> Any:
+            self.files = os.scandir(".")
+            return super().reset(**how)
+
+    class Other(Collector):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scaled = (lambda pid: lambda value: value + 0 * pid)(os.getpid())
+
+    def truncate(make: Any, actions: list[Any]) -> str:
+        caplog.clear()
+        with subproc([make] * 2) as envs:
+            envs.reset(seed=1)
+            kill(envs)
+            assert envs.step(actions)[3].all()
+        return caplog.text
+
+    told = "the episodes of environments 0, 1 are truncated instead of resumed: "
+    assert re.search(f"{told}.*Held.files", truncate(Held, [1, 1]))
+    assert f"{told}the actions have no fixed shape" in truncate(Told, ["a", "b"])
+    assert re.search(f"{told}the new worker could not load .* closure", truncate(Other, [1, 1]))
 
 
 def test_a_command_that_is_lost_loses_no_episode() -> None:

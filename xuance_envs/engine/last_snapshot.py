@@ -11,6 +11,7 @@ import numpy as np
 from xuance_envs.engine.data.info_batch import InfoBatch, InfoColumns
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Outcome, StepExtras
+from xuance_envs.engine.group.step_results import StepInfos
 
 
 class LastSnapshot:
@@ -24,6 +25,7 @@ class LastSnapshot:
         self._reset_columns = InfoColumns(arrays.reset_infos, 1)
         self._group_of = np.zeros(self._n, np.intp)
         self._batch: InfoBatch | None = None
+        self._reset_batch: InfoBatch | None = None
         self._built_infos: dict[int, dict[Any, Any]] = {}
 
     def record_step(self, outcome: Outcome, places: Sequence[int]) -> None:
@@ -34,11 +36,12 @@ class LastSnapshot:
         self._copy_in(slice(None), self._arrays.observations.parts, rest.observations)
         self._built_infos = {}
         self._batch = self._columns.batch(self._group_of, {})
+        self._reset_batch = None
         if outcome.ended:
             ended = np.flatnonzero(self._arrays.terminated | self._arrays.truncated)
             parts = self._arrays.reset_observations.parts
             self._copy_in(ended, parts, rest.reset_observations)
-            batch = self._reset_columns.batch(self._group_of, {})
+            self._reset_batch = batch = self._reset_columns.batch(self._group_of, {})
             self._built_infos = {place: batch.build(place, place) for place in ended.tolist()}
 
     def record_reset(self, outcome: Outcome, places: Sequence[int]) -> None:
@@ -47,9 +50,10 @@ class LastSnapshot:
         batch = self._columns.batch(self._group_of, {})
         self._built_infos.update({place: batch.build(place, place) for place in places})
 
-    def observations(self) -> list[list[Any]]:
-        """Return the leaves of each environment's current observation."""
-        return [[part[i] for part in self._parts] for i in range(self._n)]
+    def step_infos(self, outcome: Outcome) -> StepInfos:
+        """Return the infos of the last step of all environments, which had this outcome."""
+        assert self._batch is not None
+        return StepInfos(self._batch, self._reset_batch, outcome.rest or StepExtras())
 
     def infos(self) -> list[dict[Any, Any]]:
         """Return each environment's last info, but only values stored in columns."""

@@ -62,8 +62,7 @@ class RecordingDriver(GroupDriver):
 
     def _save(self, tag: int) -> None:
         began = perf_counter()
-        states = self._group.states.states_if_any(None)
-        self._replay_log.enabled = states is not None
+        states, self._replay_log.disabled = self._group.states.states_if_any(None)
         self._replay_log.update_interval(perf_counter() - began, self.times().p50, tag)
         self._replay_log.reset(states, tag)
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.step_results import StepInfos, StepResult, StepResults, bytes_of
 from xuance_envs.errors import name_envs
 
 MAX_OVERHEAD = 0.0025
@@ -17,7 +18,7 @@ MAX_OVERHEAD = 0.0025
 MAX_STEPS = 2048
 MAX_BYTES = 1 << 26
 MAX_SECONDS = 60.0
-"""Limits of the log in steps, bytes of actions and seconds of stepping.
+"""Limits of the log in steps, bytes of actions or infos, and seconds of stepping.
 
 A replay must finish within the default start timeout of two minutes.
 """
@@ -30,15 +31,19 @@ STATE_CHANGING_COMMANDS = ("reset", "call", "set_attr", "apply", "load_states")
 
 
 class ReplayLog:
-    """Saved states of a group and the actions of each step since then.
+    """Saved states of a group and the actions of each step since then, on request with its results.
 
     The log is disabled if actions have no fixed shape.
     """
 
-    def __init__(self, arrays: StepArrays) -> None:
+    def __init__(self, arrays: StepArrays, *, with_results: bool = False) -> None:
         self._arrays = arrays
         parts = arrays.actions.parts
-        self.enabled = not arrays.actions.objects
+        self.disabled = (
+            "the actions have no fixed shape, so they are not recorded"
+            if arrays.actions.objects
+            else ""
+        )
         self.states: Any = None
         self.count = 0
         self.last_tag = self.next_save = -1
@@ -50,18 +55,25 @@ class ReplayLog:
         self._parts = parts if self.enabled else []
         capacity = self._max_steps + _SPARE_STEPS
         self._action_buffers = [
-            (memoryview(np.empty(capacity * part.nbytes, np.uint8)), _bytes_of(part), part.nbytes)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+            (memoryview(np.empty(capacity * part.nbytes, np.uint8)), bytes_of(part), part.nbytes)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
             for part in self._parts
         ]
+        self._results = StepResults(arrays, capacity) if with_results and self.enabled else None
         self._costs: list[float] = []
         self._has_nan = False
 
     def reset(self, states: Any, tag: int = 0) -> None:
         """Restart the log with new states, or with None if the next step should save them."""
         self.states, self.count, self.last_tag, self._first_tag = states, 0, -1, tag
+        if self._results is not None:
+            self._results.clear()
         self.next_save = (
             -1 if states is None else ((tag >> self.interval_log2) + 1) << self.interval_log2
         )
+
+    @property
+    def enabled(self) -> bool:
+        return not self.disabled
 
     @property
     def has_capacity(self) -> bool:
@@ -78,6 +90,19 @@ class ReplayLog:
             recorded[at * size : (at + 1) * size] = part
         if at + 1 == self._max_steps:
             self.next_save = -1
+
+    def record_result(self, infos: StepInfos) -> None:
+        """Record the results of the last recorded step, which the arrays hold."""
+        results = self._results
+        if results is not None:
+            results.record(self.count - 1, infos)
+            if results.nbytes > MAX_BYTES:
+                self.next_save = -1
+
+    def results(self, before: int = -1) -> list[StepResult | None]:
+        """Return the result of each step that :meth:`steps` returns; None if it is unknown."""
+        count = self.count - (self.last_tag == before)
+        return [None if self._results is None else self._results.get(at) for at in range(count)]
 
     def steps(self, before: int = -1) -> list[list[NDArray[Any]]]:
         """Return the action leaves of each step, except for a last step with the tag ``before``."""
@@ -121,8 +146,3 @@ class ReplayLog:
         places = range(len(self._arrays.rewards))
         found = [first + i for i in places if any(np.isnan(part[i]).any() for part in numbers)]
         return f"NaN in the observation or reward of {name_envs(found)}"
-
-
-def _bytes_of(part: NDArray[Any]) -> memoryview:
-    """Return an array's memory as bytes, which is faster to copy than the array."""
-    return memoryview(part.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # NumPy's stubs lack Buffer

@@ -273,13 +273,13 @@ class RestartingDriver(Driver):
         self._restarts.consume(error)
         self.seeds = [(seed, count + 1) for seed, count in self.seeds]
         self._needs_restart = True
-        self._to_truncate = set() if self._can_resume() else set(range(self.hi - self.lo))
+        self._to_truncate = set() if self._can_resume(error) else set(range(self.hi - self.lo))
         if was_submitted and self._command[0] not in ("step", "reset"):
             if not isinstance(error, EnvError):
                 error.restarted = True
             raise error
 
-    def _can_resume(self) -> bool:
+    def _can_resume(self, error: WorkerFailure) -> bool:
         """Return whether a restarted worker can continue the episodes."""
         return False
 

@@ -1,26 +1,39 @@
 """Worker restarts that resume: the new worker continues where the failed one stopped.
 
-States are saved periodically, and the actions after each save are recorded outside the
-worker. A new worker loads the states, replays the steps, compares the result with the last snapshot
+States are saved periodically, and the actions and results after each save are recorded outside the
+worker. A new worker loads the states, replays the steps, compares each result with the recorded one
 and runs the failed step. If the replay diverges or the worker fails again, the episodes
 are truncated as in :class:`~xuance_envs.engine.restarts.RestartingDriver`.
 """
 
 from __future__ import annotations
 
+import logging
 from time import perf_counter
 from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.failure_files import FailureRecorder
-from xuance_envs.engine.group.group_states import DIVERGED, checksum, packed_registry
+from xuance_envs.engine.group.group_states import NotResumed, packed_registry
 from xuance_envs.engine.group.outcome import ResultWithStates
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS, ReplayLog
 from xuance_envs.engine.restarts import READY_TAG, RestartingDriver, WorkerFailure
-from xuance_envs.errors import EnvError, StateError, WorkerDiedError
+from xuance_envs.errors import EnvError, StateError, WorkerDiedError, name_envs
+
+logger = logging.getLogger("xuance_envs")
+
+_NOT_RESUMED = "the episodes of %s are truncated instead of resumed: %s"
 
 _MAX_COST_FACTOR = 4
 """Maximum cost of a save with its transfer, as a multiple of the time for saving alone."""
+
+
+class _NotResumedError(WorkerDiedError):
+    """A new worker could not repeat the steps since the last saved states."""
+
+    @override
+    def __str__(self) -> str:
+        return _NOT_RESUMED % (name_envs(self.env_indices), self.details)
 
 
 class ResumingDriver(RestartingDriver):
@@ -32,7 +45,7 @@ class ResumingDriver(RestartingDriver):
     def __init__(self, *arguments: Any, files: FailureRecorder | None = None) -> None:
         super().__init__(*arguments)
         self._files = files
-        self._replay_log = ReplayLog(self._arrays)
+        self._replay_log = ReplayLog(self._arrays, with_results=self._restarts.resumes)
         # Submission time of the current request, if it saves states.
         self._began = 0.0
         # True if the current request is a step that is logged without saving states.
@@ -85,6 +98,9 @@ class ResumingDriver(RestartingDriver):
             result = self._unwrap_states(result)
             self._resume_next = self._resume_tried = False
         RestartingDriver._on_result(self, result)
+        log = self._replay_log
+        if log.last_tag == self.tag:
+            log.record_result(self._last_snapshot.step_infos(result))
         if self._files is not None and self._command[0] == "step":
             nan = self._replay_log.find_new_nan(self.lo)
             if nan:
@@ -101,7 +117,7 @@ class ResumingDriver(RestartingDriver):
         if self._files is not None and self._before[0] != self.tag:
             self._before = self.tag, log.states, self._steps()
         if result.states is None:
-            log.enabled = False
+            log.disabled = result.refusal
         elif self._command[0] == "step":
             duration = self.times().p50
             log.update_interval(self._cost(result, duration), duration, self.tag)
@@ -137,13 +153,26 @@ class ResumingDriver(RestartingDriver):
             self._record(str(error))
         super()._on_failure(error)
 
-    def _can_resume(self) -> bool:
-        may_resume = self._restarts.resumes and not (self._resume_tried or self._to_truncate)
-        self._resume_next = may_resume and self._replay_log.states is not None
+    def _can_resume(self, error: WorkerFailure) -> bool:
+        obstacle = "" if not self._restarts.resumes else self._obstacle()
+        self._resume_next = self._restarts.resumes and not obstacle
         self._is_logged_step = False
         if not self._resume_next:
+            if obstacle and not isinstance(error, _NotResumedError):
+                logger.warning(_NOT_RESUMED, name_envs(range(self.lo, self.hi)), obstacle)
             self._replay_log.reset(None)
         return self._resume_next
+
+    def _obstacle(self) -> str:
+        """Return why a new worker cannot continue the episodes; empty if it can."""
+        log = self._replay_log
+        if self._resume_tried:
+            return "the new worker failed as well"
+        if self._to_truncate:
+            return "they were reset before, and their episodes have not been truncated yet"
+        if log.states is None:
+            return log.disabled or "their states were not saved yet"
+        return ""
 
     def _restart_worker(self) -> None:
         if not self._resume_next:
@@ -151,9 +180,9 @@ class ResumingDriver(RestartingDriver):
             return
         command, arguments = self._command
         then = (command, arguments) if command in ("step", "reset") else None
-        expected = checksum(self._last_snapshot.observations())
-        states, steps = self._replay_log.states, self._replay_log.steps(before=self.tag)
-        resume = "resume", (states, steps, expected, packed_registry(), then)
+        log = self._replay_log
+        steps, results = log.steps(before=self.tag), log.results(before=self.tag)
+        resume = "resume", (log.states, steps, results, packed_registry(), then)
         self._resume_tried = True
         tag = READY_TAG if then is None else self.tag
         watched = sorted(self._watched)
@@ -161,13 +190,7 @@ class ResumingDriver(RestartingDriver):
         self._needs_restart = False
 
     def _check_replay(self, result: Any) -> None:
-        """Raise if the replay diverged from the last snapshot."""
-        if isinstance(result, str) and result == DIVERGED:
-            raise WorkerDiedError(
-                range(self.lo, self.hi),
-                None,
-                None,
-                self._command[0],
-                "a new worker replayed the steps since the last saved states, but with a different "
-                "result",
-            )
+        """Raise if the new worker could not resume."""
+        if isinstance(result, NotResumed):
+            envs = range(self.lo, self.hi)
+            raise _NotResumedError(envs, None, None, self._command[0], result.reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -114,6 +115,9 @@ def _abbreviated(value: Any) -> str:
     return text if len(text) < 200 else f"{text[:160]}... (crc {zlib.crc32(text.encode()):08x})"
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
 def describe_difference(one: Any, other: Any) -> str | None:
     """Describe where two values differ; None if they are bitwise identical.
 
@@ -125,12 +129,38 @@ def describe_difference(one: Any, other: Any) -> str | None:
         Text that follows a name, such as ``" at ['x'] in its length (1, 2)"``; empty if the values
         differ as a whole.
     """
+    return _difference(one, other, set())
+
+
+def describe_info_difference(one: dict[Any, Any], other: dict[Any, Any]) -> str | None:
+    """Describe where two infos differ, except in the wall-clock time of an episode.
+
+    Args:
+        one: first info.
+        other: second info.
+
+    Returns:
+        The text of :func:`describe_difference`; None if the infos are bitwise identical.
+    """
+    return describe_difference(_without_clock(one), _without_clock(other))
+
+
+def _without_clock(info: Any) -> Any:
+    episode = info.get("episode") if isinstance(info, dict) else None
+    if not isinstance(episode, dict) or "t" not in episode:
+        return info
+    return {**info, "episode": {key: value for key, value in episode.items() if key != "t"}}
+
+
+def _difference(one: Any, other: Any, compared: set[tuple[int, int]]) -> str | None:
+    if one is other:
+        return None
     if type(one) is not type(other):
         return f" in its type ({type(one).__name__}, {type(other).__name__})"
     if isinstance(one, np.ndarray | np.generic):
         same = one.dtype == other.dtype and one.shape == other.shape
         if same and one.dtype.hasobject:
-            return describe_difference(one.tolist(), other.tolist())
+            return _difference(one.tolist(), other.tolist(), compared)
         return None if same and one.tobytes() == other.tobytes() else ""
     if isinstance(one, dict):
         if list(one) != list(other):
@@ -142,13 +172,36 @@ def describe_difference(one: Any, other: Any) -> str | None:
         pairs = ((f"[{k}]", a, b) for k, (a, b) in enumerate(zip(one, other, strict=True)))
     elif isinstance(one, float):
         return None if one.hex() == other.hex() else ""
+    elif isinstance(one, set | frozenset):
+        return None if one == other else ""
+    elif hasattr(one, "__array__"):  # such as a tensor, whose repr may be incomplete
+        return _difference(np.asarray(one), np.asarray(other), compared)
+    elif not _has_equality(one) and (state := _state_of(one)) is not None:
+        pairs = ((name, a, b) for name, a, b in [("", state, _state_of(other))])
     else:
-        return None if repr(one) == repr(other) or one == other else ""
+        reprs = [_ADDRESS.sub("", repr(each)) for each in (one, other)]
+        return None if reprs[0] == reprs[1] or one == other else ""
+    if (id(one), id(other)) in compared:
+        return None
+    compared.add((id(one), id(other)))
     for key, a, b in pairs:
-        if (where := describe_difference(a, b)) is not None:
+        if (where := _difference(a, b, compared)) is not None:
             return (
                 f" at {key}{where.removeprefix(' at ')}"
                 if where.startswith(" at")
                 else f" at {key}{where}"
             )
     return None
+
+
+def _has_equality(obj: Any) -> bool:
+    equality: Any = type(obj).__eq__
+    return equality is not object.__eq__
+
+
+def _state_of(obj: Any) -> Any:
+    """Return what an object's class pickles of it; None if it cannot be pickled."""
+    try:
+        return obj.__reduce_ex__(2)[1:]
+    except Exception:
+        return None

@@ -31,6 +31,7 @@ from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressReco
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import ResetOnStep, to_scalar
 from xuance_envs.engine.group.step_clock import StepClock
+from xuance_envs.engine.group.step_results import RESTARTED_KEY
 from xuance_envs.engine.serialization import copy_of
 
 _NOT_STARTED = 0, NO_RESULT
@@ -58,7 +59,7 @@ class EnvGroup(BaseEnvGroup):
         super().__init__(recipe, recorder or ProgressRecord(), is_interrupt)
         self._freeze = freeze
         self._freeze_info = freeze_info or freeze
-        self._thaw = thaw
+        self.thaw = thaw
         self._autoreset = recipe.autoreset
 
     def attach(self, arrays: StepArrays) -> None:
@@ -199,7 +200,7 @@ class EnvGroup(BaseEnvGroup):
         self._begin_for(places)
         for i in places:
             self._rewards[i] = 0
-            self._infos.write(i, {**infos[i], "worker_restarted": True})
+            self._infos.write(i, {**infos[i], RESTARTED_KEY: True})
             self._truncated[i] = self._ended = True
             given = {} if seeds[i] is None else {"seed": seeds[i]}
             try:

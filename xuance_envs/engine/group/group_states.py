@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import ActingState, Autoreset, Outcome, ResultWithStates
 from xuance_envs.engine.group.protocol import StateBuffer
+from xuance_envs.engine.group.step_results import (
+    RESTARTED_KEY,
+    StepInfos,
+    StepResult,
+    StepResults,
+)
 from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.state.checkpointer import EnvCheckpointer, PreparedRestore
@@ -28,18 +32,11 @@ Saved = tuple[bytes | int | None, bytes, bool]
 WORKER_REPLACED = "the worker was restarted after the state had been read; try again"
 """Error reason if a worker restart lost a saved or prepared state."""
 
-DIVERGED = "different"
-"""Result of :meth:`GroupStates.resume` if the replay failed or ended in a different state."""
 
+class NotResumed(NamedTuple):
+    """Result of :meth:`GroupStates.resume` if the environments could not be resumed."""
 
-def checksum(env_leaves: Sequence[Sequence[Any]]) -> int:
-    """Return a checksum of the arrays among some environments' leaves."""
-    total = 0
-    for leaves in env_leaves:
-        for leaf in leaves:
-            if isinstance(leaf, np.ndarray | np.generic):
-                total = zlib.crc32(leaf.tobytes(), total)
-    return total
+    reason: str
 
 
 def packed_registry() -> bytes | None:
@@ -50,6 +47,8 @@ def packed_registry() -> bytes | None:
 
 class _Group(Protocol):
     envs: list[Any]
+
+    arrays: StepArrays
 
     def acting_state(self, i: int) -> ActingState: ...
 
@@ -62,6 +61,10 @@ class _Group(Protocol):
     ) -> list[Any]: ...
 
     def step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome: ...
+
+    def infos_of_step(self, outcome: Outcome) -> StepInfos: ...
+
+    def thaw(self, frozen: Any) -> Any: ...
 
     def flag_in_infos(self, key: str) -> None: ...
 
@@ -208,48 +211,70 @@ class GroupStates:
         """Run a command and save all environments; return no states if one cannot be saved."""
         result = self._group.command(command)(*arguments)
         began = perf_counter()
-        states = self.states_if_any(registry)
-        return ResultWithStates(result, states, perf_counter() - began)
+        states, refusal = self.states_if_any(registry)
+        return ResultWithStates(result, states, refusal, perf_counter() - began)
 
     def states_if_any(
         self, registry: bytes | None
-    ) -> tuple[list[Saved], dict[bytes, bytes]] | None:
-        with suppress(EnvError):
-            return self.save_states(range(len(self._group.envs)), registry)
-        return None
+    ) -> tuple[tuple[list[Saved], dict[bytes, bytes]] | None, str]:
+        """Return the states of all environments, or None and the reason."""
+        try:
+            return self.save_states(range(len(self._group.envs)), registry), ""
+        except EnvError as error:
+            return None, str(error)
 
     def resume(
         self,
         states: tuple[list[Saved], Mapping[bytes, bytes]],
         steps: Sequence[Sequence[NDArray[Any]]],
-        expected_checksum: int,
+        results: Sequence[StepResult | None],
         registry: bytes | None,
         next_command: tuple[str, Sequence[Any]] | None,
     ) -> Any:
-        """Load states, replay the steps, compare the observations and run the next command."""
-        saved, fingerprints = states
-        places = range(len(self._group.envs))
+        """Load states, replay the steps, compare their results and run the next command."""
         try:
-            sources = [(False, i) for i in places]
-            data, digests, _ = zip(*saved, strict=True)
-            options = fingerprints, False, True, registry
-            self.prepare_states(places, sources, digests, *options, data)
-            self.load_states(places)
-            for actions in steps:
-                self._group.step_with_actions(actions)
-        except EnvError:
-            return DIVERGED
-        if checksum([self._group.acting_state(i).leaves for i in places]) != expected_checksum:
-            return DIVERGED
+            self._load_into_new(states, registry)
+        except EnvError as error:
+            return NotResumed(f"the new worker could not load the saved states: {error}")
+        found = StepResults(self._group.arrays, 1)
+        for number, (actions, expected) in enumerate(zip(steps, results, strict=True), 1):
+            repeated = f"in step {number} of {len(steps)} since the last saved states"
+            try:
+                outcome = self._group.step_with_actions(actions)
+            except EnvError as error:
+                return NotResumed(f"the repetition failed {repeated}: {error}")
+            found.record(0, self._group.infos_of_step(outcome))
+            repetition = found.get(0)
+            if expected is None or repetition is None:
+                continue
+            difference = expected.difference(repetition, self._first, self._group.thaw)
+            if difference is not None:
+                return NotResumed(f"the repetition differs {repeated}: {difference}")
         self._group.resend_columns_next()
         if next_command is None:
             return None
         command, arguments = next_command
         result = self._group.command(command)(*arguments)
         if command == "step":
-            self._group.flag_in_infos("worker_restarted")
+            self._group.flag_in_infos(RESTARTED_KEY)
             result = self._group.outcome()
         return result
+
+    def _load_into_new(
+        self, states: tuple[list[Saved], Mapping[bytes, bytes]], registry: bytes | None
+    ) -> None:
+        """Load states into environments that were never reset."""
+        saved, fingerprints = states
+        places = range(len(self._group.envs))
+        data, digests, _ = zip(*saved, strict=True)
+        arguments = places, [(False, i) for i in places], digests, fingerprints, False, True
+        try:
+            self.prepare_states(*arguments, registry, data)
+        except EnvError:
+            # Some environments create in a reset what their states refer to.
+            self._group.each("load_state", places, lambda i: self._group.envs[i].reset())
+            self.prepare_states(*arguments, registry, data)
+        self.load_states(places)
 
     def _pack_acting_state(self, i: int) -> tuple[Any, ...]:
         """Return the acting state as a plain tuple to save with a state."""

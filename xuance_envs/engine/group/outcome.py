@@ -71,10 +71,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ResultWithStates:
-    """Result of a command, the states after it, and the seconds that saving took."""
+    """Result of a command, the states after it or why there are none, and the cost in seconds."""
 
     result: Any
     states: Any
+    refusal: str
     cost: float
 
 

@@ -13,8 +13,15 @@ from xuance_envs._override import override
 from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.env_group import EnvGroup
-from xuance_envs.engine.group.outcome import STATE_COMMANDS, ActingState, Autoreset, Outcome
+from xuance_envs.engine.group.outcome import (
+    STATE_COMMANDS,
+    ActingState,
+    Autoreset,
+    Outcome,
+    StepExtras,
+)
 from xuance_envs.engine.group.single_env import ResetOnStep
+from xuance_envs.engine.group.step_results import StepInfos
 
 if TYPE_CHECKING:
     from xuance_envs.engine.group.group_states import GroupStates
@@ -26,15 +33,16 @@ class RestorableGroup(EnvGroup):
     @override
     def attach(self, arrays: StepArrays) -> None:
         super().attach(arrays)
+        self.arrays = arrays
         self._columns = InfoColumns(arrays.infos, 1), InfoColumns(arrays.reset_infos, 1)
         self._layout_versions = [-1, -1]  # table versions that these columns reflect
         self._group_of = np.zeros(len(self.envs), np.intp)
 
     def acting_state(self, i: int) -> ActingState:
         after_reset, rest = self._acting_source(i)
-        rests = {} if rest is None else {i: (self._thaw, rest)}
+        rests = {} if rest is None else {i: (self.thaw, rest)}
         leaves = [
-            (None if part[i] is None else self._thaw(part[i]))
+            (None if part[i] is None else self.thaw(part[i]))
             if isinstance(part, list)
             else part[i].copy()
             for part in (self._reset_observations if after_reset else self._observations).parts
@@ -71,6 +79,12 @@ class RestorableGroup(EnvGroup):
         self._update_masks(list(acting_states))
         return self.outcome()
 
+    def infos_of_step(self, outcome: Outcome) -> StepInfos:
+        """Return the infos of the last step, which had this outcome."""
+        infos = self._info_columns(False).batch(self._group_of, {})
+        resets = self._info_columns(True).batch(self._group_of, {}) if outcome.ended else None
+        return StepInfos(infos, resets, outcome.rest or StepExtras())
+
     def step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
         """Step with these action leaves, and restore those in the arrays afterwards."""
         kept = [part.copy() for part in self._actions.parts]
@@ -87,7 +101,7 @@ class RestorableGroup(EnvGroup):
 
     def flag_in_infos(self, key: str) -> None:
         """Add ``key: True`` to all infos of the last command."""
-        rests = {i: (self._thaw, rest) for i, rest in self._infos.rest.items()}
+        rests = {i: (self.thaw, rest) for i, rest in self._infos.rest.items()}
         batch = self._info_columns(False).batch(self._group_of, rests)
         for i in range(len(self.envs)):
             self._infos.write(i, {**batch.build(i, i), key: True})

@@ -1,0 +1,202 @@
+"""Recorded results of steps, which the steps of a replay are compared with."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.outcome import StepExtras
+
+RESTARTED_KEY = "worker_restarted"
+"""Info key of the first step after a restart, which the repetition of that step lacks."""
+
+_MAX_COPIED_BYTES = 1 << 13
+"""Limit of the copies of small arrays in one step; of larger arrays, digests are recorded."""
+
+_SCALARS = {"reward": np.float64, "terminated flag": np.bool_, "truncated flag": np.bool_}
+
+Thaw = Callable[[Any], Any]
+
+
+class StepInfos(NamedTuple):
+    """Infos of one step and of its resets, if any, and everything outside the arrays."""
+
+    infos: InfoBatch
+    reset_infos: InfoBatch | None
+    rest: StepExtras
+
+    @property
+    def nbytes(self) -> int:
+        arrays, rest = self.infos.arrays, self.rest
+        total = arrays.cells.nbytes + arrays.bytes.nbytes
+        if rest.infos or rest.reset_infos:
+            total += sum(map(len, [*rest.infos.values(), *rest.reset_infos.values()]))
+        return total
+
+    def info(self, i: int, thaw: Thaw) -> dict[Any, Any]:
+        return _build(self.infos, self.rest.infos, i, thaw)
+
+    def reset_info(self, i: int, thaw: Thaw) -> dict[Any, Any]:
+        assert self.reset_infos is not None
+        return _build(self.reset_infos, self.rest.reset_infos, i, thaw)
+
+
+def _build(batch: InfoBatch, frozen: dict[int, Any], i: int, thaw: Thaw) -> dict[Any, Any]:
+    rest = {i: (thaw, frozen[i])} if i in frozen else {}
+    return InfoBatch(batch.arrays, batch.layouts, batch.group_of, rest).build(i, i)
+
+
+class StepResult(NamedTuple):
+    """Result of one step: bytes or digests of the arrays, with a row per environment; infos."""
+
+    observations: Sequence[NDArray[np.uint8]]
+    scalars: Sequence[NDArray[np.uint8]]
+    reset_observations: Sequence[NDArray[np.uint8]]
+    infos: StepInfos
+
+    def difference(self, other: StepResult, first: int, thaw: Thaw) -> str | None:
+        """Describe the first difference of a repeated step; ``first`` is the first environment."""
+        for i in range(len(self.scalars[0])):
+            for what, where in self._differences(other, i, thaw):
+                return f"the {what} of environment {first + i} {where}"
+        return None
+
+    def _differences(self, other: StepResult, i: int, thaw: Thaw) -> Iterator[tuple[str, str]]:
+        # Imported here because few processes replay steps.
+        from xuance_envs.state.checking import describe_difference, describe_info_difference
+
+        def leaves(one: StepResult, of_reset: bool) -> list[Any]:
+            arrays = one.reset_observations if of_reset else one.observations
+            rest = one.infos.rest
+            objects = rest.reset_observations if of_reset else rest.observations
+            frozen = [values[i] for values in objects]
+            return [part[i] for part in arrays] + [None if f is None else thaw(f) for f in frozen]
+
+        def info(one: StepResult, of_reset: bool) -> dict[Any, Any]:
+            built = one.infos.reset_info(i, thaw) if of_reset else one.infos.info(i, thaw)
+            return {key: value for key, value in built.items() if key != RESTARTED_KEY}
+
+        if describe_difference(leaves(self, False), leaves(other, False)) is not None:
+            yield "observation", "differs"
+        for (name, dtype), mine, others in zip(
+            _SCALARS.items(), self.scalars, other.scalars, strict=True
+        ):
+            if (mine[i] != others[i]).any():
+                values = [rows[i].view(dtype)[0] for rows in (mine, others)]
+                yield name, f"was {values[0]} and is {values[1]}"
+        has_reset = self.infos.reset_infos is not None and any(
+            part[i].any() for part in self.scalars[1:]
+        )
+        for of_reset in (False, True) if has_reset else (False,):
+            where = describe_info_difference(info(self, of_reset), info(other, of_reset))
+            if where is not None:
+                yield "reset info" if of_reset else "info", f"differs{where}"
+        if has_reset and describe_difference(leaves(self, True), leaves(other, True)) is not None:
+            yield "reset observation", "differs"
+
+
+class StepResults:
+    """Results of the steps in a replay log."""
+
+    def __init__(self, arrays: StepArrays, capacity: int) -> None:
+        observations, reset_observations = (
+            [part for part in rows.parts if isinstance(part, np.ndarray)]
+            for rows in (arrays.observations, arrays.reset_observations)
+        )
+        scalars = [arrays.rewards, arrays.terminated, arrays.truncated]
+        count = 2 * len(observations) + len(scalars)
+        max_bytes = _MAX_COPIED_BYTES // count
+        self._observations, self._scalars, self._reset_observations = (
+            [
+                _Copies(part, capacity) if part.nbytes <= max_bytes else _Digests(part, capacity)
+                for part in parts
+            ]
+            for parts in (observations, scalars, reset_observations)
+        )
+        every_step = [*self._observations, *self._scalars]
+        self._copies = [
+            (each.memory, each.source, each.size)
+            for each in every_step
+            if isinstance(each, _Copies)
+        ]
+        self._digests = [each for each in every_step if isinstance(each, _Digests)]
+        self._infos: dict[int, StepInfos] = {}
+        self.nbytes = 0
+
+    def clear(self) -> None:
+        self._infos, self.nbytes = {}, 0
+
+    def record(self, at: int, infos: StepInfos) -> None:
+        """Record the results in the arrays as those of step ``at``."""
+        for recorded, part, size in self._copies:
+            recorded[at * size : (at + 1) * size] = part
+        for column in self._digests:
+            column.record(at)
+        if infos.reset_infos is not None:
+            for reset in self._reset_observations:
+                reset.record(at)
+        self.nbytes += infos.nbytes
+        self._infos[at] = infos  # last, so that an interrupt leaves the step unknown
+
+    def get(self, at: int) -> StepResult | None:
+        """Return the result of step ``at``, or None if it is unknown."""
+        if at not in self._infos:
+            return None
+        observations, scalars, resets = (
+            [each.rows(at) for each in columns]
+            for columns in (self._observations, self._scalars, self._reset_observations)
+        )
+        return StepResult(observations, scalars, resets, self._infos[at])
+
+
+class _Copies:
+    """Copies of a small array, one per step."""
+
+    def __init__(self, part: NDArray[Any], capacity: int) -> None:
+        self.source, self.size = bytes_of(part), part.nbytes
+        self.memory = memoryview(np.empty(capacity * part.nbytes, np.uint8))  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+        self._count = len(part)
+
+    def record(self, at: int) -> None:
+        self.memory[at * self.size : (at + 1) * self.size] = self.source
+
+    def rows(self, at: int) -> NDArray[np.uint8]:
+        stored = np.frombuffer(self.memory, np.uint8, self.size, at * self.size)
+        return stored.reshape(self._count, -1).copy()
+
+
+class _Digests:
+    """Digests of a large array's rows, one per step.
+
+    A digest is the sum of the row's 32-bit words, each times an odd random number. It detects
+    every change of a single word, and takes less time than a checksum.
+    """
+
+    def __init__(self, part: NDArray[Any], capacity: int) -> None:
+        rows = part.reshape(len(part), -1).view(np.uint8)
+        self._rows = rows
+        self._words = None if rows.shape[1] % 4 else rows.view(np.uint32)
+        self._digests = np.zeros((capacity, len(part)), np.uint32)
+        factors = np.random.default_rng(0).integers(2**31, size=rows.shape[1] // 4, dtype=np.uint32)
+        self._factors = 2 * factors + np.uint32(1)
+
+    def record(self, at: int) -> None:
+        if self._words is None:
+            self._digests[at] = [zlib.crc32(row) for row in self._rows]  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+        else:
+            np.einsum("ij,j->i", self._words, self._factors, out=self._digests[at])
+
+    def rows(self, at: int) -> NDArray[np.uint8]:
+        digests: NDArray[np.uint8] = self._digests[at].copy().reshape(-1, 1).view(np.uint8)
+        return digests
+
+
+def bytes_of(part: NDArray[Any]) -> memoryview:
+    """Return an array's memory as bytes, which copy faster than the array."""
+    return memoryview(part.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
