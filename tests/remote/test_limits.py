@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from leftovers import is_running
 from leftovers import wait_until as comes_true
 from remote_envs import ForgingEnv, SlowStartEnv
 from serving import API_PREFIX, TESTS, Asking, ServedProcess, ServerMaker, wait_until
@@ -247,6 +248,30 @@ def test_what_environments_start_ends_with_a_server_that_is_killed() -> None:
     wait_until(lambda: len(sleepers(mark)) == 2)
     server.close(signal.SIGKILL)
     wait_until(lambda: sleepers(mark) == [])
+
+
+@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+@pytest.mark.parametrize("stopped", ["the worker", "its guardian", "both"])
+def test_a_killed_server_leaves_no_stopped_process(stopped: str) -> None:
+    server = ServedProcess(*TESTS)
+    ask = Asking(server)
+    ask.ask("create", env_id="Counting")
+    pid = ask.ask("call", operation="get_attr", name="pid").json()["results"][0]
+    family = {
+        "the worker": [pid],
+        "its guardian": [guardian.parents()[pid]],
+        "both": [guardian.parents()[pid], pid],
+    }
+    processes = [server.pid, *guardian.descendants(server.pid, guardian.parents())]
+    assert len(processes) >= 5  # with the fork server and the resource tracker
+    for each in family[stopped]:
+        os.kill(each, signal.SIGSTOP)
+    server.close(signal.SIGKILL)
+    try:
+        wait_until(lambda: not any(map(is_running, processes)), seconds=10.0)
+    finally:
+        for each in filter(is_running, processes):
+            os.kill(each, signal.SIGKILL)
 
 
 # --- the log ------------------------------------------------------------------------------------

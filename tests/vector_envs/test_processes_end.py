@@ -125,7 +125,7 @@ def test_a_program_that_closes_nothing_ends_with_its_workers(tmp_path: Path) -> 
     assert not any(is_running(int(pid)) for pid in pids.split())
 
 
-@pytest.mark.parametrize("doing", ["idle", "inside a step"])
+@pytest.mark.parametrize("doing", ["idle", "inside a step", "stopped"])
 def test_workers_do_not_outlive_a_caller_that_is_killed(tmp_path: Path, doing: str) -> None:
     caller = start_script(
         tmp_path,
@@ -135,7 +135,7 @@ def test_workers_do_not_outlive_a_caller_that_is_killed(tmp_path: Path, doing: s
         from xuance_envs import SubprocVecEnv
         envs = SubprocVecEnv([lambda: ProcessEnv(60)] * 2, in_series=1)
         envs.reset()
-        if {doing != "idle"}:
+        if {doing == "inside a step"}:
             envs.step_async([ProcessEnv.WAIT] * 2)
         print(*envs.pids, flush=True)
         time.sleep(60)
@@ -145,6 +145,9 @@ def test_workers_do_not_outlive_a_caller_that_is_killed(tmp_path: Path, doing: s
         assert caller.stdout is not None
         pids = [int(pid) for pid in caller.stdout.readline().split()]
         assert len(pids) == 2
+        if doing == "stopped":
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
         caller.kill()
     assert wait_until(lambda: not any(map(is_running, pids)))
 

@@ -9,6 +9,8 @@ unchanged, and :data:`KILL_SIGNAL` as SIGKILL. The two have separate process gro
 
 from __future__ import annotations
 
+import fcntl
+import multiprocessing
 import os
 import signal
 import sys
@@ -47,12 +49,33 @@ def become_guardian() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)
 
 
+def signal_after_main(number: int) -> int | None:
+    """Have the kernel send this process a signal when the main process ends.
+
+    Return the descriptor that must stay open, or None if the system does not support this.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None or not hasattr(fcntl, "F_SETSIG"):  # not Linux
+        return None
+    try:  # Reopened, because processes that share an open file share the signal's target.
+        end = os.open(f"/proc/self/fd/{parent.sentinel}", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:  # some systems have no /proc
+        return None
+    fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(end, fcntl.F_SETSIG, number)
+    fcntl.fcntl(end, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    return end
+
+
 def _guard(worker: int) -> None:
     """Wait for the worker's end, kill its descendants and end with its exit code or signal."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    kept = signal_after_main(signal.SIGCONT)  # in case this process is stopped then
+    if kept is not None:
+        os.dup2(kept, 3)
+    os.closerange(3 if kept is None else 4, os.sysconf("SC_OPEN_MAX"))
 
     def forward(number: int, _: object) -> None:
         with suppress(OSError):

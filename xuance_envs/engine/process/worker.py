@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import multiprocessing
 import os
 import random
 import select
@@ -12,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,6 +19,7 @@ from xuance_envs.engine.group.host import GroupHost
 from xuance_envs.engine.group.progress_record import ProgressRecord
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
 from xuance_envs.engine.process.channel import Inbox, PeerGoneError, frame, write_all
+from xuance_envs.engine.process.guardian import signal_after_main
 from xuance_envs.engine.process.settings import WorkerSettings
 from xuance_envs.engine.process.shared_memory import (
     SharedBuffer,
@@ -142,21 +140,14 @@ def _exit_after_main(requests: int) -> None:
 def _exit_after_main_natively() -> None:
     """End this process after the main process ends, even if a thread never releases the GIL.
 
-    When the main process ends, its end of a pipe closes, and the kernel sends a signal. The signal
-    handler is C's ``alarm``. It receives the signal's number, and that many seconds later SIGALRM
-    ends this process.
+    The kernel sends a signal whose handler is C's ``alarm``. It receives the signal's number, and
+    that many seconds later SIGALRM ends this process. SIGCONT makes a stopped process end, too.
     """
-    parent = multiprocessing.parent_process()
-    if parent is None or not hasattr(fcntl, "F_SETSIG"):  # not Linux
+    if signal_after_main(signal.SIGCONT) is None:
         return
     # SIGHUP fits best, but if it is ignored, as under nohup, it must stay ignored.
     hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     number = signal.SIGHUP if hangup else signal.SIGQUIT
-    with suppress(OSError):  # some systems have no /proc
-        # Reopened, because processes that share an open file share the signal's target.
-        end = os.open(f"/proc/self/fd/{parent.sentinel}", os.O_RDONLY | os.O_NONBLOCK)
-        libc = ctypes.CDLL(None)
-        libc.signal(int(number), libc.alarm)
-        fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(end, fcntl.F_SETSIG, number)
-        fcntl.fcntl(end, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    libc = ctypes.CDLL(None)
+    libc.signal(int(number), libc.alarm)
+    signal_after_main(number)
