@@ -16,6 +16,7 @@ import httpx
 import pytest
 from serving import ServedProcess, wait_until
 
+from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
 from xuance_envs.errors import RemoteLimitError
 from xuance_envs.remote.cli import ServeError, add_serve_arguments, make_server
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
@@ -87,6 +88,7 @@ def options_of(*args: str) -> argparse.Namespace:
         (["--host", "0.0.0.0"], "must listen on a loopback address"),
         (["--tokens", "/no/such/file"], "/no/such/file"),
         (["--max-envs", "0"], "at least 1"),
+        (["--max-processes", str(PROCESSES_PER_WORKER - 1)], "at least"),
         (["--idle-timeout", "inf"], "at least 1"),
         (["--port", "99999"], "expected a port from 0 to 65535"),
         (["--port", "http"], "expected a port from 0 to 65535, got http"),

@@ -409,7 +409,7 @@ def test_what_comes_with_the_end_of_a_handshake_is_not_lost(
 
 def test_few_descriptors_are_few_connections_and_no_failure() -> None:
     serve = f"{sys.executable} -m xuance_envs serve --env CartPole-v1 --port 0"
-    serve += " --max-processes-per-session 24 2>&1"
+    serve += " --max-processes-per-session 48 2>&1"
     with subprocess.Popen(
         ["sh", "-c", f"ulimit -n 128; exec {serve}"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -55,18 +55,33 @@ def test_the_environments_of_a_token_are_limited(serve: ServerMaker) -> None:
 
 
 def test_the_processes_of_a_token_and_of_all_are_limited(serve: ServerMaker) -> None:
-    server = serve(tokens=("a", "b"), processes_per_token=2, processes=3)
+    two, three = 2 * guardian.PROCESSES_PER_WORKER, 3 * guardian.PROCESSES_PER_WORKER
+    server = serve(tokens=("a", "b"), processes_per_token=two, processes=three)
     asking = [Asking(server, token) for token in ("a", "a", "a", "b", "b")]
     answers = [ask.ask("create", env_id="Counting") for ask in asking]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 200, 429]
-    assert "2 processes per token" in answers[2].text
-    assert "3 processes at the same time" in answers[4].text
+    assert f"{two} processes per token" in answers[2].text
+    assert f"{three} processes at the same time" in answers[4].text
     asking[0].close()
     assert asking[4].ask("create", env_id="Counting").status_code == 200
 
 
+@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+def test_the_limit_counts_the_processes_of_the_system(serve: ServerMaker) -> None:
+    ask = Asking(serve(processes_per_session=7, allow=Permissions(gets=frozenset({"pid"}))))
+    pids = set()
+    for _ in range(5):
+        episodes = ask.ask("create", env_id="Counting").json()["episode_ids"]
+        asked = {"operation": "get_attr", "name": "pid", "episode_ids": episodes}
+        pids.update(ask.ask("call", **asked).json()["results"])
+    parent_of = guardian.parents()
+    guardians = {parent_of[pid] for pid in pids}
+    below = [pid for each in guardians for pid in (each, *guardian.descendants(each, parent_of))]
+    assert (len(pids), len(below)) == (3, 6)
+
+
 def test_a_process_that_died_does_not_count(serve: ServerMaker) -> None:
-    ask = Asking(serve(processes=1))
+    ask = Asking(serve(processes=guardian.PROCESSES_PER_WORKER))
     for _ in range(2):
         ids = ask.ask("create", env_id="Mischievous", auto_reset=True).json()["episode_ids"]
         ask.ask("vectorized_reset", episode_ids=ids)

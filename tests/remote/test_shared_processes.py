@@ -13,6 +13,7 @@ import pytest
 from remote_envs import CountingEnv, MischievousEnv
 from serving import Asking, ServerMaker, assert_nothing_is_left
 
+from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
 from xuance_envs.errors import EnvError, WorkerDiedError
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server import Server
@@ -55,7 +56,7 @@ def step(ask: Asking, episodes: list[str], *actions: int) -> httpx.Response:
 def test_further_creations_share_processes_and_are_what_they_were(
     serve: ServerMaker, auto_reset: bool
 ) -> None:
-    server = serve(processes_per_session=2, allow=MAY_ASK)
+    server = serve(processes_per_session=2 * PROCESSES_PER_WORKER, allow=MAY_ASK)
     ask, made = sharing(server, 5, auto_reset=auto_reset)
     alone, (own,) = sharing(server, 1, auto_reset=auto_reset)
     pids = [pids_of(ask, episodes) for episodes in made]
@@ -75,7 +76,7 @@ def test_further_creations_share_processes_and_are_what_they_were(
 
 
 def test_states_are_those_of_their_own_creation(serve: ServerMaker) -> None:
-    ask, made = sharing(serve(processes_per_session=1), auto_reset=True)
+    ask, made = sharing(serve(processes_per_session=PROCESSES_PER_WORKER), auto_reset=True)
     for actions, episodes in zip(((0, 6), (6, 6)), made, strict=True):
         step(ask, episodes, *actions)
     saved = [ask.ask("states", operation="save", episode_ids=each).json() for each in made]
@@ -94,7 +95,7 @@ def test_states_are_those_of_their_own_creation(serve: ServerMaker) -> None:
 def test_a_process_that_ends_ends_the_episodes_in_it_and_says_so(
     serve: ServerMaker, harm: int, code: str, told: str
 ) -> None:
-    server = serve(processes_per_session=1, request=2.0)
+    server = serve(processes_per_session=PROCESSES_PER_WORKER, request=2.0)
     ask, (first, second, third) = sharing(server, 3, auto_reset=True)
     other, (apart,) = sharing(server, 1, auto_reset=True)
     failed = step(ask, second, 0, harm)
@@ -113,7 +114,9 @@ def test_a_process_that_ends_ends_the_episodes_in_it_and_says_so(
 def test_an_exception_ends_the_episodes_it_is_of_and_leaves_the_process_to_others(
     serve: ServerMaker,
 ) -> None:
-    ask, (first, second) = sharing(serve(processes_per_session=1, allow=MAY_ASK), auto_reset=True)
+    ask, (first, second) = sharing(
+        serve(processes_per_session=PROCESSES_PER_WORKER, allow=MAY_ASK), auto_reset=True
+    )
     (pid, _) = pids_of(ask, second)
     assert step(ask, first, RAISES, 0).json()["error"]["code"] == "env_failed"
     assert step(ask, first, 0, 0).json()["error"]["code"] == "closed"
@@ -142,7 +145,9 @@ def test_the_memory_of_those_that_have_left_is_used_again() -> None:
 
 def test_what_cannot_be_made_leaves_the_process_to_others(serve: ServerMaker) -> None:
     served = {"Mischievous": MischievousEnv, "Unmakeable": UnmakeableEnv}
-    ask, (first,) = sharing(serve(served, processes_per_session=1), 1, auto_reset=True)
+    ask, (first,) = sharing(
+        serve(served, processes_per_session=PROCESSES_PER_WORKER), 1, auto_reset=True
+    )
     for _ in range(2):
         answer = ask.ask("create", env_id="Unmakeable")
         assert answer.json()["error"]["code"] == "env_failed"
@@ -152,7 +157,7 @@ def test_what_cannot_be_made_leaves_the_process_to_others(serve: ServerMaker) ->
 def test_a_session_that_ends_amid_a_command_ends_all_that_share_the_process(
     serve: ServerMaker, impatient: None
 ) -> None:
-    ask, (_, second) = sharing(serve(processes_per_session=1), auto_reset=True)
+    ask, (_, second) = sharing(serve(processes_per_session=PROCESSES_PER_WORKER), auto_reset=True)
     answers: list[httpx.Response] = []
     hanging = threading.Thread(target=lambda: answers.append(step(ask, second, HANGS, 0)))
     hanging.start()
@@ -164,7 +169,7 @@ def test_a_session_that_ends_amid_a_command_ends_all_that_share_the_process(
 
 
 def test_a_token_without_processes_left_shares_those_of_the_session(serve: ServerMaker) -> None:
-    server = serve(tokens=("a",), processes_per_token=2)
+    server = serve(tokens=("a",), processes_per_token=2 * PROCESSES_PER_WORKER)
     asking = [Asking(server, "a") for _ in range(3)]
     answers = [ask.ask("create", env_id="Counting") for ask in asking]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
@@ -175,7 +180,7 @@ def test_a_token_without_processes_left_shares_those_of_the_session(serve: Serve
 
 
 def test_the_kernel_puts_a_shared_process_behind_others_once(serve: ServerMaker) -> None:
-    ask, (first,) = sharing(serve(processes_per_session=1, allow=MAY_ASK), 1)
+    ask, (first,) = sharing(serve(processes_per_session=PROCESSES_PER_WORKER, allow=MAY_ASK), 1)
     (pid, _) = pids_of(ask, first)
     before = os.getpriority(os.PRIO_PROCESS, pid)
     ask.ask("create", env_id="Mischievous")

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
 from xuance_envs.errors import EnvError, VecEnvError
 from xuance_envs.remote.access.permissions import Permissions, allowed_values
 from xuance_envs.remote.access.proxies import Network, Proxies, network_of, root_path_of
@@ -39,12 +40,13 @@ _LIMITS = (
     ("--max-envs-per-token", "environments_per_token", 1,
      "maximum environments per token; 0 for no limit"),
     ("--max-envs-per-session", "environments_per_session", 1, "maximum environments per session"),
-    ("--max-processes", "processes", 1, "maximum concurrent worker processes"),
+    ("--max-processes", "processes", 1,
+     "maximum concurrent processes; a worker counts as two, with its guardian"),
     ("--max-processes-per-token", "processes_per_token", 1,
-     "maximum worker processes per token; 0 for no limit"),
+     "maximum processes per token; 0 for no limit"),
     ("--max-processes-per-session", "processes_per_session", 1,
-     "maximum worker processes per session; each request that creates environments starts one, "
-     "and at the limit shares an existing one"),
+     "maximum processes per session; each request that creates environments starts a worker, and "
+     "at the limit shares an existing one"),
     ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
      "maximum requests per second per token; 0 for no limit"),
     ("--max-requests-per-second", "requests_rate_per_session", 1,
@@ -146,12 +148,11 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="accept actions outside the action space")  # fmt: skip
     limits = parser.add_argument_group("limits; requests beyond them are refused with a 4xx status")
     for option, name, unit, text in _LIMITS:
-        optional = name in _OPTIONAL
         default = (getattr(_DEFAULTS, name) or 0) / unit
         limits.add_argument(
             option,
             dest=f"limit_{name}",
-            type=_at_least(0 if optional else 1, float if name in _SECONDS else int),
+            type=_parser(name),
             default=default if name in _SECONDS else int(default),
             metavar="N",
             help=f"{text} (default: {default:g})",
@@ -280,8 +281,14 @@ def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], floa
     return parse
 
 
+def _parser(name: str) -> Callable[[str], float]:
+    """Return the parser of a limit."""
+    least = PROCESSES_PER_WORKER if name.startswith("processes") else 1
+    return _at_least(0 if name in _OPTIONAL else least, float if name in _SECONDS else int)
+
+
 def _token_limit(name: str, unit: int) -> ParseLimit:
-    parse = _at_least(0 if name in _OPTIONAL else 1, float if name in _SECONDS else int)
+    parse = _parser(name)
 
     def parse_limit(text: str) -> dict[str, float | None]:
         try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xuance_envs._version import __version__
+from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
 from xuance_envs.extras import missing_extra
 from xuance_envs.remote.access.proxies import BehindProxies, Proxies, unix_socket
 from xuance_envs.remote.settings import TOKENS_VARIABLE, Settings, is_loopback
@@ -32,7 +33,7 @@ __all__ = ["Server"]
 logger = logging.getLogger("xuance_envs")
 
 TIMEOUT_CHECK_INTERVAL = 1.0  # seconds
-FDS_PER_PROCESS = 6  # file descriptors that the server needs per worker process
+FDS_PER_WORKER = 6  # file descriptors that the server needs per worker process
 RESERVED_FDS = 64  # file descriptors for libraries, the event loop and starting workers
 
 
@@ -257,7 +258,8 @@ def _max_connections(settings: Settings) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits.connections
-    available = soft - RESERVED_FDS - FDS_PER_PROCESS * limits.processes
+    workers = limits.processes // PROCESSES_PER_WORKER
+    available = soft - RESERVED_FDS - FDS_PER_WORKER * workers
     if available < limits.connections:
         available = max(available, soft // 4)
         logger.warning(

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from time import monotonic
 
 from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
 from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.env_host import EnvHost
 from xuance_envs.remote.failures import RefusedError, no_session
@@ -311,7 +312,7 @@ class Sessions:
             process.count()
         try:
             for quota in quotas:
-                quota.check(processes=1)
+                quota.check(processes=PROCESSES_PER_WORKER)
         except RefusedError:
             shared = [process for process in session.processes if process.alive]
             if not shared:

@@ -43,10 +43,11 @@ class Limits:
         environments: concurrent environments.
         environments_per_token: concurrent environments per token.
         environments_per_session: environments per session.
-        processes: concurrent worker processes.
-        processes_per_token: worker processes per token.
-        processes_per_session: worker processes per session. Each creation of episodes starts a
-            worker; when a process limit is reached, it shares an existing one of its session.
+        processes: concurrent processes. On Linux, a worker counts as two: the second one is the
+            guardian that ends what the worker started.
+        processes_per_token: processes per token.
+        processes_per_session: processes per session. Each creation of episodes starts a worker;
+            when a process limit is reached, it shares an existing one of its session.
         requests_per_session: concurrent requests per session, including waiting ones.
         requests_rate_per_token: requests per second per token.
         requests_rate_per_session: requests per second per session.

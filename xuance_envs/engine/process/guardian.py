@@ -20,6 +20,9 @@ from contextlib import suppress
 SUPPORTED = sys.platform == "linux"
 """True if this system supports guardians."""
 
+PROCESSES_PER_WORKER = 2 if SUPPORTED else 1
+"""Processes of a guarded worker: itself and its guardian."""
+
 KILL_SIGNAL = signal.SIGUSR1
 """Signal that makes a guardian kill its worker and all descendants."""
 

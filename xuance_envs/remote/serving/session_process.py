@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
 from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.worker_process import WorkerProcess
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
@@ -60,7 +61,7 @@ class SessionProcess:
         self._exit_message: str | None = None
         self._num_users = 0
         self._counted = 0
-        self._count(1)
+        self._count(PROCESSES_PER_WORKER)
 
     # -- environments and quotas ------------------------------------------------------
 
