@@ -47,6 +47,7 @@ PUBLIC_NAMES = [
     "MultiAgentVecEnv",
     "NormalizeObservations",
     "NormalizeRewards",
+    "NotResetError",
     "NotSteppingError",
     "RawMultiAgentEnv",
     "RayRolloutCollector",

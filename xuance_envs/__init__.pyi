@@ -4,6 +4,7 @@ from xuance_envs._version import __version__ as __version__
 from xuance_envs.errors import AlreadySteppingError as AlreadySteppingError
 from xuance_envs.errors import ClosedVecEnvError as ClosedVecEnvError
 from xuance_envs.errors import EnvError as EnvError
+from xuance_envs.errors import NotResetError as NotResetError
 from xuance_envs.errors import NotSteppingError as NotSteppingError
 from xuance_envs.errors import RemoteAuthenticationError as RemoteAuthenticationError
 from xuance_envs.errors import RemoteConflictError as RemoteConflictError

@@ -442,3 +442,36 @@ def test_wrong_actions_do_not_change_the_ones_before(make):
         envs.step({"move": np.stack(boxes(1)), "jump": np.arange(4)})
     envs.step(dicts())
     assert_same(list(envs.get_attr("received")), [[action] for action in dicts()])
+
+
+@pytest.mark.parametrize("space", [DISCRETE, BOX, DICT], ids=repr)
+def test_sampled_actions_are_what_step_takes(make_local, space):
+    envs = make_local([partial(EchoEnv, PLAIN, space)] * 3)
+    envs.reset(seed=0)
+    actions = envs.sample_actions(rng=5)
+    envs.step(actions)
+    assert_same(envs.get_attr("received"), tuple([action] for action in actions))
+    assert_same(envs.sample_actions(5), actions)
+    assert_same(envs.sample_actions(np.random.default_rng(5)), actions)
+    envs.action_space.seed(1)
+    own = envs.sample_actions()
+    envs.action_space.seed(1)
+    assert_same(envs.sample_actions(), own)
+    assert all(space.contains(action) for action in own)
+
+
+def test_one_action_for_several_environments_is_refused_with_a_hint(make_local):
+    envs = make_local([partial(EchoEnv, PLAIN, BOX)] * 3)
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=r"envs\.sample_actions\(\) samples one for each"):
+        envs.step(BOX.sample())
+    with pytest.raises(ValueError, match="expected shape") as caught:
+        envs.step(np.zeros((3, 9), np.float32))
+    assert "sample_actions" not in str(caught.value)
+
+
+def test_gymnasiums_names_of_the_spaces(make_local):
+    envs = make_local([partial(EchoEnv, PLAIN, BOX)] * 3)
+    assert envs.single_observation_space is envs.observation_space
+    assert envs.single_action_space is envs.action_space
+    assert envs.autoreset_mode == "reset_obs"

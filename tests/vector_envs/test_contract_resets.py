@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from functools import partial
 
+import gymnasium
 import numpy as np
 import pytest
 from comparing import HandSteps, assert_same, assert_same_reset
 from example_envs import EchoEnv, NamedEnv, ReusingEnv
 from gymnasium import spaces
+
+from xuance_envs.errors import NotResetError
 
 SPACE = spaces.Box(-1, 1, (2,))
 MIXED = spaces.Dict(box=SPACE, word=spaces.Text(4))
@@ -228,3 +231,35 @@ def test_options_that_cannot_reach_the_environments_change_nothing(make):
         with pytest.raises(TypeError, match=r"'reset'.* cannot be sent"):
             envs.reset(options={"lock": threading.Lock()})
     assert len(envs.step([0] * 5)[1]) == 5
+
+
+# --- before the first reset ---------------------------------------------------------------------
+
+
+def test_stepping_environments_that_were_never_reset_is_refused_and_sends_nothing(make):
+    envs = make([ECHO] * 4)
+    with pytest.raises(NotResetError, match="step: environments 0 to 3 have not been reset"):
+        envs.step([0] * 4)
+    envs.reset(seed=0, env_ids=[0, 2])
+    with pytest.raises(NotResetError, match=r"step: environments 1, 3 have not been reset"):
+        envs.step([0] * 4)
+    with pytest.raises(gymnasium.error.ResetNeeded, match="send: environment 3 has not been reset"):
+        envs.send([0, 0], [0, 3])
+    assert envs.get_attr("received") == ([],) * 4
+    assert not envs.closed
+    envs.reset(seed=0, env_ids=[1, 3])
+    assert envs.step([0] * 4)[1].shape == (4,)
+
+
+def test_a_loaded_state_counts_as_a_reset(make):
+    envs = make([partial(NamedEnv, "a")] * 3)
+    envs.reset(seed=0, env_ids=[0])
+    state = envs.save_state([0])
+    envs.load_state(state, [1])
+    with pytest.raises(NotResetError, match="environment 2 has not"):
+        envs.step([0] * 3)
+    envs.clone_state([2], [1])  # a copy of an environment that was never reset
+    with pytest.raises(NotResetError, match="environments 1, 2 have not"):
+        envs.step([0] * 3)
+    envs.clone_state([0], [1, 2])
+    envs.step([0] * 3)

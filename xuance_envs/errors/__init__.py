@@ -4,6 +4,7 @@
 
     VecEnvError
     ├── AlreadySteppingError   another operation was called while a step was pending
+    ├── NotResetError          environments were stepped before their first ``reset``
     ├── NotSteppingError       ``step_wait`` was called without ``step_async``
     ├── ClosedVecEnvError      an operation other than ``close`` was called after ``close``
     ├── WrongProcessError      an operation other than ``close`` was called in a forked process
@@ -32,6 +33,7 @@ from __future__ import annotations
 from xuance_envs.errors._base import (
     AlreadySteppingError,
     ClosedVecEnvError,
+    NotResetError,
     NotSteppingError,
     VecEnvError,
     WrongProcessError,
@@ -57,6 +59,7 @@ __all__ = [
     "AlreadySteppingError",
     "ClosedVecEnvError",
     "EnvError",
+    "NotResetError",
     "NotSteppingError",
     "RemoteAuthenticationError",
     "RemoteConflictError",

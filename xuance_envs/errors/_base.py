@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from gymnasium.error import ResetNeeded
+
 __all__ = [
     "AlreadySteppingError",
     "ClosedVecEnvError",
+    "NotResetError",
     "NotSteppingError",
     "VecEnvError",
     "WrongProcessError",
@@ -50,6 +53,22 @@ class NotSteppingError(VecEnvError):
         Traceback (most recent call last):
             ...
         xuance_envs.errors.NotSteppingError: ...
+        >>> envs.close()
+    """
+
+
+class NotResetError(VecEnvError, ResetNeeded):
+    """Environments were stepped that have never been reset or loaded.
+
+    Nothing has been stepped, and the vectorized environment stays usable. The class also derives
+    from :class:`gymnasium.error.ResetNeeded`.
+
+    Example:
+        >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])
+        >>> envs.step([0])
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.NotResetError: step: environment 0 has not been reset; call reset() first
         >>> envs.close()
     """
 

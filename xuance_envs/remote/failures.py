@@ -16,6 +16,7 @@ from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.errors import (
     ClosedVecEnvError,
     EnvError,
+    NotResetError,
     RemoteAuthenticationError,
     RemoteConflictError,
     RemoteError,
@@ -217,8 +218,9 @@ def _timeout_error(text: str, details: dict[str, Any]) -> VecEnvError:
     )
 
 
-# Errors about arguments stay builtins. Derived classes come first.
+# Errors about arguments keep their class. Derived classes come first.
 _BUILTINS: dict[type[Exception], tuple[str, Callable[[str], Exception]]] = {
+    NotResetError: ("not_reset", NotResetError),
     AttributeError: ("no_attribute", AttributeError),
     ValueError: ("value", ValueError),
     TypeError: ("type", TypeError),

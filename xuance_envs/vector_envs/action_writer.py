@@ -62,7 +62,9 @@ class ActionWriter:
         try:
             rows.put(actions, ALL_ENVS if envs is None else envs, len(ids))
         except BadValueError as error:
-            raise ValueError(f"actions for {len(ids)} environments: {error}") from None
+            raise ValueError(
+                f"actions for {len(ids)} environments: {error}{_hint(rows, actions)}"
+            ) from None
         if self._masks is not None:
             check_in_space(rows, range(len(rows)), None if envs is None else ids)
             if self._masks.wanted:
@@ -84,6 +86,16 @@ class ActionWriter:
                 f"the actions for environments {driver.lo} to {driver.hi - 1} cannot be pickled "
                 f"for their worker: {error}"
             ) from error
+
+
+def _hint(rows: SpaceRows, actions: Any) -> str:
+    try:
+        single = rows.layout.space.contains(actions)
+    except Exception:  # of a custom space
+        single = False
+    if not single:
+        return ""
+    return ". This is the action of one environment; envs.sample_actions() samples one for each"
 
 
 def check_in_space(

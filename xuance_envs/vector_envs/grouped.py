@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -15,7 +15,14 @@ from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.ledger import is_fatal
-from xuance_envs.errors import EnvError, NotSteppingError, StateError, WorkerTimeoutError
+from xuance_envs.errors import (
+    EnvError,
+    NotResetError,
+    NotSteppingError,
+    StateError,
+    WorkerTimeoutError,
+    name_envs,
+)
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import checked_env_ids, env_indices, seed_per_env
@@ -66,6 +73,7 @@ class GroupedVecEnv(VecEnv):
             metadata=description.metadata,
         )
         self._ledger = groups.ledger
+        self._never_reset = set(range(self.num_envs))
         self._arrays = arrays
         checked_by = groups.masks if check_actions else None
         self._action_writer = ActionWriter(arrays.actions, groups.drivers, checked_by)
@@ -146,6 +154,7 @@ class GroupedVecEnv(VecEnv):
         envs = None if env_ids is None else np.array(ids, dtype=np.intp)
         infos = self._groups.info_collector.infos(outcomes, envs)
         ledger.clear_pending()
+        self._never_reset.difference_update(ids)
         observations = self._arrays.observations
         if envs is not None:
             last.update(before, envs)
@@ -159,6 +168,8 @@ class GroupedVecEnv(VecEnv):
         ledger = self._ledger
         if ledger.stepping or ledger.pending or ledger.any_in_flight or self._groups.closed:
             self._groups.check_idle("step_async")
+        if self._never_reset:
+            self._check_reset("step", range(self.num_envs))
         packed = self._action_writer.put(actions)
         self._last.arrays_are_current = False
         ledger.start_step(packed)
@@ -215,6 +226,7 @@ class GroupedVecEnv(VecEnv):
             raise
         self._last.arrays_are_current = False
         self._ledger.send_commands(np.arange(self.num_envs), packed)
+        self._never_reset.clear()
 
     @override
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
@@ -222,6 +234,8 @@ class GroupedVecEnv(VecEnv):
         ledger.check_not_stepping("send")
         self._groups.check_open()
         envs = env_indices(env_ids, self.num_envs)
+        if self._never_reset:
+            self._check_reset("send", envs.tolist())
         groups = ledger.groups_completed_by(envs)
         packed = self._action_writer.put(actions, envs, groups)
         self._last.arrays_are_current = False
@@ -254,6 +268,14 @@ class GroupedVecEnv(VecEnv):
         )
         ledger.receive(envs)
         return batch
+
+    def _check_reset(self, command: str, ids: Iterable[int]) -> None:
+        never = [i for i in ids if i in self._never_reset]
+        if never:
+            have = "has" if len(never) == 1 else "have"
+            raise NotResetError(
+                f"{command}: {name_envs(never)} {have} not been reset; call reset() first"
+            )
 
     def _recall(self) -> None:
         if self._ledger.any_in_flight:
@@ -356,11 +378,14 @@ class GroupedVecEnv(VecEnv):
         needed = sorted(set(sources))
         result_of = dict(zip(needed, self._last_results(needed), strict=True))
         results = [result_of[source] for source in sources]
-        return self._load_and_restore(
+        never_reset = {t for s, t in zip(sources, targets, strict=True) if s in self._never_reset}
+        loaded = self._load_and_restore(
             targets,
             results,
             lambda: self._state_operations.clone(self._groups, sources, targets, fork_rng),
         )
+        self._never_reset |= never_reset
+        return loaded
 
     def _last_results(self, ids: Sequence[int]) -> list[LastResult]:
         rewards = self._arrays.rewards
@@ -386,6 +411,7 @@ class GroupedVecEnv(VecEnv):
         before, arrays = self._last.get(), self._arrays
         infos = self._close_on_error(_state_unknown_after, load)
         envs = np.array(ids, dtype=np.intp)
+        self._never_reset.difference_update(ids)
         self._last.arrays_are_current = False
         obs = arrays.observations.copy(envs)
         if results is None:

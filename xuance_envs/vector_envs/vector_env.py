@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -115,6 +116,9 @@ class VecEnv(ABC):
         self.buf_truncations: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
         self.buf_infos: Sequence[dict[Any, Any]] = [{} for _ in range(num_envs)]
 
+    autoreset_mode = "reset_obs"
+    """The autoreset mode: the info key of the next episode's first observation."""
+
     buf_obs: Any
     buf_truncated = _alias("buf_truncations")
     buf_trunctions = _alias("buf_truncations")
@@ -122,6 +126,16 @@ class VecEnv(ABC):
     buf_rewards = _alias("buf_rews")
     buf_info = _alias("buf_infos")
     max_episode_length = _alias("max_episode_steps")
+
+    @property
+    def single_observation_space(self) -> Space[Any]:
+        """Gymnasium's name for ``observation_space``."""
+        return self.observation_space
+
+    @property
+    def single_action_space(self) -> Space[Any]:
+        """Gymnasium's name for ``action_space``."""
+        return self.action_space
 
     @property
     def closed(self) -> bool:
@@ -192,6 +206,7 @@ class VecEnv(ABC):
             EnvError: an environment raised; the vectorized environment is then closed.
             WorkerDiedError: a worker failed; the vectorized environment is then closed.
             AlreadySteppingError: a step is pending.
+            NotResetError: an environment has never been reset or loaded.
             ClosedVecEnvError: the vectorized environment is closed.
         """
         self.step_async(actions)
@@ -210,6 +225,31 @@ class VecEnv(ABC):
         Raises:
             NotSteppingError: no step is pending.
         """
+
+    def sample_actions(self, rng: np.random.Generator | int | None = None) -> Any:
+        """Sample one random action per environment, in a form that ``step`` accepts.
+
+        Args:
+            rng: generator, or a seed. None continues the random stream of ``action_space``.
+
+        Returns:
+            An array ``(num_envs, *shape)``, or a list of ``num_envs`` actions if they are neither
+            arrays nor numbers. Action masks are not considered.
+
+        Example:
+            >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
+            >>> with DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 4) as envs:
+            ...     obs, infos = envs.reset(seed=0)
+            ...     obs, rewards, *_ = envs.step(envs.sample_actions())
+            ...     envs.sample_actions(rng=0)
+            array([1, 1, 1, 0])
+        """
+        space = self.action_space
+        if rng is not None:
+            space = copy.deepcopy(space)
+            space.seed(int(np.random.default_rng(rng).integers(2**31)))
+        actions = [space.sample() for _ in range(self.num_envs)]
+        return np.stack(actions) if isinstance(actions[0], (np.ndarray, np.generic)) else actions
 
     def async_reset(
         self,
@@ -247,6 +287,7 @@ class VecEnv(ABC):
             ValueError: the actions or an environment index are invalid; nothing has been sent.
             AlreadySteppingError: an environment's previous result has not been received, or a
                 ``step_async`` is pending.
+            NotResetError: one of the environments has never been reset or loaded.
             ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("send")
