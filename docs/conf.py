@@ -74,7 +74,11 @@ autodoc_preserve_defaults = True
 napoleon_use_ivar = True
 
 # Examples in docstrings omit these imports.
-doctest_global_setup = "import numpy as np\nfrom xuance_envs import *"
+doctest_global_setup = """
+import numpy as np
+from xuance_envs import *
+from xuance_envs import MultiAgentRolloutCollector, RemoteVecEnv, RolloutCollector, SyncVecEnv
+"""
 
 # Link names of other libraries to their documentation, with local inventories.
 SITES = runpy.run_path(str(Path(__file__).with_name("make_inventories.py")))["SITES"]

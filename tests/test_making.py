@@ -158,6 +158,9 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
         ({"backend": "native", "wrappers": [abs]}, ValueError, "wrappers cannot be combined"),
         ({"vectorization_mode": "threads"}, ValueError, "expected one of .*'sync'.*got 'threads'"),
         ({"vectorization_mode": "sync", "backend": "dummy"}, ValueError, "combined with backend"),
+        ({"atari_preset": "dqn"}, ValueError, "expected an Atari game .*got 'CartPole-v1'"),
+        ({"atari_preset": "rainbow"}, ValueError, "expected 'dqn' or None, got 'rainbow'"),
+        ({"vectorization_mode": "sync", "atari_preset": "dqn"}, ValueError, "atari_preset or seed"),
         ({"vectorization_mode": "sync", "seed": 1}, ValueError, "pass the seed to reset"),
         (
             {"vectorization_mode": "vector_entry_point", "vector_kwargs": {"copy": False}},
@@ -275,3 +278,20 @@ def test_asynchronous_environments_take_what_ours_do() -> None:
         make_vec("CartPole-v1", 4, vectorization_mode="async", vector_kwargs=ours)
     ) as envs:
         assert len(envs.processes) == 2
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "Pong"])
+def test_the_preset_of_atari_games_is_atari_env_with_small_images(env_id: str) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    with make_vec(env_id, 2, backend="dummy", atari_preset="dqn", noop_max=1) as envs:
+        assert envs.observation_space.shape == (84, 84, 4)
+        env = envs.envs[0]
+        assert isinstance(env, Atari_Env)
+        assert (env.frame_skip, env.noop_max) == (4, 1)
+    with make_vec(env_id, 2, backend="dummy", atari_preset="dqn", image_size=40) as envs:
+        assert envs.observation_space.shape == (40, 40, 4)
+    spec = copy.deepcopy(gymnasium.spec("ALE/Pong-v5"))
+    spec.kwargs["difficulty"] = 1  # for Gym_Env
+    with pytest.raises(ValueError, match="expected an Atari game"):
+        make_vec(spec, 2, backend="dummy", atari_preset="dqn")

@@ -188,6 +188,19 @@ def test_the_names_of_many_agents_can_be_imported_from_their_room_too() -> None:
         _ = multi_agent.MultiAgentVecEnvs
 
 
+def test_errors_about_names_let_python_suggest_the_right_one() -> None:
+    with pytest.raises(AttributeError) as caught:
+        _ = xuance_envs.SubprocVecEnv_Gymm
+    assert (caught.value.name, caught.value.obj) == ("SubprocVecEnv_Gymm", xuance_envs)
+    with xuance_envs.DummyVecEnv([lambda: xuance_envs.Gym_Env("CartPole-v1")]) as envs:
+        assert not {"buf_trunctions", "buf_info", "max_episode_length"} & set(dir(envs))
+        assert {"buf_truncations", "buf_infos", "max_episode_steps", "envs"} <= set(dir(envs))
+        wrapped = xuance_envs.ClipRewards(envs, -1, 1)
+        with pytest.raises(AttributeError) as caught:
+            _ = wrapped._rest
+    assert (caught.value.name, caught.value.obj) == ("_rest", wrapped)
+
+
 @pytest.mark.parametrize("name", PUBLIC_NAMES)
 def test_each_public_name_can_be_used(name: str) -> None:
     if name in NEEDS:
@@ -451,6 +464,7 @@ def test_the_check_of_the_layers_finds_faults(importer: str, imported: str) -> N
 ERRORS = [
     errors.VecEnvError("text"),
     errors.AlreadySteppingError("text"),
+    errors.NotResetError("text"),
     errors.NotSteppingError("text"),
     errors.ClosedVecEnvError("text"),
     errors.WrongProcessError("text"),

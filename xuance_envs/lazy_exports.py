@@ -39,7 +39,9 @@ def lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], li
             known()
             return without_extras.copy()
         if name not in known():
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
+            )
         import importlib
 
         value = getattr(importlib.import_module(homes[name]), name)

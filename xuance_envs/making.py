@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import gymnasium
 from gymnasium import VectorizeMode
@@ -25,6 +25,7 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["env_maker", "make_vec"]
 
+AtariPreset = Literal["dqn"]
 BACKENDS = ("auto", "dummy", "subproc", "ray", "native")
 
 logger = logging.getLogger("xuance_envs")
@@ -40,6 +41,7 @@ def make_vec(
     render_mode: str | None = None,
     allow_native: bool = False,
     normalize: bool = False,
+    atari_preset: AtariPreset | None = None,
     vectorization_mode: None = None,
     vector_kwargs: Mapping[str, Any] | None = None,
     wrappers: Wrappers = (),
@@ -65,6 +67,7 @@ def make_vec(
     render_mode: str | None = None,
     allow_native: bool = False,
     normalize: bool = False,
+    atari_preset: AtariPreset | None = None,
     vectorization_mode: str | VectorizeMode | None = None,
     vector_kwargs: Mapping[str, Any] | None = None,
     wrappers: Wrappers = (),
@@ -95,12 +98,14 @@ def make_vec(
         normalize: normalize observations and rewards, with
             :class:`~xuance_envs.transforms.normalize_observations.NormalizeObservations` around
             :class:`~xuance_envs.transforms.normalize_rewards.NormalizeRewards`.
+        atari_preset: ``"dqn"`` for the 84 × 84 images of Mnih et al. (2015): ``Atari_Env`` with
+            ``image_size=84``. None keeps the screen's 210 × 160. Only for Atari games.
         vectorization_mode: ``"sync"`` for a
             :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`, ``"async"`` for an
             :class:`~xuance_envs.compat.gymnasium_async.AsyncVectorEnv`, ``"vector_entry_point"``
             for the environment's own vectorized implementation, unchanged. Cannot be combined
-            with ``backend``, ``allow_native``, ``normalize`` or ``seed`` (pass the seed to
-            ``reset``).
+            with ``backend``, ``allow_native``, ``normalize``, ``atari_preset`` or ``seed`` (pass
+            the seed to ``reset``).
         vector_kwargs: further arguments for the vector environment class. Cannot be combined with
             ``backend="auto"``.
         wrappers: functions applied to every environment, in this order.
@@ -130,10 +135,10 @@ def make_vec(
     options = dict(vector_kwargs or {})
     given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     if vectorization_mode is not None:
-        if backend != "auto" or seed is not None or allow_native or normalize:
+        if backend != "auto" or seed is not None or allow_native or normalize or atari_preset:
             raise ValueError(
                 f"vectorization_mode={vectorization_mode!r} cannot be combined with backend, "
-                "allow_native, normalize or seed (pass the seed to reset)"
+                "allow_native, normalize, atari_preset or seed (pass the seed to reset)"
             )
         return make_gymnasium_vec(
             _registered_id(env_id),
@@ -144,6 +149,15 @@ def make_vec(
             {**given, **env_kwargs},
         )
     make_env = env_maker(env_id, render_mode, **env_kwargs)
+    if atari_preset is not None:
+        if atari_preset != "dqn":
+            raise ValueError(f"atari_preset: expected 'dqn' or None, got {atari_preset!r}")
+        if make_env.func is not Atari_Env or backend == "native":
+            raise ValueError(
+                f"atari_preset={atari_preset!r}: expected an Atari game and a backend other than "
+                f"'native', got {_name_of(env_id)!r} with backend={backend!r}"
+            )
+        make_env, allow_native = partial(make_env, **{"image_size": 84, **env_kwargs}), False
     if wrappers:
         make_env = partial(wrapped, make_env, tuple(wrappers))
     native = partial(_native, env_id, num_envs, wrappers=wrappers, seed=seed, **given, **env_kwargs)
@@ -178,7 +192,7 @@ def _normalized(vec_env: VecEnv) -> VecEnv:
 
 def env_maker(
     env_id: str | EnvSpec, render_mode: str | None = None, **env_kwargs: Any
-) -> Callable[..., Any]:
+) -> partial[Any]:
     """Return a factory for an environment by id, in the wrapper that :func:`make_vec` uses.
 
     Args:

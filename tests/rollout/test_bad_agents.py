@@ -11,7 +11,7 @@ from gymnasium import spaces
 from play_envs import PlayEnv
 from rollout_reference import Player
 
-from xuance_envs import DummyVecEnv, RolloutCollector
+from xuance_envs import DummyVecEnv, RayRolloutCollector, RolloutCollector
 from xuance_envs.rollout.agents import device_of
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -157,3 +157,17 @@ def test_the_device_is_as_given_else_the_agents_else_cuda_else_the_cpu(monkeypat
     monkeypatch.setattr(torch, "empty", lambda _, device: asked.append(device) or torch.zeros(0))
     device_of(object(), None)
     assert asked == ["cuda"]
+
+
+@pytest.mark.parametrize("kind", [RolloutCollector, partial(RayRolloutCollector, num_collectors=1)])
+def test_what_is_no_agent_is_refused_by_the_constructor(kind):
+    env_fn = partial(PlayEnv, 0, VECTOR, TWO)
+    envs = DummyVecEnv([env_fn]) if kind is RolloutCollector else [env_fn]
+    with pytest.raises(TypeError, match=r"agent: expected .*get_actions_and_values.*, got object"):
+        kind(envs, object(), steps_per_env=10)
+
+
+def test_a_collector_shows_its_size_and_its_agent():
+    envs = DummyVecEnv([partial(PlayEnv, i, VECTOR, TWO) for i in range(3)])
+    with RolloutCollector(envs, Player(TWO), 10) as collector:
+        assert repr(collector) == "RolloutCollector(num_envs=3, steps_per_env=10, agent=Player)"

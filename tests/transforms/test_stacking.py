@@ -163,10 +163,19 @@ def test_bounds_are_those_of_each_observation():
 @pytest.mark.parametrize(
     ("make_env", "n", "expected"),
     [
-        (partial(Walk, 4), 0, "n: expected at least 1 observation, got 0"),
+        (partial(Walk, 4), 0, "num_stack: expected at least 1 observation, got 0"),
         (partial(Walk, 4, ()), 2, "expected observations with at least one axis, got Box"),
     ],
 )
 def test_what_cannot_be_stacked_is_refused(make_env, n, expected):
     with DummyVecEnv([make_env]) as envs, pytest.raises(ValueError, match=expected):
         StackObservations(envs, n)
+
+
+def test_n_is_an_alias_of_num_stack():
+    with DummyVecEnv([partial(Walk, 4)]) as envs:
+        stacked = [StackObservations(envs, **{name: 3}) for name in ("num_stack", "n")]
+        assert stacked[0].observation_space == stacked[1].observation_space
+        for given in ({}, {"num_stack": 3, "n": 3}):
+            with pytest.raises(TypeError, match="or its alias n, got both or neither"):
+                StackObservations(envs, **given)

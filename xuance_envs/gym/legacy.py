@@ -162,7 +162,9 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "legacy_env":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
         return getattr(self.legacy_env, name)
 
     def _seed(self, seed: int) -> None:

@@ -82,6 +82,15 @@ class MultiAgent(Protocol):
         """
 
 
+def check_agent(agent: Any) -> None:
+    """Raise a TypeError unless an agent has ``get_actions_and_values``."""
+    if not callable(getattr(agent, "get_actions_and_values", None)):
+        raise TypeError(
+            "agent: expected an object with the method get_actions_and_values(states, "
+            f"actions=None), got {type(agent).__name__}"
+        )
+
+
 def takes_masks(agent: Any) -> tuple[bool, bool]:
     """Return whether an agent accepts action masks, and whether it requires them."""
     try:

@@ -16,7 +16,7 @@ from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
 from xuance_envs.multi_agent.xuance import XuanCeVecMultiAgentEnv
-from xuance_envs.rollout.agents import check_plays_many, takes_masks
+from xuance_envs.rollout.agents import check_agent, check_plays_many, takes_masks
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.vector_env import StepBatch, VecEnv
 
@@ -50,6 +50,7 @@ class SingleAgentEnvs:
             raise TypeError(
                 f"expected {what}, got {type(vec_env).__name__}{_conversion_hint(vec_env)}"
             )
+        check_agent(agent)
         self.vec_env = vec_env
         self.space = vec_env.observation_space
         self.action_space = vec_env.action_space
@@ -138,6 +139,7 @@ class MultiAgentEnvs:
                 f"{vec_env.observation_space}: pad different spaces with a wrapper around each "
                 "environment"
             )
+        check_agent(agent)
         check_plays_many(agent)
         self.vec_env = vec_env
         self.team = (vec_env.num_agents,)

@@ -17,6 +17,7 @@ from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError
 from xuance_envs.rollout.agents import (
     ActionLayout,
     Agent,
+    check_agent,
     check_weights,
     device_of,
     on_cpu,
@@ -156,6 +157,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
                 f"processes: expected 'auto' or an int of at least 1, got {processes!r}"
             )
         checked_positive(step_timeout=step_timeout, start_timeout=start_timeout)
+        check_agent(agent)
         self.agent = agent
         self.num_envs = len(functions)
         self.num_collectors = num_collectors

@@ -21,6 +21,8 @@ class RolloutResults:
     """The tensors of the last rollout, described in the collectors' attributes."""
 
     agent: Agent
+    num_envs: int
+    steps_per_env: int
     device: torch.device
     _action_layout: ActionLayout
     states: Any
@@ -36,6 +38,10 @@ class RolloutResults:
     action_masks: torch.Tensor | None
 
     _results: tuple[str, ...] = RESULTS
+
+    def __repr__(self) -> str:
+        steps = f"num_envs={self.num_envs}, steps_per_env={self.steps_per_env}"
+        return f"{type(self).__name__}({steps}, agent={type(self.agent).__name__})"
 
     def drop_results(self) -> None:
         """Discard the last rollout."""

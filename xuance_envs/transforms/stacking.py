@@ -24,21 +24,22 @@ FirstObservations = dict[int, list[Any]]
 
 
 class StackObservations(ObservationTransform):
-    """Concatenate the last n observations of an episode along the last axis, oldest first.
+    """Concatenate an episode's last observations along the last axis, oldest first.
 
-    An episode starts with n copies of its first observation, even in ``reset_obs``: a stack never
-    crosses an episode boundary. After a worker failure, the environment's last stack is returned
-    unchanged.
+    An episode starts with ``num_stack`` copies of its first observation, even in ``reset_obs``: a
+    stack never crosses an episode boundary. After a worker failure, the environment's last stack is
+    returned unchanged.
 
     Args:
         vec_env: the vector environment; its observations are a Box with at least one axis, or a
             Dict of them.
-        n: number of observations in a stack.
+        num_stack: number of observations in a stack.
+        n: alias of ``num_stack``.
         keys: keys of a Dict space to stack; the others stay unchanged. None for all keys.
         keep_raw: True to keep ``raw_observations`` from the start.
 
     Raises:
-        ValueError: ``n`` is below 1, or observations cannot be concatenated.
+        ValueError: ``num_stack`` is below 1, or observations cannot be concatenated.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -53,15 +54,19 @@ class StackObservations(ObservationTransform):
     def __init__(
         self,
         vec_env: VecEnv,
-        n: int,
+        num_stack: int | None = None,
         *,
+        n: int | None = None,
         keys: Iterable[str] | None = None,
         keep_raw: bool = False,
     ) -> None:
         name = type(self).__name__
-        count = operator.index(n)
+        given = [operator.index(value) for value in (num_stack, n) if value is not None]
+        if len(given) != 1:
+            raise TypeError(f"{name}: expected num_stack or its alias n, got both or neither")
+        (count,) = given
         if count < 1:
-            raise ValueError(f"{name}: n: expected at least 1 observation, got {n}")
+            raise ValueError(f"{name}: num_stack: expected at least 1 observation, got {count}")
         leaves = select_leaves(name, vec_env, keys)
         for leaf in leaves.values():
             if not leaf.shape:

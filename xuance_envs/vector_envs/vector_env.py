@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
 from xuance_envs.state.env_states import EnvStates
+from xuance_envs.vector_envs.aliases import VecEnvAliases
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.step_batch import StepBatch, StepResult
 
@@ -27,16 +27,7 @@ DEFAULT_MAX_EPISODE_STEPS = 1000
 """Value of ``max_episode_steps`` for environments without a limit, as in XuanCe."""
 
 
-def _alias(name: str) -> property:
-    """Create an alias of an attribute."""
-    return property(
-        attrgetter(name),
-        lambda vec_env, value: setattr(vec_env, name, value),
-        doc=f"XuanCe's name for ``{name}``.",
-    )
-
-
-class VecEnv(ABC):
+class VecEnv(VecEnvAliases, ABC):
     """Vectorized environment: several environments that are stepped together.
 
     :meth:`step` steps every environment once. An environment whose episode ends is reset in the
@@ -116,26 +107,9 @@ class VecEnv(ABC):
         self.buf_truncations: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
         self.buf_infos: Sequence[dict[Any, Any]] = [{} for _ in range(num_envs)]
 
-    autoreset_mode = "reset_obs"
-    """The autoreset mode: the info key of the next episode's first observation."""
+    autoreset_mode = "reset_obs"  #: The info key of the next episode's first observation.
 
     buf_obs: Any
-    buf_truncated = _alias("buf_truncations")
-    buf_trunctions = _alias("buf_truncations")
-    buf_terminated = _alias("buf_dones")
-    buf_rewards = _alias("buf_rews")
-    buf_info = _alias("buf_infos")
-    max_episode_length = _alias("max_episode_steps")
-
-    @property
-    def single_observation_space(self) -> Space[Any]:
-        """Gymnasium's name for ``observation_space``."""
-        return self.observation_space
-
-    @property
-    def single_action_space(self) -> Space[Any]:
-        """Gymnasium's name for ``action_space``."""
-        return self.action_space
 
     @property
     def closed(self) -> bool:
@@ -235,14 +209,6 @@ class VecEnv(ABC):
         Returns:
             An array ``(num_envs, *shape)``, or a list of ``num_envs`` actions if they are neither
             arrays nor numbers. Action masks are not considered.
-
-        Example:
-            >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
-            >>> with DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 4) as envs:
-            ...     obs, infos = envs.reset(seed=0)
-            ...     obs, rewards, *_ = envs.step(envs.sample_actions())
-            ...     envs.sample_actions(rng=0)
-            array([1, 1, 1, 0])
         """
         space = self.action_space
         if rng is not None:

@@ -130,7 +130,9 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "vec_env":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
         return getattr(self.vec_env, name)
 
     @property
