@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -169,7 +169,7 @@ class GroupedVecEnv(VecEnv):
         if ledger.stepping or ledger.pending or ledger.any_in_flight or self._groups.closed:
             self._groups.check_idle("step_async")
         if self._never_reset:
-            self._check_reset("step", range(self.num_envs))
+            _check_reset("step", range(self.num_envs), self._never_reset)
         packed = self._action_writer.put(actions)
         self._last.arrays_are_current = False
         ledger.start_step(packed)
@@ -235,7 +235,7 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_open()
         envs = env_indices(env_ids, self.num_envs)
         if self._never_reset:
-            self._check_reset("send", envs.tolist())
+            _check_reset("send", envs.tolist(), self._never_reset)
         groups = ledger.groups_completed_by(envs)
         packed = self._action_writer.put(actions, envs, groups)
         self._last.arrays_are_current = False
@@ -268,14 +268,6 @@ class GroupedVecEnv(VecEnv):
         )
         ledger.receive(envs)
         return batch
-
-    def _check_reset(self, command: str, ids: Iterable[int]) -> None:
-        never = [i for i in ids if i in self._never_reset]
-        if never:
-            have = "has" if len(never) == 1 else "have"
-            raise NotResetError(
-                f"{command}: {name_envs(never)} {have} not been reset; call reset() first"
-            )
 
     def _recall(self) -> None:
         if self._ledger.any_in_flight:
@@ -436,6 +428,15 @@ class GroupedVecEnv(VecEnv):
     @override
     def close_extras(self) -> None:
         self._groups.close()
+
+
+def _check_reset(command: str, ids: Iterable[int], never_reset: Container[int]) -> None:
+    never = [i for i in ids if i in never_reset]
+    if never:
+        have = "has" if len(never) == 1 else "have"
+        raise NotResetError(
+            f"{command}: {name_envs(never)} {have} not been reset; call reset() first"
+        )
 
 
 def _state_unknown_after(error: Exception) -> bool:
