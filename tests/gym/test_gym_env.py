@@ -23,6 +23,7 @@ from gymnasium.wrappers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xuance_envs import DummyVecEnv, EnvError
 from xuance_envs.gym.gym_env import Gym_Env, MountainCar
 
 TOY_TEXT = next(name for name in ("Taxi-v4", "Taxi-v3") if name in gymnasium.registry)
@@ -516,3 +517,20 @@ def test_importing_it_loads_no_optional_package():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "set()"
+
+
+def test_a_vector_reward_is_refused_with_its_shape_and_the_way_out():
+    class TwoGoals(CartPoleEnv):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, np.ones(2), *rest
+
+    gymnasium.register("TwoGoals-v0", TwoGoals)
+    try:
+        for make_env in (TwoGoals, partial(Gym_Env, "TwoGoals-v0", disable_env_checker=True)):
+            with DummyVecEnv([make_env]) as envs:
+                envs.reset(seed=0)
+                with pytest.raises(EnvError, match=r"reward: .* shape \(2,\).*LinearReward"):
+                    envs.step([0])
+    finally:
+        del gymnasium.registry["TwoGoals-v0"]

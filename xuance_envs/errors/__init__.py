@@ -39,6 +39,7 @@ from xuance_envs.errors._base import (
     WrongProcessError,
 )
 from xuance_envs.errors._environments import EnvError, StateError, StateMismatchError
+from xuance_envs.errors._environments import invalid_reward as invalid_reward
 from xuance_envs.errors._remote import (
     RemoteAuthenticationError,
     RemoteConflictError,

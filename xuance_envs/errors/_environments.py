@@ -99,3 +99,11 @@ class StateMismatchError(StateError):
         self.what = what
         self.saved = saved
         self.here = here
+
+
+def invalid_reward(shape: tuple[int, ...]) -> str:
+    """Return the text of an error about a reward that has a shape."""
+    return (
+        f"invalid reward: expected a number, got shape {shape}; a vector reward needs a wrapper "
+        "that combines its components, such as mo_gymnasium.wrappers.LinearReward"
+    )

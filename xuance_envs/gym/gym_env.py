@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from xuance_envs.errors import invalid_reward
 from xuance_envs.extras import naming_extra
 from xuance_envs.gym import legacy
 from xuance_envs.gym.atari_env import Atari_Env
@@ -149,7 +150,10 @@ class Gym_Env(EnvWrapper):
             self._find_step_shortcut()
 
         self._episode_step = episode_step = self._episode_step + 1
-        self._episode_score = episode_score = self._episode_score + float(reward)
+        try:
+            self._episode_score = episode_score = self._episode_score + float(reward)
+        except TypeError:
+            raise TypeError(invalid_reward(np.shape(reward))) from None
         info = info.copy()
         info["episode_step"] = episode_step
         info["episode_score"] = episode_score

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import Space
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe, fit
+from xuance_envs.errors import invalid_reward
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,8 @@ def check_distinct(envs: Sequence[Any], first: int) -> None:
 def to_scalar(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
     """Convert one number that an environment returned to a Python scalar."""
     number = np.asarray(value)
+    if name == "reward" and number.size != 1:
+        raise BadValueError(invalid_reward(number.shape))
     try:
         return fit(number.reshape(()) if number.size == 1 else number, dtype, ()).item()
     except BadValueError as error:
