@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ import msgpack
 import numpy as np
 import pytest
 from gymnasium import spaces
-from remote_envs import SERVED, CountingEnv
+from remote_envs import SERVED, CountingEnv, SlowStepEnv
 from serving import API_PREFIX, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.remote.access.permissions import Permissions
 from xuance_envs.remote.api import Api
+from xuance_envs.remote.messages import RequestModel
+from xuance_envs.remote.server import Server
 from xuance_envs.remote.serving import http_protocol
 from xuance_envs.remote.settings import Catalogue, Settings
 from xuance_envs.remote.wire.bounds import MAX_COLLIDING
@@ -345,6 +348,85 @@ def test_connections_that_do_nothing_make_room(
     assert "closed an idle connection: the limit is 20" in caplog.text
 
 
+DOCUMENT = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def stalled(stack: ExitStack, server: Server) -> socket.socket:
+    """Return a connection that has sent many requests and reads no reply."""
+    connection = stack.enter_context(closing(connect(server.url)))
+    connection.setblocking(False)
+    with suppress(OSError):
+        while True:
+            connection.send(DOCUMENT * 1000)
+    return connection
+
+
+def test_replies_that_nobody_reads_are_few_and_make_room(
+    serve: ServerMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve(connections=20)
+    with ExitStack() as stack:
+        unread = [stalled(stack, server) for _ in range(20)]
+        served: Any = server._server.server_state.connections
+        wait_until(lambda: sum(each.transport.get_write_buffer_size() > 0 for each in served) == 20)
+        for each in served:
+            assert len(each.pipeline) <= 1
+            assert each.transport.get_write_buffer_size() < 2**17
+        for _ in range(30):
+            assert httpx.get(f"{server.url}/healthz", timeout=20).status_code == 200
+        assert "closed an idle connection: the limit is 20" in caplog.text
+        del unread
+
+
+def test_a_request_with_a_token_is_not_closed_for_others_without(serve: ServerMaker) -> None:
+    server = serve({"Slow": SlowStepEnv}, tokens=("a",), connections=8)
+    ask = Asking(server, "a")
+    ask.ask("create")
+    ask.ask("vectorized_reset")
+    answers: list[httpx.Response] = []
+    step = partial(ask.ask, "vectorized_step", actions=[0], steps=40)
+    thread = threading.Thread(target=lambda: answers.append(step()))
+    thread.start()
+    with ExitStack() as stack:
+        while thread.is_alive():
+            stalled(stack, server)
+            time.sleep(0.05)
+    thread.join()
+    assert answers[0].status_code == 200
+
+
+def test_pipelined_replies_go_on_when_they_are_read(serve: ServerMaker) -> None:
+    server = serve()
+    expected = httpx.get(f"{server.url}/openapi.json").content
+    count = 700
+    with closing(connect(server.url)) as connection:
+        connection.sendall(DOCUMENT * count)
+        served: Any = server._server.server_state.connections
+        wait_until(lambda: any(each.transport.get_write_buffer_size() for each in served))
+        answers = bytearray()
+        while answers.count(b"HTTP/1.1 ") < count or not answers.endswith(expected):
+            piece = connection.recv(2**20)
+            assert piece
+            answers += piece
+    assert answers.count(expected) == count
+
+
+def test_the_openapi_document_is_made_once(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("it was made again")
+
+    monkeypatch.setattr(RequestModel, "model_json_schema", fail)
+    plain = httpx.get(f"{server.url}/openapi.json")
+    assert plain.status_code == 200
+    assert httpx.get(f"{server.url}/openapi.json?a").content == plain.content
+    head = httpx.head(f"{server.url}/openapi.json")
+    assert head.headers["content-length"] == f"{len(plain.content)}"
+
+
 @pytest.mark.parametrize("start", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "begun"])
 def test_connections_without_a_handshake_make_room(
     serve: ServerMaker,
@@ -378,7 +460,7 @@ def test_a_handshake_has_the_time_of_a_head(
         assert is_closed(silent)
         plain.recv(1000)  # perhaps an alert
         assert is_closed(plain)
-    assert "closed a connection: TLS handshake failed" in caplog.text
+    assert "closed a connection: its TLS handshake failed" in caplog.text
 
 
 def test_what_comes_with_the_end_of_a_handshake_is_not_lost(

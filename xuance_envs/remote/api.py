@@ -24,7 +24,7 @@ from xuance_envs.remote.env_host import EnvHost
 from xuance_envs.remote.failures import EnvsFailedError, RefusedError, refusal_of
 from xuance_envs.remote.hosted_vec_env import HostedEnvConfig, HostedVecEnv
 from xuance_envs.remote.metrics import Metrics
-from xuance_envs.remote.openapi import REFUSALS, add_descriptions
+from xuance_envs.remote.openapi import REFUSALS
 from xuance_envs.remote.request_log import OWNER_KEY, loggable_path
 from xuance_envs.remote.serving.admission import Account, Accounts, throttle
 from xuance_envs.remote.serving.large_replies import LARGE_REPLY, LargeReplies
@@ -100,7 +100,6 @@ class Api:
         app.add_exception_handler(HTTPException, _refused_route)
         app.add_exception_handler(RefusedError, _refused)
         app.add_exception_handler(Exception, _failed)
-        add_descriptions(app, {path: route.model for path, route in self.post_routes.items()})
 
     async def answer(self, request: Request) -> Reply:
         account = None

@@ -1,15 +1,20 @@
-"""OpenAPI descriptions of routes registered outside FastAPI."""
+"""OpenAPI document, with the routes registered outside FastAPI."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from starlette.routing import Route
 
 from xuance_envs.remote import messages
+from xuance_envs.remote.serving.requests import Reply
 from xuance_envs.remote.wire.constants import API_PREFIX
 from xuance_envs.remote.wire.formats import WireFormat
+
+OPENAPI_PATH = "/openapi.json"
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"description": "the body is not JSON or msgpack"},
@@ -42,16 +47,26 @@ def _described(path: str, model: type[messages.RequestModel]) -> dict[str, Any]:
     }
 
 
-def add_descriptions(app: FastAPI, post_routes: Mapping[str, type[messages.RequestModel]]) -> None:
-    """Add the POST routes and token authentication to an application's OpenAPI document."""
-    plain = app.openapi
+def add_document(
+    app: FastAPI, post_routes: Mapping[str, type[messages.RequestModel]], root_path: str
+) -> Reply:
+    """Return the OpenAPI document of all routes, encoded once, and serve it from the application.
 
-    def openapi() -> dict[str, Any]:
-        schema = plain()
-        components = schema.setdefault("components", {})
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        for path, model in post_routes.items():
-            schema["paths"][path] = {"post": _described(path, model)}
-        return schema
+    FastAPI would encode it for each request, which delays other clients.
+    """
+    document = app.openapi()
+    components = document.setdefault("components", {})
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path, model in post_routes.items():
+        document["paths"][path] = {"post": _described(path, model)}
+    if root_path:
+        document["servers"] = [{"url": root_path}]
+    reply = Reply(200, "application/json", json.dumps(document).encode())
 
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
+    async def encoded(_: Request) -> Response:
+        return Response(reply.body, reply.status, None, reply.content_type)
+
+    routes = app.router.routes
+    (plain,) = [each for each in routes if isinstance(each, Route) and each.path == OPENAPI_PATH]
+    routes[routes.index(plain)] = Route(OPENAPI_PATH, encoded)
+    return reply

@@ -91,7 +91,6 @@ class Server:
         from xuance_envs.remote.api import Api
         from xuance_envs.remote.request_log import RequestLog
         from xuance_envs.remote.serving.connection_manager import ConnectionManager
-        from xuance_envs.remote.status_page import HEALTHY
 
         tls = None
         if certfile is not None:
@@ -119,7 +118,6 @@ class Server:
             _max_connections(settings),
             api.answer,
             api.post_routes,
-            {"/healthz": HEALTHY},
             request_log,
             api.replies,
             hosts,
@@ -174,8 +172,9 @@ def _app(
 
     from xuance_envs.remote.access.admin import add_admin_routes
     from xuance_envs.remote.access.token_reloader import TokenReloader
+    from xuance_envs.remote.openapi import OPENAPI_PATH, add_document
     from xuance_envs.remote.request_log import RequestLogMiddleware
-    from xuance_envs.remote.status_page import add_status_page
+    from xuance_envs.remote.status_page import HEALTHY, add_status_page
 
     async def check_timeouts() -> None:
         while True:
@@ -204,11 +203,15 @@ def _app(
         title="xuance_envs",
         version=__version__,
         summary="Reinforcement-learning environments behind HTTP.",
+        openapi_url=OPENAPI_PATH,
         lifespan=lifespan,
     )
     api.add_to(app)
     add_admin_routes(app, api)
     add_status_page(app, api, settings.pages_need_token)
+    models = {path: route.model for path, route in api.post_routes.items()}
+    manager.add_static_reply(OPENAPI_PATH, add_document(app, models, manager.proxies.root_path))
+    manager.add_static_reply("/healthz", HEALTHY)
     return RequestLogMiddleware(app, request_log)
 
 
@@ -221,7 +224,7 @@ def _uvicorn(
     import uvicorn
 
     from xuance_envs.remote.serving.http_protocol import ServerConnection
-    from xuance_envs.remote.serving.tls_server import TlsServer
+    from xuance_envs.remote.serving.listener import ListeningServer
 
     config = uvicorn.Config(
         app,
@@ -236,7 +239,7 @@ def _uvicorn(
         timeout_graceful_shutdown=math.ceil(seconds_to_finish),
         backlog=1024,
     )
-    return uvicorn.Server(config) if tls is None else TlsServer(config, manager, tls)
+    return ListeningServer(config, manager, tls)
 
 
 def _allowed_hosts(names: Iterable[str]) -> frozenset[bytes]:

@@ -1,16 +1,20 @@
 """State that the connections of a server share, and limits on all of them together.
 
-- A connection beyond the limit replaces the one that has been idle for longest, preferably one that
-  never sent a request.
+- A connection beyond the limit replaces those whose clients have sent and read nothing for longest,
+  preferably ones without a token.
+- Few pipelined requests start at a time, so that the requests of other clients go first.
 - Large replies share a byte budget. If it is exhausted, the slowest reader is disconnected.
 - Limit violations are logged at most once a second per kind.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from heapq import nsmallest
 from time import monotonic
 from typing import Protocol
 
@@ -26,18 +30,32 @@ SLOW_READER_TIMEOUT = 5.0
 """Seconds that a large reply may take while others wait for the budget."""
 
 
+MAX_PIPELINED_STARTS = 32
+"""Pipelined requests that start before other tasks get their turn."""
+
+EVICTED_FRACTION = 64
+"""Fraction of all connections, inverted, that a connection beyond the limit replaces."""
+
+
 class ManagedConnection(Protocol):
-    requests: int
-    idle_since: float
+    @property
+    def has_token(self) -> bool:
+        """Return whether the last request to a message route had a valid token."""
 
     @property
-    def is_idle(self) -> bool: ...
+    def waiting_since(self) -> float | None:
+        """Time since when the server waits for the client; None while it runs a request."""
 
     def abort(self) -> None:
         """Close the connection immediately and discard unsent data."""
 
     def check_timeouts(self, now: float) -> None:
         """Close the connection if it has exceeded a time limit."""
+
+
+class PipelinedConnection(Protocol):
+    def proceed(self) -> None:
+        """Start the next request."""
 
 
 class ConnectionManager:
@@ -49,7 +67,6 @@ class ConnectionManager:
         max_connections: int,
         handler: Callable[[Request], Awaitable[Reply]],
         post_routes: Iterable[str],
-        static_replies: Mapping[str, Reply],
         request_log: RequestLog,
         replies: LargeReplies,
         hosts: frozenset[bytes] | None = None,
@@ -58,34 +75,55 @@ class ConnectionManager:
         self.limits = limits
         self.handler = handler
         self.proxies = proxies or Proxies()
-        roots = {"", self.proxies.root_path}
-        self.post_routes = {(root + path).encode(): path for path in post_routes for root in roots}
-        self.static_replies = {
-            (root + path).encode(): (root + path, reply)
-            for path, reply in static_replies.items()
-            for root in roots
+        self._roots = {"", self.proxies.root_path}
+        self.post_routes = {
+            (root + path).encode(): path for path in post_routes for root in self._roots
         }
+        self.static_replies: dict[bytes, tuple[str, Reply]] = {}
         self.request_log = request_log
         self.hosts = hosts
         self.connections: set[ManagedConnection] = set()
+        self._pipelined: deque[PipelinedConnection] = deque()
         self._max_connections = max_connections
         self._replies = replies
         self._send_started: dict[ManagedConnection, float] = {}
         self._last_logged: dict[str, tuple[float, int]] = {}
 
+    def add_static_reply(self, path: str, reply: Reply) -> None:
+        for root in self._roots:
+            self.static_replies[(root + path).encode()] = root + path, reply
+
     def add(self, connection: ManagedConnection) -> bool:
-        """Register a connection and return whether it is accepted; may close an idle one for it."""
+        """Register a connection and return whether it is accepted; may close another one for it."""
         self.connections.add(connection)
         if len(self.connections) <= self._max_connections:
             return True
-        idle = [each for each in self.connections if each is not connection and each.is_idle]
-        if not idle:
+        waits = {
+            each: since
+            for each in self.connections
+            if each is not connection and (since := each.waiting_since) is not None
+        }
+        if not waits:
             self.log_limit("refused a connection", f"all {self._max_connections} are busy")
             return False
-        longest = min(idle, key=lambda each: (each.requests > 0, each.idle_since))
+        # Several at once, because the search takes as long as accepting many connections.
+        count = max(1, self._max_connections // EVICTED_FRACTION)
+        for each in nsmallest(count, waits, key=lambda each: (each.has_token, waits[each])):
+            each.abort()
         self.log_limit("closed an idle connection", f"the limit is {self._max_connections}")
-        longest.abort()
         return True
+
+    def start_pipelined(self, connection: PipelinedConnection) -> None:
+        """Start a connection's next request in turn."""
+        self._pipelined.append(connection)
+        if len(self._pipelined) == 1:
+            asyncio.get_running_loop().call_soon(self._start_some)
+
+    def _start_some(self) -> None:
+        for _ in range(min(MAX_PIPELINED_STARTS, len(self._pipelined))):
+            self._pipelined.popleft().proceed()
+        if self._pipelined:
+            asyncio.get_running_loop().call_soon(self._start_some)
 
     def check_timeouts(self) -> None:
         now = monotonic()

@@ -19,6 +19,7 @@ from xuance_envs._override import override
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.serving.connection_manager import ConnectionManager
 from xuance_envs.remote.serving.requests import (
+    NO_OWNER,
     Reply,
     Request,
     RequestHead,
@@ -31,6 +32,11 @@ from xuance_envs.remote.serving.requests import (
 MAX_HEAD = 64 * 2**10
 
 MAX_HEADERS = 100
+
+HEAD_END = b"\r\n\r\n"
+
+WRITE_BUFFER = 64 * 2**10
+"""Bytes of unread replies from which a connection starts no further request."""
 
 WRITE_CHUNK = 256 * 2**10
 """Bytes of a reply that are passed to the transport at a time."""
@@ -62,12 +68,17 @@ class ServerConnection(HttpToolsProtocol):
         self._written = 0
         self._write_progress = 0, self.idle_since
         self._last_request: tuple[bytes, int, RequestCycle] | None = None
+        self._unparsed, self._position = b"", 0
+        self._awaits_reader = False
+        self._discards = False
+        self.last_message: Request | None = None
 
     # -- opening and closing ----------------------------------------------------------
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(WRITE_BUFFER)
         if not self.manager.add(self):
             self._refuse(RefusedError(503, "connections", "too many connections: try again later"))
             self.transport.close()
@@ -75,12 +86,24 @@ class ServerConnection(HttpToolsProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self.manager.connections.discard(self)
+        self.pipeline.clear()
+        self._unparsed = b""
         super().connection_lost(exc)
 
     @property
     def is_idle(self) -> bool:
         cycle: Any = self.cycle  # None at first
         return cycle is None or bool(cycle.response_complete)
+
+    @property
+    def waiting_since(self) -> float | None:
+        if self.transport.get_write_buffer_size():
+            return self._write_progress[1]
+        return self.idle_since if self.is_idle or not self.has_token else None
+
+    @property
+    def has_token(self) -> bool:
+        return self.last_message is not None and self.last_message.owner != NO_OWNER
 
     def abort(self) -> None:
         self.manager.connections.discard(self)
@@ -114,23 +137,36 @@ class ServerConnection(HttpToolsProtocol):
 
     @override
     def data_received(self, data: bytes) -> None:
+        if self._discards:
+            return
         before, begins = self.cycle, self._is_between_requests
         if begins and self._last_request is not None:
             head, size, cycle = self._last_request
             if len(data) == size and data.startswith(head):
                 self._reuse_head(cycle, data[len(head) :])
                 return
-        if len(data) <= MAX_HEAD - self._head_bytes:
+        fits = len(data) <= MAX_HEAD - self._head_bytes and not self._unparsed
+        if fits and not _has_several_heads(data):
             self._feed(data)
             begun = begins and self.cycle is not before
             self._last_request = self._cacheable_head(data) if begun else None
             return
         self._last_request = None
-        view = memoryview(data)
-        while view and not self._refused:
-            piece = bytes(view[: MAX_HEAD - self._head_bytes])
-            view = view[len(piece) :]
-            self._feed(piece)
+        self._unparsed, self._position = self._unparsed[self._position :] + data, 0
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse received requests until one of them waits for the replies to earlier ones."""
+        data = self._unparsed
+        while self._position < len(data) and not self.pipeline and not self._refused:
+            start, end = self._position, self._position + MAX_HEAD - self._head_bytes
+            head_end = data.find(HEAD_END, start, end)
+            if head_end >= 0:
+                end = head_end + len(HEAD_END)
+            self._position = end
+            self._feed(data[start:end])
+        if self._position >= len(data) or self._refused:
+            self._unparsed, self._position = b"", 0
 
     @property
     def _is_between_requests(self) -> bool:
@@ -141,6 +177,7 @@ class ServerConnection(HttpToolsProtocol):
             and cycle is not None
             and cycle.response_complete
             and not cycle.more_body
+            and not self._unparsed
             and not self._refused
         )
 
@@ -231,15 +268,34 @@ class ServerConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.idle_since = monotonic()
-        if self.pipeline:
-            super().on_response_complete()
-            if self.pipeline:
-                self.flow.pause_reading()
+        self.server_state.total_requests += 1
+        if self.flow.write_paused:
+            self.flow.pause_reading()
+            self._awaits_reader = True
+        elif self.pipeline:
+            self.manager.start_pipelined(self)
+        else:
+            self.proceed()
+
+    @override
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._awaits_reader:
+            self._awaits_reader = False
+            self.proceed()
+
+    def proceed(self) -> None:
+        """Start the next request after a reply; read it first if it was not received yet."""
+        if self.transport.is_closing():
             return
         # As in uvicorn, but without a timer per request: check_timeouts closes idle connections.
-        self.server_state.total_requests += 1
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        self._parse()
+        if self.pipeline:
+            self.flow.pause_reading()
 
     # -- sending ----------------------------------------------------------------------
 
@@ -253,6 +309,7 @@ class ServerConnection(HttpToolsProtocol):
 
     def linger(self) -> None:
         """Discard received data for a moment, then close the connection."""
+        self._discards = True
         self.flow.resume_reading()
         self.loop.call_later(LINGER_TIMEOUT, self.transport.close)
 
@@ -318,6 +375,8 @@ class RequestCycle:
         start = perf_counter()
         status = 500
         request = Request(self.head, self._read)
+        if self.handler is manager.handler:
+            connection.last_message = request
         try:
             reply = await self.handler(request)
             status = reply.status
@@ -395,6 +454,11 @@ class RequestCycle:
 
 async def _static_reply(reply: Reply, _: Request) -> Reply:
     return reply
+
+
+def _has_several_heads(data: bytes) -> bool:
+    first = data.find(HEAD_END)
+    return first >= 0 and data.find(HEAD_END, first + len(HEAD_END)) >= 0
 
 
 def _head_too_large() -> RefusedError:

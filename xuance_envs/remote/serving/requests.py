@@ -34,6 +34,9 @@ SINGLE_HEADERS = frozenset(
 SMALL_BODY = 32 * 2**10
 """Maximum bytes of a body that needs no session and is decoded in the event loop."""
 
+NO_OWNER = "-"
+"""Owner in the log of a request without a valid token."""
+
 Read = Callable[[int, float], Awaitable[bytes]]
 """Function that reads a body, given the maximum bytes and seconds."""
 
@@ -98,7 +101,7 @@ class Request:
     def __init__(self, head: RequestHead, read: Read) -> None:
         self.head = head
         self.read = read
-        self.owner = "-"
+        self.owner = NO_OWNER
 
 
 def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) -> Reply:
