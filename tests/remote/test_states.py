@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import pickle
+import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
-from serving import Asking, ServerMaker
+from serving import TESTS, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs import DummyVecEnv, EnvStates, RemoteVecEnv, errors
+from xuance_envs.engine.process import guardian
+from xuance_envs.remote import sessions
 from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
-from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.serving.state_store import StateStore
-from xuance_envs.remote.settings import Limits
-from xuance_envs.state.saved_env import SavedEnv
 
 
 def student(server: Server, num_envs: int, step_size: int, **options: Any) -> Any:
@@ -234,7 +234,9 @@ def test_bytes_are_limited(serve: ServerMaker) -> None:
     with cart_poles(server, 20) as envs:
         envs.reset()
         held = [envs.save_state([0])]
-        with pytest.raises(errors.RemoteLimitError, match="allows 30000 bytes of states"):
+        with pytest.raises(
+            errors.RemoteLimitError, match="allows 30000 bytes of environment states"
+        ):
             envs.save_state()
         held += [envs.save_state(range(5)) for _ in range(2)]
         envs.step([0] * 20)
@@ -304,7 +306,7 @@ def test_episodes_of_another_creation_take_them_if_they_are_alike(
     assert refused.status_code == 409
     told = refused.json()["error"]
     assert told["code"] == "state_mismatch"
-    assert told["details"]["what"] == "observation space"
+    assert told["details"]["what"] == "wrappers"
     assert told["details"]["saved"] != told["details"]["here"]
     clone = ask.ask("states", operation="clone", episode_ids=second, sources=first)
     assert clone.status_code == 422
@@ -318,22 +320,98 @@ def test_a_request_that_is_repeated_saves_once(serve: ServerMaker) -> None:
     assert answers == [answers[0]] * 3
 
 
-def test_states_that_are_kept_are_counted() -> None:
-    kept = StateStore(Limits(states_per_session=3, state_bytes_per_session=100))
+def saved(ask: Asking, *episodes: str) -> Any:
+    """Save the states of episodes, by default of all; return the reply's status and content."""
+    answer = ask.ask("states", operation="save", episode_ids=episodes or None)
+    return answer.status_code, answer.json()
 
-    def of(*sizes: int) -> EnvStates:
-        return EnvStates([SavedEnv(b"x" * size, b"") for size in sizes], {})
 
-    assert kept.keep(of(10, 20)) == [1, 2]
-    assert kept.keep(of(30)) == [3]
-    assert (len(kept), kept.nbytes) == (3, 60)
-    assert kept.drop([2, 2, 9]) == 1
-    assert (len(kept), kept.nbytes) == (2, 40)
-    kept.check(1, 60)
-    for more in ((2, 0), (1, 61)):
-        with pytest.raises(RefusedError, match="this server allows"):
-            kept.check(*more)
-    assert kept.find([3, 1]) == of(30, 10)
-    kept.clear()
-    assert (len(kept), kept.nbytes) == (0, 0)
-    assert kept.keep(of(1)) == [4], "a number is never given again"
+def heavy(server: Server | ServedProcess, num_envs: int, token: str | None = None) -> Asking:
+    """Create environments with states of 16 MiB."""
+    ask = Asking(server, token)
+    ask.ask("create", env_id="Heavy", num_envs=num_envs, auto_reset=True)
+    ask.ask("vectorized_reset", seed=5)
+    return ask
+
+
+@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+def test_states_never_enter_the_servers_memory() -> None:
+    def peak() -> int:
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) // 1024
+
+    server = ServedProcess(*TESTS)
+    ask = heavy(server, 16)
+    (other,) = ask.ask("create", env_id="Heavy", auto_reset=True).json()["episode_ids"]
+    ask.ask("vectorized_reset", episode_ids=[other], seed=1)
+    before = peak()
+    status, refused = saved(ask, *ask.episodes[:16])
+    assert (status, refused["error"]["code"]) == (429, "states")
+    assert "allows 67108864 bytes of environment states per session" in refused["error"]["message"]
+    for _ in range(3):
+        status, kept = saved(ask, *ask.episodes[:3])
+        assert status == 200
+        assert min(kept["bytes"]) > 2**24
+        assert saved(ask, *ask.episodes[:2])[0] == 429
+        message = {"operation": "load", "states": kept["states"][2:], "episode_ids": [other]}
+        assert ask.ask("states", **message).json()["observations"] == [[7, 0, 0]]
+        ask.ask("states", operation="drop", states=kept["states"])
+    assert peak() - before < 64, "the states refused have 256 MiB, those kept 48"
+    server.close()
+
+
+def test_states_are_limited_per_token_and_in_total(serve: ServerMaker) -> None:
+    def refusal(ask: Asking) -> str:
+        status, answer = saved(ask)
+        assert (status, answer["error"]["code"]) == (429, "states")
+        return str(answer["error"]["message"])
+
+    limits = {"states_per_token": 3, "states": 5, "state_bytes_per_token": 40 * 2**20}
+    server = serve(tokens=("a", "b", "c"), **limits)
+    first, second, large = (Asking(server, "a"), Asking(server, "a"), heavy(server, 3, "b"))
+    last = Asking(server, "c")
+    for ask in (first, second, last):
+        ask.ask("create", env_id="Counting", num_envs=2)
+        ask.ask("vectorized_reset")
+    status, kept = saved(first)
+    assert status == 200
+    assert "allows 3 environment states per token: 2 exist and 2 more" in refusal(second)
+    assert "bytes of environment states per token: 0 exist and 5" in refusal(large)
+    assert saved(large, *large.episodes[:2])[0] == 200
+    assert "allows 5 environment states at the same time: 4 exist and 2 more" in refusal(last)
+    assert first.ask("states", operation="drop", states=kept["states"]).json() == {"dropped": 2}
+    assert saved(last)[0] == 200
+    large.close()
+    assert saved(second)[0] == 200
+
+
+def test_states_end_with_the_process_that_keeps_them(serve: ServerMaker) -> None:
+    ask = heavy(serve(states=2), 1)
+    (number,) = saved(ask)[1]["states"]
+    other = ask.ask("create", env_id="Heavy", auto_reset=True).json()["episode_ids"]
+    ask.ask("vectorized_reset", episode_ids=other)
+    assert saved(ask, *other)[0] == 200
+    assert saved(ask, *other)[0] == 429
+    died = ask.ask("vectorized_step", actions=[2], episode_ids=ask.episodes[:1])
+    assert died.json()["error"]["code"] == "worker_died"
+    lost = ask.ask("states", operation="load", states=[number], episode_ids=other)
+    assert (lost.status_code, lost.json()["error"]["code"]) == (404, "states")
+    assert "ended with the worker process" in lost.json()["error"]["message"]
+    assert ask.ask("states", operation="drop", states=[number]).json() == {"dropped": 0}
+    assert saved(ask, *other)[0] == 200
+
+
+@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+def test_the_memory_of_a_token_includes_its_states(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "USAGE_INTERVAL", 0.2)
+    limits = {"memory_per_token": 200 * 2**20, "state_bytes_per_session": 2**30}
+    ask = heavy(serve(tokens=("a",), **limits), 1, "a")
+    assert saved(ask)[0] == 200
+    time.sleep(1.0)
+    assert ask.ask("vectorized_reset").status_code == 200
+    for _ in range(13):  # 224 MiB in all
+        assert saved(ask)[0] in (200, 429)
+    wait_until(lambda: ask.ask("vectorized_reset").status_code == 429)
+    assert "bytes of memory per token" in ask.ask("vectorized_reset").text

@@ -84,6 +84,14 @@ class MischievousEnv(CountingEnv):
         return super().step(action)
 
 
+class HeavyEnv(MischievousEnv):
+    """Environment with a state of 16 MiB."""
+
+    def __init__(self, env_seed=0):
+        super().__init__(env_seed)
+        self.payload = np.full(2**24, env_seed, np.uint8)
+
+
 class ClosingEnv(CountingEnv):
     """Environment that creates a file when it is closed."""
 
@@ -168,5 +176,6 @@ SERVED = {
     "Breeding": BreedingEnv,
     "Busy": BusyEnv,
     "Closing": ClosingEnv,
+    "Heavy": HeavyEnv,
     "CartPole": cart_pole,
 }

@@ -103,6 +103,52 @@ def clone(
     return infos
 
 
+def store(
+    groups: Groups, ids: Sequence[int], numbers: Sequence[int], max_bytes: float
+) -> list[int]:
+    """Save states and keep them in the only worker by number; return their sizes.
+
+    If the states exceed ``max_bytes``, none is kept, and the sizes end with the one too many.
+    """
+    (driver,) = groups.drivers
+    args = _places(driver, ids), numbers, _registry_for(driver), max_bytes
+    return list(_run(groups, "store_states", *args))
+
+
+def load_stored(groups: Groups, numbers: Sequence[int], ids: Sequence[int]) -> StepInfos:
+    """Load states that the only worker keeps."""
+    (driver,) = groups.drivers
+    places = _places(driver, ids)
+    _warn_doubts([_run(groups, "prepare_stored", places, numbers, _registry_for(driver))])
+    return load_packed(groups, {0: driver.pack("load_states", places)}, ids)
+
+
+def copy_stored(source: Groups, target: Groups, sizes: Mapping[int, int]) -> None:
+    """Copy states between workers, given their sizes by number; both keep them."""
+    numbers = list(sizes)
+    with _state_transfer(source), _state_transfer(target):
+        theirs = source.state_transfer.allocate(list(sizes.values()))
+        facts = _run(source, "copy_stored", numbers, buffers=theirs)
+        buffers = target.state_transfer.allocate(list(sizes.values()))
+        for buffer, other in zip(buffers, theirs, strict=True):
+            buffer.copy_from(other)
+        _run(target, "import_stored", numbers, facts, buffers=buffers)
+
+
+def drop_stored(groups: Groups, numbers: Sequence[int]) -> None:
+    """Drop states that the only worker keeps."""
+    _run(groups, "drop_stored", numbers)
+
+
+def _run(groups: Groups, command: str, *args: Any, buffers: Sequence[Any] = ()) -> Any:
+    """Run a command in the only worker."""
+    (driver,) = groups.drivers
+    packed = driver.pack(command, *args)
+    groups.ledger.start({0: driver.with_buffers(packed, buffers) if buffers else packed})
+    (reply,) = _collect_replies(groups)
+    return reply
+
+
 def _transfer_and_load(
     groups: Groups,
     load_plans: Sequence[_LoadPlan],

@@ -236,20 +236,18 @@ class Api:
 
     def states(self, request: Request, account: Account) -> Awaitable[Reply]:
         async def act(message: messages.States, session: Session, wire_format: WireFormat) -> bytes:
-            store, numbers = session.states, message.states
+            numbers = message.states
             if message.operation == "drop":
-                return dumps({"dropped": store.drop(numbers)}, wire_format)
+                return dumps({"dropped": await session.drop_states(numbers)}, wire_format)
             host, envs = session.find(message.episode_ids)
             if message.operation == "save":
-                host.check_ready(envs)
-                save = partial(commands.save_states, envs=envs, store=store)
-                return await host.run(save, wire_format)
+                return await host.save_states(envs, session.state_numbers, wire_format)
             if message.operation == "load":
                 if len(numbers) != len(envs):
                     raise RefusedError(
                         422, "states", f"expected {len(envs)} states, got {len(numbers)}"
                     )
-                load = partial(HostedVecEnv.load_state, state=store.find(numbers), env_ids=envs)
+                load = host.state_loader(envs, numbers, session.state_holders(numbers))
             else:
                 source_host, sources = session.find(message.sources, distinct=False)
                 if source_host is not host or len(sources) not in (1, len(envs)):

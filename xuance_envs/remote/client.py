@@ -344,7 +344,8 @@ class StudentGymEnvVectorized:
         """Save the states of all or some environments on the server.
 
         Like :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`, but returns handles. The
-        server keeps a state until its handle is garbage-collected or the session ends.
+        server keeps a state until its handle is garbage-collected, or the session or the worker
+        process ends.
 
         Args:
             env_ids: indices of the environments; None for all.

@@ -14,14 +14,12 @@ from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
-from xuance_envs.remote.serving.state_store import StateStore
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import InfoTable, InfoTables, drop_unsendable
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
 from xuance_envs.remote.wire.templates import TemplatedMessage
 from xuance_envs.remote.wire.values import from_client, to_wire
-from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import check_in_space
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -162,21 +160,6 @@ def invoke(
         arguments = [from_client(argument) for argument in args]
         results = vec_env.call(name, *arguments, env_ids=envs, **keywords)
     return {"results": _each_to_wire(envs, results, operation)}, results
-
-
-SAVE_BATCH = 16  # environments saved at a time, because their states may be large
-
-
-def save_states(vec_env: HostedVecEnv, envs: Sequence[int], store: StateStore) -> Answer:
-    store.check(len(envs))
-    parts: list[EnvStates] = []
-    nbytes = 0
-    for first in range(0, len(envs), SAVE_BATCH):
-        parts.append(vec_env.save_state(envs[first : first + SAVE_BATCH]))
-        nbytes += parts[-1].nbytes
-        store.check(len(envs), nbytes)
-    state = EnvStates.joined(parts)
-    return {"states": store.keep(state), "bytes": [one.nbytes for one in state]}
 
 
 def load_states(

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import itertools
 import sys
 import termios
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
@@ -136,6 +138,11 @@ class EnvHost:
             raise no_session()
 
     @property
+    def closed(self) -> bool:
+        """Return whether the environments are closed, such as after a failure."""
+        return self._vec_env.closed
+
+    @property
     def make_done(self) -> bool:
         """Return whether creating the environments has finished, with or without success."""
         return self._make_future is not None and self._make_future.done()
@@ -155,7 +162,7 @@ class EnvHost:
         """Set the number of environments that count towards the quotas."""
         before, self._counted_envs = self._counted_envs, environments
         for quota in self._quotas:
-            quota.add(environments - before, 0)
+            quota.add(environments=environments - before)
 
     async def close(self) -> None:
         """Close the environments and end their process if it has no others."""
@@ -260,6 +267,59 @@ class EnvHost:
         body, steps, seconds = await self._run_command(act)
         self._record_steps(steps, seconds)
         return body
+
+    async def save_states(
+        self, envs: Sequence[int], numbers: Iterator[int], wire_format: WireFormat
+    ) -> bytes:
+        """Save states, which stay in the process, within the limits."""
+        self.check_ready(envs)
+        kept, states = list(itertools.islice(numbers, len(envs))), self.process.states
+        states.check(len(envs))
+        exceeded = True
+        while exceeded:  # again if others dropped states meanwhile
+            room = states.room
+            sizes = await self._run_command(partial(self._vec_env.store_states, envs, kept, room))
+            exceeded = sum(sizes) > room
+            try:
+                states.check(len(envs), sum(sizes))
+            except RefusedError:
+                if not exceeded:  # others saved states meanwhile
+                    await self._drop(kept)
+                raise
+        states.add(kept, sizes)
+        return self._encode({"states": kept, "bytes": sizes}, wire_format)
+
+    def state_loader(
+        self, envs: Sequence[int], numbers: Sequence[int], holders: Mapping[EnvHost, Sequence[int]]
+    ) -> Callable[[HostedVecEnv], tuple[Any, Any]]:
+        """Return a command that loads states, given the hosts in the processes that keep them."""
+        others = [host for host in holders if host.process is not self.process]
+        for host in others:
+            host.process.remove_readers()
+
+        def load(vec_env: HostedVecEnv) -> tuple[Any, Any]:
+            copies: list[int] = []
+            try:
+                for host in others:
+                    sizes = {n: host.process.states.sizes[n] for n in holders[host]}
+                    copies += sizes
+                    copy = partial(vec_env.copy_states, host._vec_env, sizes)
+                    host.process.submit(copy).result()
+                return vec_env.load_stored(numbers, envs)
+            finally:
+                if copies and not vec_env.closed:
+                    vec_env.drop_stored(copies)
+
+        return load
+
+    async def drop_states(self, numbers: Sequence[int]) -> None:
+        """Drop states that the process keeps."""
+        self.process.states.drop(numbers)
+        await self._drop(numbers)
+
+    async def _drop(self, numbers: Sequence[int]) -> None:
+        with self.process, suppress(WorkerDiedError, WorkerTimeoutError):  # the next command raises
+            await self._run_in_thread(partial(self._vec_env.drop_stored, numbers))
 
     async def invoke(self, envs: Sequence[int], wire_format: WireFormat, **request: Any) -> bytes:
         def act() -> bytes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine import saving
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.group.step_clock import StepTimes
@@ -17,7 +18,7 @@ from xuance_envs.engine.process.process_backend import ProcessBackend, SharedPro
 from xuance_envs.remote.wire.infos import InfoTables
 from xuance_envs.remote.wire.templates import TemplateCache
 from xuance_envs.vector_envs.arguments import checked_recipe
-from xuance_envs.vector_envs.grouped import GroupedVecEnv
+from xuance_envs.vector_envs.grouped import GroupedVecEnv, state_unknown_after
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
 # Seconds that a worker spins before it blocks: a client on the same machine sends the next step
@@ -115,6 +116,33 @@ class HostedVecEnv(GroupedVecEnv):
         """Action masks of all environments if they are collected; valid until the next step."""
         rows = self._groups.masks.watched_rows
         return None if rows is None else rows.parts
+
+    def store_states(
+        self, envs: Sequence[int], numbers: Sequence[int], max_bytes: float
+    ) -> list[int]:
+        """Keep states in the worker by number; return their sizes, see :func:`saving.store`."""
+        self._groups.check_idle("save_state")
+        return self._close_on_error(
+            state_unknown_after, lambda: saving.store(self._groups, envs, numbers, max_bytes)
+        )
+
+    def load_stored(self, numbers: Sequence[int], envs: Sequence[int]) -> tuple[Any, StepInfos]:
+        """Load states that the worker keeps."""
+        self._groups.check_idle("load_state")
+        return self._load_and_restore(
+            envs, None, lambda: saving.load_stored(self._groups, numbers, envs)
+        )
+
+    def copy_states(self, source: HostedVecEnv, sizes: Mapping[int, int]) -> None:
+        """Copy states from another worker, given their sizes by number."""
+        source._groups.check_idle("load_state")
+        self._groups.check_idle("load_state")
+        saving.copy_stored(source._groups, self._groups, sizes)
+
+    def drop_stored(self, numbers: Sequence[int]) -> None:
+        """Drop states that the worker keeps."""
+        self._groups.check_idle("load_state")
+        saving.drop_stored(self._groups, numbers)
 
     def close_extras(self) -> None:
         """Refuse further commands; :meth:`end_worker` ends the worker."""

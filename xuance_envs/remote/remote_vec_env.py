@@ -63,9 +63,9 @@ class RemoteVecEnv(GroupedVecEnv):
     that the server's operator allows. Only builtin exceptions are reconstructed: for others, the
     :class:`~xuance_envs.errors.EnvError` contains the text but has no ``__cause__``.
 
-    ``save_state`` returns handles: the server keeps a state until its handle is garbage-collected
-    or the session ends. Only the object that saved a state can load it, and a handle cannot be
-    converted to bytes.
+    ``save_state`` returns handles: the server keeps a state until its handle is garbage-collected,
+    or the session or the worker process ends. Only the object that saved a state can load it, and
+    a handle cannot be converted to bytes.
 
     :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.close` or garbage collection closes the
     session on the server.

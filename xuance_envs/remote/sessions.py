@@ -9,7 +9,7 @@ import logging
 import secrets
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from time import monotonic
 
 from xuance_envs.engine.cpus import available_cpus
@@ -25,7 +25,6 @@ from xuance_envs.remote.serving.large_replies import LARGE_REPLY, LargeReplies
 from xuance_envs.remote.serving.requests import Reply
 from xuance_envs.remote.serving.session_process import SLOW_STEP, SessionProcess
 from xuance_envs.remote.serving.shared_timer import SharedTimer
-from xuance_envs.remote.serving.state_store import StateStore
 from xuance_envs.remote.serving.usage import usage_of
 from xuance_envs.remote.settings import Settings
 
@@ -59,8 +58,10 @@ class Session:
             cpu=limits.cpu_per_session,
             requests=limits.requests_rate_per_session,
             steps=limits.steps_rate_per_session,
+            states=limits.states_per_session,
+            state_bytes=limits.state_bytes_per_session,
         )
-        self.states = StateStore(limits)
+        self.state_numbers = itertools.count(1)
         self.number = number
         self.share_frames = share_frames
         self.hosts: list[EnvHost] = []
@@ -188,6 +189,30 @@ class Session:
             raise RefusedError(422, "episodes", "expected episodes created by the same request")
         return host, [place for _, place in found]
 
+    def state_holders(self, numbers: Sequence[int]) -> dict[EnvHost, list[int]]:
+        """Return the states by a host in the process that keeps them; raise if one is missing."""
+        found = self._find_states(numbers)
+        if absent := set(numbers).difference(*found.values()):
+            raise RefusedError(
+                404,
+                "states",
+                f"this session has no state {min(absent)}: it may have been dropped, or have ended "
+                "with the worker process that kept it",
+            )
+        return found
+
+    async def drop_states(self, numbers: Iterable[int]) -> int:
+        """Drop states and return their number; missing ones are ignored."""
+        found = self._find_states(set(numbers))
+        for host, kept in found.items():
+            await host.drop_states(kept)
+        return sum(map(len, found.values()))
+
+    def _find_states(self, numbers: Iterable[int]) -> dict[EnvHost, list[int]]:
+        hosts = {host.process: host for host in self.hosts if not host.closed}.values()
+        kept = {host: [n for n in numbers if n in host.process.states.sizes] for host in hosts}
+        return {host: found for host, found in kept.items() if found}
+
     @property
     def processes(self) -> list[SessionProcess]:
         return list(dict.fromkeys(host.process for host in self.hosts))
@@ -204,7 +229,6 @@ class Session:
         self._reply = None
         hosts, self.hosts = self.hosts, []
         self._places = {}
-        self.states.clear()
         if self.pending_host is not None:
             await self.pending_host.cancel()
         await asyncio.gather(*(host.close() for host in hosts))
@@ -222,7 +246,11 @@ class Sessions:
         self._slow_step_timer = SharedTimer(SLOW_STEP)
         limits = settings.limits
         self._quota = Quota(
-            "at the same time", environments=limits.environments, processes=limits.processes
+            "at the same time",
+            environments=limits.environments,
+            processes=limits.processes,
+            states=limits.states,
+            state_bytes=limits.state_bytes,
         )
         self._closed_steps: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()

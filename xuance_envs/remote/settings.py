@@ -65,7 +65,12 @@ class Limits:
         reply: bytes per reply, in the requested format.
         replies: bytes for all large replies in progress.
         kept: bytes for all large replies stored for repeated requests.
+        states: saved environment states.
+        states_per_token: saved environment states per token.
         states_per_session: saved environment states per session.
+        state_bytes: bytes of saved environment states. They are in the memory of worker processes,
+            so the limits on memory include them.
+        state_bytes_per_token: bytes of saved environment states per token.
         state_bytes_per_session: bytes of saved environment states per session.
         repeats: steps of one environment per request.
         idle: seconds after which an idle session is closed.
@@ -101,7 +106,11 @@ class Limits:
     reply: int = 64 * MIB
     replies: int = 64 * MIB
     kept: int = 64 * MIB
+    states: int = 100_000
+    states_per_token: int | None = 40_000
     states_per_session: int = 10_000
+    state_bytes: int = 1024 * MIB
+    state_bytes_per_token: int | None = 256 * MIB
     state_bytes_per_session: int = 64 * MIB
     repeats: int = 1000
     idle: float = 600.0

@@ -342,7 +342,7 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_idle("save_state")
         ids = checked_env_ids(env_ids, self.num_envs)
         state = self._close_on_error(
-            _state_unknown_after, lambda: self._state_operations.save(self._groups, ids)
+            state_unknown_after, lambda: self._state_operations.save(self._groups, ids)
         )
         return state.adding(LAST_RESULT_KEY, [tuple(result) for result in self._last_results(ids)])
 
@@ -401,7 +401,7 @@ class GroupedVecEnv(VecEnv):
     ) -> tuple[Any, StepInfos]:
         """Run ``load``, then restore the buffers of the loaded environments."""
         before, arrays = self._last.get(), self._arrays
-        infos = self._close_on_error(_state_unknown_after, load)
+        infos = self._close_on_error(state_unknown_after, load)
         envs = np.array(ids, dtype=np.intp)
         self._never_reset.difference_update(ids)
         self._last.arrays_are_current = False
@@ -439,6 +439,6 @@ def _check_reset(command: str, ids: Iterable[int], never_reset: Container[int]) 
         )
 
 
-def _state_unknown_after(error: Exception) -> bool:
+def state_unknown_after(error: Exception) -> bool:
     """Return whether an error in a state operation leaves environments in an unknown state."""
     return is_fatal(error) or (isinstance(error, EnvError) and not isinstance(error, StateError))

@@ -20,6 +20,11 @@ STATE_COMMANDS = frozenset(
         "discard_states",
         "run_and_save",
         "resume",
+        "store_states",
+        "prepare_stored",
+        "copy_stored",
+        "import_stored",
+        "drop_stored",
     }
 )
 

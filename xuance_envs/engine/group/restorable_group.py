@@ -24,7 +24,7 @@ from xuance_envs.engine.group.single_env import ResetOnStep
 from xuance_envs.engine.group.step_results import StepInfos
 
 if TYPE_CHECKING:
-    from xuance_envs.engine.group.group_states import GroupStates
+    from xuance_envs.engine.group.stored_states import StoredStates
 
 
 class RestorableGroup(EnvGroup):
@@ -120,11 +120,11 @@ class RestorableGroup(EnvGroup):
         return method
 
     @cached_property
-    def states(self) -> GroupStates:
+    def states(self) -> StoredStates:
         # Imported here because every worker loads this module, but few save states.
-        from xuance_envs.engine.group.group_states import GroupStates
+        from xuance_envs.engine.group.stored_states import StoredStates
 
-        return GroupStates(self, self._first, self._autoreset)
+        return StoredStates(self, self._first, self._autoreset)
 
 
 def _fits(leaf: Any, part: NDArray[Any]) -> bool:

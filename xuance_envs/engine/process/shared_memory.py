@@ -19,6 +19,9 @@ ALIGNMENT = 1 << 16
 
 _MAP_FIXED = 0x10
 
+_COPY_BYTES = 1 << 20
+"""Bytes copied between buffers at a time."""
+
 _ARRAYS_ERROR = (
     "the arrays shared with the workers need {:,} bytes of shared memory, {}. "
     "Use fewer environments or smaller observations"
@@ -132,6 +135,13 @@ class SharedBuffer:
         rest, written = memoryview(data), 0
         while written < len(rest):
             written += os.pwrite(self.fd, rest[written:], self.start + written)
+
+    def copy_from(self, other: SharedBuffer) -> None:
+        """Copy another buffer of the same size, in pieces."""
+        for at in range(0, self.nbytes, _COPY_BYTES):
+            size = min(_COPY_BYTES, self.nbytes - at)
+            piece = SharedBuffer(other.fd, other.start + at, size).read()
+            SharedBuffer(self.fd, self.start + at, size).write(piece)
 
 
 _PART = struct.Struct("<qq")

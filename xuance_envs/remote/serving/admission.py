@@ -6,6 +6,7 @@ Each request belongs to the account of its token. Limits are checked between its
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -60,6 +61,13 @@ class RateLimiter:
         return max(0.0, seconds)
 
 
+_STATE_UNITS = {
+    "states": ("states", "environment states"),
+    "state_bytes": ("states", "bytes of environment states"),
+}
+"""Error code and unit of limits whose names are not their units."""
+
+
 class Quota:
     """Usage and limits of a session, token or server, including what is being created."""
 
@@ -73,19 +81,25 @@ class Quota:
         cpu: float | None = None,
         requests: float | None = None,
         steps: float | None = None,
+        states: int | None = None,
+        state_bytes: int | None = None,
     ) -> None:
         self.scope = scope
-        self.environments = 0
-        self.processes = 0
         self.cpu = 0.0
         self.max_memory = memory
         self.max_cpu = cpu
         self.requests = RateLimiter(requests, f"requests per second {scope}")
         self.steps = RateLimiter(steps, f"environment steps per second {scope}")
-        self._limits = {"environments": environments, "processes": processes}
+        self._limits = {
+            "environments": environments,
+            "processes": processes,
+            "states": states,
+            "state_bytes": state_bytes,
+        }
+        self._used = dict.fromkeys(self._limits, 0)
 
     def check(self, **more: int) -> None:
-        """Raise if the additional environments or processes would exceed the quota."""
+        """Raise if the additional environments, processes or states would exceed the quota."""
         if self.max_cpu is not None and self.cpu > self.max_cpu:
             raise RefusedError(
                 429,
@@ -94,18 +108,24 @@ class Quota:
                 "up",
             )
         for name, count in more.items():
-            have, most = getattr(self, name), self._limits[name]
+            have, most = self._used[name], self._limits[name]
             if most is not None and have + count > most:
+                code, unit = _STATE_UNITS.get(name, (name, name))
                 raise RefusedError(
                     429,
-                    name,
-                    f"this server allows {most} {name} {self.scope}: {have} exist and {count} more "
+                    code,
+                    f"this server allows {most} {unit} {self.scope}: {have} exist and {count} more "
                     "were requested",
                 )
 
-    def add(self, environments: int, processes: int) -> None:
-        self.environments += environments
-        self.processes += processes
+    def add(self, **more: int) -> None:
+        for name, count in more.items():
+            self._used[name] += count
+
+    def room(self, name: str) -> float:
+        """Return what is left of a limit."""
+        most = self._limits[name]
+        return math.inf if most is None else most - self._used[name]
 
 
 class Account:
@@ -124,6 +144,8 @@ class Account:
             cpu=limits.cpu_per_token,
             requests=limits.requests_rate_per_token,
             steps=limits.steps_rate_per_token,
+            states=limits.states_per_token,
+            state_bytes=limits.state_bytes_per_token,
         )
         self.large_body_lock = asyncio.Lock()
         self._max_requests = limits.requests_per_session * limits.sessions_per_token

@@ -19,6 +19,7 @@ from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.serving.admission import Quota
 from xuance_envs.remote.serving.fifo_semaphore import FifoSemaphore
 from xuance_envs.remote.serving.shared_timer import SharedTimer
+from xuance_envs.remote.serving.state_store import StateStore
 from xuance_envs.remote.serving.usage import Usage
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class SessionProcess:
         self.busy = False
         self.closing = False
         self.usage = Usage(0.0, 0)
+        self.states = StateStore(quotas)
         self._request_timeout = seconds
         self._quotas = quotas
         self._step_slots = step_slots
@@ -81,6 +83,7 @@ class SessionProcess:
         if not self._num_users:
             self._thread.shutdown(wait=False)
             self._count(0)
+            self.states.drop(list(self.states.sizes))
             for quota in self._quotas:
                 quota.cpu += self.usage.cpu
             self.usage = Usage(0.0, 0)
@@ -102,14 +105,15 @@ class SessionProcess:
         return any(worker.alive for worker in self._workers())
 
     def count(self) -> None:
-        """Remove the process from the quotas if it has ended."""
+        """Remove the process and its states from the quotas if it has ended."""
         if not self.alive:
             self._count(0)
+            self.states.drop(list(self.states.sizes))
 
     def _count(self, processes: int) -> None:
         before, self._counted = self._counted, processes
         for quota in self._quotas:
-            quota.add(0, processes - before)
+            quota.add(processes=processes - before)
 
     # -- ending -----------------------------------------------------------------------
 

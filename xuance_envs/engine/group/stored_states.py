@@ -1,0 +1,69 @@
+"""States that a worker process keeps until they are dropped, for an HTTP session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xuance_envs.engine.group.group_states import GroupStates
+from xuance_envs.engine.group.protocol import StateBuffer
+
+Facts = tuple[bytes, bytes]
+"""Digest of the fingerprint of a state's environment, and the packed fingerprint."""
+
+
+class StoredStates(GroupStates):
+    """States of a group's environments, some of them kept in this process by number."""
+
+    _stored: ClassVar[dict[int, tuple[bytes, Facts]]] = {}  # shared by all groups of the process
+
+    def store_states(
+        self,
+        places: Sequence[int],
+        numbers: Sequence[int],
+        registry: bytes | None,
+        max_bytes: float,
+    ) -> list[int]:
+        """Keep states of some environments and return their sizes.
+
+        If the states exceed ``max_bytes``, keep none and return the sizes up to the one too many.
+        """
+        stored, sizes = {}, []
+        for i, number in zip(places, numbers, strict=True):
+            ((data, digest, _),), fingerprints = self.save_states([i], registry)
+            assert isinstance(data, bytes)
+            sizes.append(len(data))
+            if sum(sizes) > max_bytes:
+                return sizes
+            stored[number] = data, (digest, fingerprints[digest])
+        self._stored.update(stored)
+        return sizes
+
+    def prepare_stored(
+        self, places: Sequence[int], numbers: Sequence[int], registry: bytes | None
+    ) -> list[str]:
+        """Check states that this process keeps against some environments; return warnings."""
+        found = [self._stored[number] for number in numbers]
+        sources = [(False, k) for k in range(len(places))]
+        digests = [digest for _, (digest, _) in found]
+        fingerprints = dict(facts for _, facts in found)
+        states = [data for data, _ in found]
+        options = fingerprints, False, True, registry
+        return self.prepare_states(places, sources, digests, *options, states)
+
+    def copy_stored(self, numbers: Sequence[int], buffers: Sequence[StateBuffer]) -> list[Facts]:
+        """Write states to buffers and return their facts."""
+        for number, buffer in zip(numbers, buffers, strict=True):
+            buffer.write(self._stored[number][0])
+        return [self._stored[number][1] for number in numbers]
+
+    def import_stored(
+        self, numbers: Sequence[int], facts: Sequence[Facts], buffers: Sequence[StateBuffer]
+    ) -> None:
+        """Keep states that another process copied to buffers."""
+        for number, fact, buffer in zip(numbers, facts, buffers, strict=True):
+            self._stored[number] = buffer.read(), fact
+
+    def drop_stored(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._stored.pop(number, None)
