@@ -77,7 +77,7 @@ def measure_anatomy(args: argparse.Namespace) -> dict[str, list[float]]:
         calls: list[tuple[float, float, float]] = []
         actions = cycle(sample_actions(vec_env.action_space, args.num_envs))
         batches = islice(actions, args.steps)
-        for batch in tqdm(batches, total=args.steps, unit="step", dynamic_ncols=True):
+        for batch in tqdm(batches, total=args.steps, unit="step", dynamic_ncols=True, disable=None):
             start = perf_counter()
             vec_env.step_async(batch)
             asked = perf_counter()

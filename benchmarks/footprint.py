@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = dict.fromkeys([*args.contenders, *chosen_peers(args, COUNTED)])
     cases = [(name, n) for n in dict.fromkeys(args.num_envs) for name in names]
     found = []
-    for name, num_envs in tqdm(cases, unit="implementation", dynamic_ncols=True):
+    for name, num_envs in tqdm(cases, unit="implementation", dynamic_ncols=True, disable=None):
         try:
             counts = [count_fresh(name, args.env, num_envs) for _ in range(args.rounds)]
         except RuntimeError as reason:

@@ -77,7 +77,9 @@ def measure_memory(args: argparse.Namespace, backend_name: str) -> list[dict[str
         calls = max(1, args.steps // args.num_envs // args.samples)
         steps: list[int] = []
         resident: dict[str, list[float]] = {name: [] for name in processes}
-        for _ in tqdm(range(args.samples), desc=backend.title, unit="sample", dynamic_ncols=True):
+        for _ in tqdm(
+            range(args.samples), desc=backend.title, unit="sample", dynamic_ncols=True, disable=None
+        ):
             for batch in islice(actions, calls):
                 step_as_an_agent_does(vec_env, batch)
             steps.append((len(steps) + 1) * calls * args.num_envs)

@@ -84,7 +84,7 @@ def measure_costs(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure all combinations of environments and workers."""
     sizes = [(n, w) for n in args.num_envs for w in args.workers if n % w == 0]
     results = []
-    with tqdm(total=len(sizes), unit="size", dynamic_ncols=True) as bar:
+    with tqdm(total=len(sizes), unit="size", dynamic_ncols=True, disable=None) as bar:
         for num_envs, workers in sizes:
             bar.set_description(f"{num_envs} in {workers}", refresh=True)
             results += measure_size(args, num_envs, workers)

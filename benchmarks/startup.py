@@ -120,7 +120,9 @@ def measure_starts(
         (context, name): [] for context in args.contexts for name in names
     }
     order = list(seconds)
-    with tqdm(total=len(order) * args.rounds, unit="start", dynamic_ncols=True) as bar:
+    with tqdm(
+        total=len(order) * args.rounds, unit="start", dynamic_ncols=True, disable=None
+    ) as bar:
         for _ in range(args.rounds):
             for context, name in list(order):
                 bar.set_description(f"{context}, {name}")

@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         policy = Policy(env_fn(), half, args.think * half * 1e-6, args.device, args.sleep)
         collectors = {kind: make_collector(envs, policy, args.steps, kind) for kind in HALVES}
         rounds: dict[int | str, list[float]] = {kind: [] for kind in HALVES}
-        for _ in tqdm(range(args.rounds), unit="round", dynamic_ncols=True):
+        for _ in tqdm(range(args.rounds), unit="round", dynamic_ncols=True, disable=None):
             for kind, collector in collectors.items():
                 collector.vec_reset()  # the collectors share the environments
                 seconds = seconds_of(collector.rollout)

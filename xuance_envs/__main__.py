@@ -82,6 +82,40 @@ class Demo:
     backends: Backends
     num_envs: tuple[int, ...]
 
+    def cases(self, sizes: Sequence[int] | None) -> list[Case]:
+        """Return what to measure; without given sizes, also an expensive environment."""
+        cases = [
+            Case(f"{num_envs} × {self.env_id}", self.env_fn, num_envs)
+            for num_envs in dict.fromkeys(sizes or self.num_envs)
+        ]
+        if not sizes and self.backends is GYM_BACKENDS:
+            costly = partial(CostlyEnv, self.env_fn)
+            num_envs = self.num_envs[0]
+            cases.append(Case(f"{num_envs} × {self.env_id} + 1 ms", costly, num_envs))
+        return cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """Environments that the demo measures in every backend."""
+
+    title: str
+    env_fn: Callable[[], Any]
+    num_envs: int
+
+
+class CostlyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose steps take another millisecond of CPU time."""
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        super().__init__(env_fn())
+
+    def step(self, action: Any) -> Any:
+        end = time.thread_time() + 1e-3
+        while time.thread_time() < end:
+            pass
+        return self.env.step(action)
+
 
 @dataclass
 class Episodes:
@@ -92,12 +126,8 @@ class Episodes:
 
     def cells(self) -> list[str]:
         if not self.scores:
-            return ["0", "-", "-"]
-        return [
-            f"{len(self.scores):,}",
-            f"{np.mean(self.scores):.1f}",
-            f"{np.mean(self.lengths):.1f}",
-        ]
+            return ["-", "-"]
+        return [f"{np.mean(self.scores):.1f}", f"{np.mean(self.lengths):.1f}"]
 
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +144,8 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive(int),
         nargs="+",
         metavar="N",
-        help="numbers of environments to measure, one after another (default: 8 64; Atari: 8)",
+        help="numbers of environments to measure, one after another (default: 8 64, and 8 whose "
+        "steps take a millisecond; Atari: 8)",
     )
     parser.add_argument(
         "--seconds",
@@ -166,27 +197,36 @@ def run_demo(args: argparse.Namespace) -> None:
         print()
     print("Stepping with random actions; environments reset automatically.", flush=True)
 
-    sizes = list(dict.fromkeys(args.num_envs or demo.num_envs))
-    panels: dict[int, list[Throughput]] = {}
+    panels: dict[str, list[Throughput]] = {}
     rows: list[list[str]] = []
-    with tqdm(total=len(sizes) * len(demo.backends) * DEMO_PHASES, unit="run") as bar:
-        for num_envs in sizes:
-            actions = sample_actions(probe.action_space, num_envs)
-            panels[num_envs], episodes = _demo_size(demo, actions, num_envs, args.seconds, bar)
-            rows += [
-                _demo_row(result, panels[num_envs][0], episodes[result.name])
-                for result in panels[num_envs]
-            ]
+    cases = demo.cases(args.num_envs)
+    total = len(cases) * len(demo.backends) * DEMO_PHASES
+    with tqdm(total=total, unit="run", disable=None) as bar:
+        for case in cases:
+            actions = sample_actions(probe.action_space, case.num_envs)
+            results, episodes = _demo_case(demo, case, actions, args.seconds, bar)
+            panels[case.title] = results
+            rows += [_demo_row(case, each, results[0], episodes[each.name]) for each in results]
 
-    header = ("backend", "envs", "steps/s", "spread", "× Dummy", "episodes", "score", "length")
+    header = ("backend", "environments", "steps/s", "spread", "× Dummy", "score", "length")
     print(f"\n{markdown_table(header, rows)}\n")
     print(f"steps/s: environment steps per second (median of {DEMO_ROUNDS} interleaved rounds)")
     print("spread: interquartile range / median; above 10%, the machine was busy: repeat the demo")
-    print("episodes, score, length: episodes finished before the timing, mean score and length\n")
+    print("score, length: means over the episodes that finished before the timing\n")
+    for title, results in panels.items():
+        best = max(results, key=lambda each: each.median)
+        ratio = "" if best is results[0] else f", {best.relative_to(results[0]):.2f} × Dummy"
+        print(f"{title}: {best.name} is fastest{ratio}")
+    print(
+        "Use DummyVecEnv_Gym if a step of all environments takes less than about 0.1 ms, and\n"
+        "SubprocVecEnv_Gym otherwise, with caller_steps=True unless your program needs the CPU\n"
+        "while the environments step. make_vec(id, n) measures and selects.\n"
+    )
     plot = args.out / f"{demo.env_id.replace('/', '-')}.png"
-    plot_throughput(panels, plot, title=f"{demo.env_id}, random actions")
+    plot_throughput(panels, plot, title="Random actions")
     print("Plot:")
     print(plot)
+    print(f"\nNext, with your environment's id: python -m xuance_envs bench {demo.env_id}")
 
 
 def _demo_of(env_id: str) -> Demo:
@@ -208,13 +248,13 @@ def _demo_of(env_id: str) -> Demo:
     return Demo(env_id, env_fn, ATARI_BACKENDS, (8,))
 
 
-def _demo_size(
-    demo: Demo, actions: Sequence[Any], num_envs: int, seconds: float, bar: tqdm[Any]
+def _demo_case(
+    demo: Demo, case: Case, actions: Sequence[Any], seconds: float, bar: tqdm[Any]
 ) -> tuple[list[Throughput], dict[str, Episodes]]:
-    """Collect episodes from, then time, every backend with ``num_envs`` environments."""
+    """Collect episodes from, then time, every backend with the environments of a case."""
 
     def show(name: str, rate: float) -> None:
-        bar.set_description(f"{num_envs} × {name}", refresh=False)
+        bar.set_description(f"{case.title}: {name}", refresh=False)
         bar.set_postfix_str(f"{rate:,.0f} steps/s", refresh=False)
         bar.update()
 
@@ -222,13 +262,13 @@ def _demo_size(
         runners: dict[str, StepLoop] = {}
         episodes: dict[str, Episodes] = {}
         for name, backend in demo.backends.items():
-            bar.set_description(f"{num_envs} × {name}: starting")
-            vec_env = stack.enter_context(backend([demo.env_fn] * num_envs))
+            bar.set_description(f"{case.title}: {name}: starting")
+            vec_env = stack.enter_context(backend([case.env_fn] * case.num_envs))
             vec_env.reset(seed=0)
-            bar.set_description(f"{num_envs} × {name}: collecting episodes")
+            bar.set_description(f"{case.title}: {name}: collecting episodes")
             episodes[name], rate = _collect_episodes(vec_env, actions, seconds / DEMO_PHASES)
             show(name, rate)
-            runners[name] = StepLoop(vec_env, num_envs, actions)
+            runners[name] = StepLoop(vec_env, case.num_envs, actions)
         throughput = measure(
             runners, rounds=DEMO_ROUNDS, seconds=seconds / DEMO_PHASES, progress=show
         )
@@ -251,10 +291,10 @@ def _collect_episodes(
     return episodes, steps * vec_env.num_envs / elapsed
 
 
-def _demo_row(result: Throughput, serial: Throughput, episodes: Episodes) -> list[str]:
+def _demo_row(case: Case, result: Throughput, serial: Throughput, episodes: Episodes) -> list[str]:
     return [
         result.name,
-        str(result.num_envs),
+        case.title,
         f"{result.median:,.0f}",
         f"{result.spread:.0%}",
         f"{result.relative_to(serial):.2f}",
@@ -282,7 +322,9 @@ def run_bench(args: argparse.Namespace) -> None:
     make_env = _demo_of(args.id).env_fn
     sizes = list(dict.fromkeys(args.num_envs))
     results = []
-    with tqdm(total=len(sizes) * progress_ticks(3, tuning.ROUNDS) + len(sizes), unit="run") as bar:
+    with tqdm(
+        total=len(sizes) * progress_ticks(3, tuning.ROUNDS) + len(sizes), unit="run", disable=None
+    ) as bar:
         for num_envs in sizes:
 
             def show(name: str, rate: float, num_envs: int = num_envs) -> None:

@@ -94,7 +94,7 @@ def train(seed: int, goal: float) -> tuple[Any, TrainingHistory]:
     start = time.perf_counter()
     with (
         RolloutCollector(envs, agent, settings.steps_per_env, device="cpu", seed=seed) as collector,
-        tqdm(unit=" steps", unit_scale=True, desc="learning") as bar,
+        tqdm(unit=" steps", unit_scale=True, desc="learning", disable=None) as bar,
     ):
         for _ in ppo.train(collector, agent, settings):
             history.steps = collector.global_steps

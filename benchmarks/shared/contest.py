@@ -58,7 +58,7 @@ def race(
         bar.update()
 
     with (
-        tqdm(desc=f"{what}: starting", unit="run", dynamic_ncols=True) as bar,
+        tqdm(desc=f"{what}: starting", unit="run", dynamic_ncols=True, disable=None) as bar,
         ExitStack() as stack,
     ):
         runners = make_runners(stack)
@@ -90,7 +90,7 @@ def in_turn(
 ) -> Iterator[tuple[_R, str]]:
     """Yield rounds and names, every second round in reverse, with a progress bar."""
     order, turns = list(names), list(rounds)
-    with tqdm(total=len(order) * len(turns), unit=unit, dynamic_ncols=True) as bar:
+    with tqdm(total=len(order) * len(turns), unit=unit, dynamic_ncols=True, disable=None) as bar:
         for turn in turns:
             for name in order:
                 bar.set_description(f"{what}, {name}" if what else name)

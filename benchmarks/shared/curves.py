@@ -164,7 +164,9 @@ def measure(
     """Train each learner with each seed, interleaved, because the machine's speed varies."""
     learners = learners_of(env_id)
     found: dict[str, list[Curve]] = {name: [] for name in learners if not names or name in names}
-    with tqdm(total=len(found) * len(seeds), unit="training", dynamic_ncols=True) as bar:
+    with tqdm(
+        total=len(found) * len(seeds), unit="training", dynamic_ncols=True, disable=None
+    ) as bar:
         for seed in seeds:
             for name, curves in found.items():
                 bar.set_description(f"{name}, seed {seed}")

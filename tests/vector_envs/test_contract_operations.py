@@ -25,6 +25,7 @@ from xuance_envs.errors import (
     AlreadySteppingError,
     ClosedVecEnvError,
     EnvError,
+    NotResetError,
     NotSteppingError,
 )
 from xuance_envs.vector_envs.vector_env import StepBatch
@@ -47,6 +48,7 @@ class PlainVecEnv:
         self.envs = [env_fn() for env_fn in env_fns]
         self.closed = self.waiting = False
         self.flying = None
+        self.never_reset = set(range(NUM_ENVS))
         self.buf_obs = np.zeros((NUM_ENVS, *self.envs[0].observation_space.shape))
 
     def reset(self, *, seed=None, options=None, env_ids=None):
@@ -54,6 +56,7 @@ class PlainVecEnv:
         ids, seeds = self.checked(env_ids, seed)
         self.finish()
         obs, infos = self.reset_each(ids, seeds, options)
+        self.never_reset -= set(ids)
         self.buf_obs = self.buf_obs.copy()
         self.buf_obs[ids] = obs
         return obs, infos
@@ -82,6 +85,7 @@ class PlainVecEnv:
             raise AlreadySteppingError
         ids, seeds = self.checked(None, seed)
         self.finish()
+        self.never_reset.clear()
         self.flying = lambda: self.as_step(*self.reset_each(ids, seeds, options))
 
     def send(self, actions, env_ids):
@@ -183,6 +187,8 @@ class PlainVecEnv:
         return ids, seeds
 
     def check_actions(self, actions):
+        if self.never_reset:
+            raise NotResetError
         if len(actions) != NUM_ENVS:
             raise ValueError
 

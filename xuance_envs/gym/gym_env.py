@@ -153,7 +153,7 @@ class Gym_Env(EnvWrapper):
         try:
             self._episode_score = episode_score = self._episode_score + float(reward)
         except TypeError:
-            raise TypeError(invalid_reward(np.shape(reward))) from None
+            raise TypeError(invalid_reward(np.asarray(reward).shape)) from None
         info = info.copy()
         info["episode_step"] = episode_step
         info["episode_score"] = episode_score
