@@ -126,9 +126,8 @@ def checked_restarts(
     if on_worker_failure != "raise":
         return RestartPolicy(max_restarts, on_exception, on_worker_failure == "resume")
     if on_exception:
-        raise ValueError(
-            "restart_on_exception=True needs on_worker_failure='restart' or 'resume', got 'raise'"
-        )
+        modes = "'restart' or 'resume'" if resumes else "'restart'"
+        raise ValueError(f"restart_on_exception=True needs on_worker_failure={modes}, got 'raise'")
     return None
 
 
