@@ -21,6 +21,7 @@ from interrupts import Instant
 from xuance_envs.engine.process.channel import PeerGoneError
 from xuance_envs.engine.ray import authenticated_connection, transports
 from xuance_envs.engine.ray.actor import ActorPlan, BaseGroupActor
+from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT
 from xuance_envs.engine.ray.authenticated_connection import (
     AuthenticationError,
     Listener,
@@ -152,6 +153,30 @@ def test_a_stranger_is_refused_and_keeps_nobody_out(
     assert not Mark.made
     if held is not None:
         held.close()
+
+
+@pytest.mark.parametrize(("before", "during"), [(20, 0), (0, 20), (0, 300)])
+def test_strangers_that_say_nothing_or_half_of_it_delay_nobody(
+    before: int, during: int, pool: ThreadPoolExecutor
+) -> None:
+    listener = Listener(HERE)
+    with contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(silent(listener.address)) for _ in range(before)]
+        admitted = pool.submit(listener.accept, CONNECT_TIMEOUT)
+        strangers += [stack.enter_context(silent(listener.address)) for _ in range(during)]
+        for stranger in strangers[::2]:
+            with contextlib.suppress(ConnectionError):  # more have come than are waited for
+                stranger.sendall(bytes(40))
+        deadline = time.monotonic() + CONNECT_TIMEOUT
+        mine = connect_authenticated(listener.address, listener.key, deadline, lambda: None)
+        with mine, admitted.result() as theirs:
+            theirs.sendall(b"there")
+            assert mine.recv(9) == b"there"
+        for stranger in strangers:
+            stranger.settimeout(LIVENESS)
+            with contextlib.suppress(ConnectionError):
+                while stranger.recv(99):
+                    pass
 
 
 def test_an_actor_that_does_not_know_the_key_is_refused(pool: ThreadPoolExecutor) -> None:

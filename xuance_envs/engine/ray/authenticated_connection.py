@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import selectors
 import socket
 import struct
 import weakref
@@ -30,10 +31,8 @@ _MAX_PARTS = 512
 """Maximum number of parts in one write; systems limit it."""
 
 _NONCE = _PROOF = 32
-_HANDSHAKE_TIMEOUT = 1.0
-"""Seconds for a peer to authenticate itself, while other peers wait."""
-
-_BACKLOG = 16
+_MAX_CALLERS = 128
+"""Maximum number of peers that authenticate at the same time; the next one displaces the oldest."""
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Keep-alive probes, in seconds: they prevent idle disconnects and detect dead peers."""
@@ -60,25 +59,74 @@ class Listener:
 
     def __init__(self, host: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
+        self._socket = socket.create_server((host, 0), family=family, backlog=_MAX_CALLERS)
+        self._socket.setblocking(False)
         _open_sockets.add(self._socket)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self.key = secrets.token_bytes(32)
 
     def accept(self, seconds: float) -> socket.socket:
-        """Wait for an authenticated peer; stop listening afterwards, even after a timeout."""
+        """Wait for an authenticated peer; stop listening afterwards, even after a timeout.
+
+        Peers authenticate side by side, so that none of them delays the others.
+        """
         deadline = monotonic() + seconds
-        with self._socket:
-            while True:
-                self._socket.settimeout(_remaining(deadline))
-                peer, _ = self._socket.accept()
-                try:
-                    _authenticate_caller(
-                        peer, self.key, min(deadline, monotonic() + _HANDSHAKE_TIMEOUT)
-                    )
-                    return _configure(peer)
-                except (OSError, AuthenticationError):
-                    peer.close()
+        callers: list[_Caller] = []  # the oldest first
+        with self._socket, selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            try:
+                while (left := deadline - monotonic()) > 0:
+                    for entry, _ in selector.select(left):
+                        if entry.data is None:
+                            with suppress(BlockingIOError, ConnectionError):
+                                callers.append(_Caller(self._socket.accept()[0], self.key))
+                                selector.register(
+                                    callers[-1].socket, selectors.EVENT_READ, callers[-1]
+                                )
+                        elif entry.data.authenticate():
+                            callers.remove(entry.data)
+                            return _configure(entry.data.socket)
+                    for caller in callers[:]:
+                        if caller.refused or len(callers) > _MAX_CALLERS:
+                            selector.unregister(caller.socket)
+                            caller.socket.close()
+                            callers.remove(caller)
+            finally:
+                for caller in callers:
+                    caller.socket.close()
+        raise TimeoutError
+
+
+class _Caller:
+    """Peer of a listener that has not authenticated itself yet."""
+
+    def __init__(self, peer: socket.socket, key: bytes) -> None:
+        peer.setblocking(False)
+        self.socket = peer
+        self.refused = False
+        self._key = key
+        self._nonce = secrets.token_bytes(_NONCE)
+        self._received = b""
+        with suppress(OSError):
+            peer.sendall(self._nonce)
+
+    def authenticate(self) -> bool:
+        """Read the bytes that have arrived; return True if they complete the proof."""
+        try:
+            more = self.socket.recv(_NONCE + _PROOF - len(self._received))
+            self._received += more
+            self.refused = not more
+            if len(self._received) < _NONCE + _PROOF:
+                return False
+            peer_nonce, proof = self._received[:_NONCE], self._received[_NONCE:]
+            _check(proof, self._key, b"caller", self._nonce + peer_nonce)
+            self.socket.sendall(_proof(self._key, b"actor", self._nonce + peer_nonce))
+        except BlockingIOError:
+            return False
+        except (OSError, AuthenticationError):
+            self.refused = True
+            return False
+        return True
 
 
 def connect_authenticated(
@@ -95,15 +143,6 @@ def connect_authenticated(
         raise
 
 
-def _authenticate_caller(peer: socket.socket, key: bytes, deadline: float) -> None:
-    nonce = secrets.token_bytes(_NONCE)
-    peer.settimeout(_remaining(deadline))
-    peer.sendall(nonce)
-    peer_nonce, proof = _split(_recv_exactly(peer, _NONCE + _PROOF, deadline))
-    _check(proof, key, b"caller", nonce + peer_nonce)
-    peer.sendall(_proof(key, b"actor", nonce + peer_nonce))
-
-
 def _authenticate_actor(peer: socket.socket, key: bytes, deadline: float) -> None:
     peer_nonce = _recv_exactly(peer, _NONCE, deadline)
     nonce = secrets.token_bytes(_NONCE)
@@ -118,10 +157,6 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
 def _check(proof: bytes, key: bytes, side: bytes, nonces: bytes) -> None:
     if not hmac.compare_digest(proof, _proof(key, side, nonces)):
         raise AuthenticationError("the peer failed authentication: wrong key")
-
-
-def _split(both: bytes) -> tuple[bytes, bytes]:
-    return both[:_NONCE], both[_NONCE:]
 
 
 def _recv_exactly(peer: socket.socket, size: int, deadline: float) -> bytes:
