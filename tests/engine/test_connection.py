@@ -30,9 +30,8 @@ from xuance_envs.engine.ray.authenticated_connection import (
     header,
     send_message,
 )
-from xuance_envs.engine.ray.cluster import ActorLostError
 from xuance_envs.engine.ray.connectable_actor import ConnectableActor
-from xuance_envs.engine.ray.transports import ActorCall, ConnectionLostError, SocketTransport
+from xuance_envs.engine.ray.transports import ActorCall, SocketTransport
 
 LIVENESS = 20.0
 """Seconds within which it has to go on: this is about whether it does."""
@@ -367,29 +366,13 @@ def test_the_end_of_it_is_told() -> None:
 
 
 class Told:
-    """What Ray says of an actor: nothing, until it is told to."""
+    """What Ray says of an actor: that it serves the connection, until it does not."""
 
     alive = True
-
-    def __init__(self) -> None:
-        self.says: Any = None
+    serves = True
 
     def wait(self, refs: Any, count: int, seconds: float) -> Any:
-        return refs if self.says else []
-
-    def get(self, ref: Any, seconds: float) -> None:
-        if self.says is None:
-            time.sleep(min(seconds, 0.05))
-            raise TimeoutError
-        self.says()
-
-
-def lost() -> None:
-    raise ActorLostError("as told")
-
-
-def gone_on() -> None:
-    return
+        return [] if self.serves else refs
 
 
 def connection_to(
@@ -403,7 +386,7 @@ def connection_to(
         taken[call] = bytes(reply)
         call.answers = {}
 
-    return SocketTransport(cluster, take, peer, "served"), taken
+    return SocketTransport(cluster, take, peer, b"key", "served"), taken
 
 
 class Peer(threading.Thread):
@@ -438,7 +421,7 @@ def test_an_interrupt_leaves_nothing_half_sent_or_sent_twice(size: int) -> None:
     way, taken = connection_to(mine, Told())
     came, number, calls = True, 0, []
     while came:
-        call = ActorCall([0], number.to_bytes(8, "little") + bytes(size))
+        call = ActorCall(number + 1, [0], number.to_bytes(8, "little") + bytes(size))
         calls.append(call)
         with Instant(number, [FOLDER]) as instant:
             way.send(call)
@@ -458,7 +441,7 @@ def test_an_interrupt_leaves_nothing_half_sent_or_sent_twice(size: int) -> None:
 def test_answers_may_come_in_another_order_and_forgotten_ones_are_let_go() -> None:
     mine, theirs = socket.socketpair()
     way, taken = connection_to(mine, Told())
-    calls = [ActorCall([k], b"%d" % k) for k in range(3)]
+    calls = [ActorCall(k + 1, [k], b"%d" % k) for k in range(3)]
     for call in calls:
         assert way.send(call)
     theirs.sendall(as_bytes(77, b"nobody's") + as_bytes(3, b"c") + as_bytes(1, b"a"))
@@ -483,7 +466,7 @@ def test_one_that_does_not_read_is_not_waited_for_when_it_is_sent_to(
     monkeypatch.setattr(transports, "POLL_INTERVAL", 0.05)
     mine, theirs = socket.socketpair()
     way, _ = connection_to(mine, Told())
-    call = ActorCall([0], bytes(10_000_000))
+    call = ActorCall(1, [0], bytes(10_000_000))
     assert not way.send(call)
     peer = Peer(theirs)
     while not way.send(call):
@@ -495,34 +478,26 @@ def test_one_that_does_not_read_is_not_waited_for_when_it_is_sent_to(
     theirs.close()
 
 
-@pytest.mark.parametrize("silent", [False, True], ids=["it broke", "its machine is silent"])
-def test_ray_is_asked_what_became_of_an_actor(
-    silent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("silent", [False, True], ids=["it broke", "its actor does not serve it"])
+def test_that_it_broke_is_told_at_once(silent: bool) -> None:
     mine, theirs = socket.socketpair()
     cluster = Told()
     way, _ = connection_to(mine, cluster)
-    call = ActorCall([0], b"anything")
-    way.send(call)
-    assert way.status_ref is None
-    if not silent:
-        theirs.close()
-        with pytest.raises(TimeoutError):  # it has not said anything yet
-            way.receive(call, 0.1)
-        assert way.status_ref == "served"
-    cluster.says = lost
-    with pytest.raises(ActorLostError, match="as told"):
-        way.receive(call, LIVENESS if not silent else 0.05)
-    cluster.says = gone_on
-    with pytest.raises(ConnectionLostError):
-        way.receive(call, LIVENESS)
-    cluster.says = None
-    monkeypatch.setattr(transports, "DEATH_REPORT_TIMEOUT", 0.0)
-    with pytest.raises(
-        ActorLostError, match=r"no report within 0 s\. The actor's connection broke"
-    ):
+    call = ActorCall(1, [0], b"anything")
+    assert way.send(call)
+    with pytest.raises(TimeoutError):
         way.receive(call, 0.05)
-    assert way.send(ActorCall([0], b"more"))  # receive reports the lost connection
+    assert way.broken is None
+    if silent:
+        cluster.serves = False
+        way.receive(call, 0.05)
+        assert way.broken == "the actor stopped serving it"
+    else:
+        theirs.close()
+        way.receive(call, LIVENESS)
+        assert way.broken
+    assert call.answers is None
+    assert way.send(ActorCall(2, [0], b"more"))
     way.close(), way.close()
     theirs.close()
 
@@ -536,9 +511,13 @@ class Answering(ConnectableActor):
     def __init__(self) -> None:
         super().__init__(ActorPlan(((0, 1), (1, 2), (2, 3))))
         self.go_on = threading.Event()
+        self.ended: set[bytes] = set()
         self.threads: list[threading.Thread] = []
 
-    def answer_buffers(self, request: bytes, *states: bytes) -> list[Any]:
+    def is_ended(self, key: bytes) -> bool:
+        return key in self.ended
+
+    def answer_buffers(self, number: int, request: bytes, *states: bytes) -> list[Any]:
         self.threads.append(threading.current_thread())
         if b"wait" in request:
             assert self.go_on.wait(LIVENESS)
@@ -608,11 +587,16 @@ def test_what_answering_raises_ends_it_and_is_raised(count: int, pool: ThreadPoo
             serving.result(LIVENESS)
 
 
-def test_a_caller_that_leaves_without_its_answer_ends_it(pool: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize(
+    "leave", [socket.socket.close, lambda mine: mine.shutdown(socket.SHUT_WR)], ids=["all", "half"]
+)
+def test_a_caller_that_leaves_without_its_answer_ends_it(
+    leave: Callable[[socket.socket], Any], pool: ThreadPoolExecutor
+) -> None:
     actor = Answering()
     with served(actor, pool) as (mine, serving):
-        send_message(mine, 1, [asking(1, b"wait" + bytes(10_000_000))])
-        mine.close()
+        send_message(mine, 1, [asking(1, b"wait" + bytes(20_000_000))])
+        leave(mine)
         actor.go_on.set()
         assert serving.result(LIVENESS) is None
 

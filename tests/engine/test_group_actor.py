@@ -67,7 +67,7 @@ class Caller:
     def command(self, name: str, *arguments: Any) -> Any:
         self.tag += 1
         ask = GroupRequest(0, self.tag, RequestType.CALL, name, pickle.dumps((name, arguments)))
-        return self.take(self.actor.answer(pack_requests([ask], b"")))
+        return self.take(self.actor.answer(self.tag, pack_requests([ask], b"")))
 
     def request(self, tag: int) -> bytes:
         return pack_requests(
@@ -77,7 +77,7 @@ class Caller:
     def step(self, actions: Any) -> Any:
         self.tag += 1
         self.arrays.actions.parts[0][...] = actions
-        return self.take(self.actor.answer(self.request(self.tag)))
+        return self.take(self.actor.answer(self.tag, self.request(self.tag)))
 
     def take(self, reply: bytes) -> Any:
         (answer,), start = unpack_replies(reply, 1)
@@ -131,7 +131,7 @@ def test_an_ordinary_step_has_nothing_pickled() -> None:
     for _ in range(4):
         caller.step([[1, 0], [1, 0]])
     request = caller.request(77)
-    reply = caller.actor.answer(request)
+    reply = caller.actor.answer(77, request)
     # Per environment: an action of 16; an observation of 6 + 8, a reward of 8, two flags, and a
     # value of 8 with its kind in each of three columns.
     assert len(request) == 2 + 18 + 2 * 16
@@ -140,14 +140,15 @@ def test_an_ordinary_step_has_nothing_pickled() -> None:
     assert caller.take(reply) is OK
 
 
-def test_the_same_request_again_is_answered_and_not_executed() -> None:
+def test_the_same_request_again_or_an_earlier_one_is_answered_and_not_executed() -> None:
     caller = Caller()
     caller.command("reset", [(0, None, None), (1, None, None)])
-    request = caller.request(77)
-    assert caller.actor.answer(request) == caller.actor.answer(request)
+    caller.tag += 1
+    number, request = caller.tag, caller.request(caller.tag)
+    assert caller.actor.answer(number, request) == caller.actor.answer(number, request)
     assert caller.command("get_attr", [0, 1], "steps") == [1, 1]
-    later = caller.request(78)
-    caller.actor.answer(later)
+    caller.step([[1, 0], [1, 0]])
+    caller.actor.answer(number, request)
     assert caller.command("get_attr", [0, 1], "steps") == [2, 2]
 
 

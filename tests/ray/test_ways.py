@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent import futures
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -267,7 +268,10 @@ def test_a_silent_machine_is_noticed_by_what_ray_says(
     with contextlib.ExitStack() as stack:
         envs = stack.enter_context(on_machines(MaskedEnv, on_worker_failure="restart"))
         envs.reset()
-        lost = actors_of(envs)[1].connection
+        actor = actors_of(envs)[1]
+        lost = actor.connection
+        with futures.ThreadPoolExecutor() as killed:
+            actor._ray_transport._answer = SimpleNamespace(of=killed, does=None)
         silent, _ = map(stack.enter_context, socket.socketpair())
         silent.setblocking(False)
         before = stack.enter_context(lost._socket)
@@ -277,7 +281,7 @@ def test_a_silent_machine_is_noticed_by_what_ray_says(
         lost.serve_ref.set_exception(ActorLostError("as told"))
 
         def losing(actor: Any, told: str) -> None:
-            assert told == "as told"
+            assert told == "it was killed"
             before.close()  # which a killed actor would not wait for
             mark_lost(actor, told)
 

@@ -11,12 +11,13 @@ from concurrent import futures
 from functools import partial
 from time import monotonic
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from xuance_envs._override import override
 from xuance_envs.engine.ray import multi_process_actor
-from xuance_envs.engine.ray.actor import ActorPlan
+from xuance_envs.engine.ray.actor import ActorPlan, SingleGroupActor
 from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions
 from xuance_envs.engine.ray.connectable_actor import ConnectableActor
 from xuance_envs.engine.ray.multi_process_actor import MultiProcessActor
@@ -27,14 +28,28 @@ HELD_FOR = 0.02
 """Maximum seconds for which signals are blocked."""
 
 
-class PretendedMachine(ConnectableActor, MultiProcessActor):
+class _Pretended(ConnectableActor):
     """The inside of a Ray actor, in this process."""
+
+    ended: ClassVar[set[bytes]] = set()
 
     def location(self) -> tuple[int, str]:
         return os.getpid(), "of this process"
 
     def listen(self) -> tuple[str, int, bytes]:
         return self.listen_at("127.0.0.1")
+
+    @override
+    def is_ended(self, key: bytes) -> bool:
+        return key in self.ended
+
+
+class PretendedMachine(_Pretended, MultiProcessActor):
+    pass
+
+
+class PretendedCore(_Pretended, SingleGroupActor):
+    pass
 
 
 class PretendedCluster:
@@ -63,8 +78,9 @@ class PretendedCluster:
         return {node: (room, room) for node, room in self._rooms.items()}
 
     def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
-        actor = PretendedMachine(plan)
-        pool = futures.ThreadPoolExecutor(len(plan.split) + 3, "pretended")
+        actor = (PretendedMachine if plan.in_processes else PretendedCore)(plan)
+        threads = len(plan.split) + 3 if plan.in_processes else 1
+        pool = futures.ThreadPoolExecutor(threads, "pretended")
         methods = {
             name: SimpleNamespace(of=pool, does=getattr(actor, name))
             for name in ("answer", "attach", "close", "listen", "serve", "location")
@@ -78,6 +94,12 @@ class PretendedCluster:
             lost: futures.Future[Any] = futures.Future()
             lost.set_exception(ActorLostError("it was killed"))
             return lost
+
+    def end_connection(self, key: bytes) -> None:
+        _Pretended.ended.add(key)
+
+    def withdraw_end(self, key: bytes) -> None:
+        _Pretended.ended.discard(key)
 
     def put(self, value: Any) -> Any:
         return value

@@ -64,7 +64,7 @@ class HostedGroup(ABC):
     """One group of an actor; it executes one request at a time."""
 
     def __init__(self) -> None:
-        self.last_request: GroupRequest | None = None
+        self.last_number = 0
         self.lock = threading.Lock()
 
     @abstractmethod
@@ -97,14 +97,15 @@ class BaseGroupActor(ABC):
     def addresses_all_groups(self, request: bytes) -> bool:
         return num_requests(request) == len(self._groups)
 
-    def answer(self, request: bytes, *states: bytes) -> bytes:
-        """Execute a request and return its reply; a repeated request is not executed again.
+    def answer(self, number: int, request: bytes, *states: bytes) -> bytes:
+        """Execute a request and return its reply, unless its number is that of an earlier one.
 
-        An interrupted main process may therefore repeat a request. Calls may run concurrently.
+        So the main process may repeat a request, and an ended connection may still deliver one.
+        Calls may run concurrently.
         """
-        return b"".join(self.answer_buffers(request, *states))
+        return b"".join(self.answer_buffers(number, request, *states))
 
-    def answer_buffers(self, request: bytes, *states: bytes) -> list[Any]:
+    def answer_buffers(self, number: int, request: bytes, *states: bytes) -> list[Any]:
         """Execute a request and return the reply as buffers, without copying the arrays."""
         requests, start = unpack_requests(request)
         groups = [self._groups[group_request.group] for group_request in requests]
@@ -119,9 +120,9 @@ class BaseGroupActor(ABC):
             ]:
                 self._codec.load_actions(request, start, stepping)
             for group, group_request in zip(groups, requests, strict=True):
-                if group.last_request != group_request:
+                if group.last_number < number:
                     group.submit(group_request, [buffers[k] for k in group_request.buffers])
-                    group.last_request = group_request
+                    group.last_number = number
             answers = [group.answer() for group in groups]
             extents = {
                 group_request.group: answer.extents

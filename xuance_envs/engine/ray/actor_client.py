@@ -26,7 +26,6 @@ from xuance_envs.engine.ray.step_codec import ActorCodec
 from xuance_envs.engine.ray.transports import (
     POLL_INTERVAL,
     ActorCall,
-    ConnectionLostError,
     RayTransport,
     SocketTransport,
 )
@@ -77,6 +76,8 @@ class ActorClient:
         self.plan = plan
         self.lost: str | None = None
         self.connection: SocketTransport | None = None
+        # Ended connections that the actor may still serve, by key: Ray's reference, and the reason.
+        self._ended: dict[bytes, tuple[Any, str | None]] = {}
         self._may_connect = False
         self._cluster = settings.cluster
         self._handle = start_actor(settings, options, plan)
@@ -86,6 +87,7 @@ class ActorClient:
         self._queued: dict[int, tuple[GroupRequest, Sequence[Any]]] = {}
         self._calls: dict[int, ActorCall] = {}
         self._unsent: list[ActorCall] = []
+        self._number = 0
         # The actor's first call: its reply shows that the actor has started.
         self._location_ref = self._cluster.call(self._handle.location)
         self._listen_ref: Any = None
@@ -109,6 +111,7 @@ class ActorClient:
         """Connect to the listening actor; return None, or the reason of a failure."""
         listen_ref, self._listen_ref = self._listen_ref, None
         served: list[Any] = []
+        key = b""
 
         def serve(seconds: float = CONNECT_TIMEOUT) -> None:
             served.append(self._cluster.call(self._handle.serve, seconds))
@@ -120,10 +123,13 @@ class ActorClient:
                 connection = connect_authenticated((address[0], address[1]), key, deadline, serve)
             except (ActorLostError, OSError, AuthenticationError) as error:
                 self._may_connect = False
-                if not served:
+                if served:
+                    self._end(key, *served)
+                else:
                     serve(0.0)  # stops listening
                 return f"{type(error).__name__}: {error}"
-            self.connection = SocketTransport(self._cluster, self.on_reply, connection, *served)
+            transport = SocketTransport(self._cluster, self.on_reply, connection, key, *served)
+            self.connection = transport
         return None
 
     def _connect_again(self) -> None:
@@ -142,9 +148,25 @@ class ActorClient:
     def disconnect(self) -> None:
         """Close the connection; repeat unanswered requests as Ray calls (executed once)."""
         if self.connection is not None:
-            self.connection.close()
+            connection = self.connection
+            self._end(connection.key, connection.serve_ref, connection.broken)
+            connection.close()
             unsent = self._outstanding()
             self.connection, self._unsent = None, unsent
+
+    def _end(self, key: bytes, serve_ref: Any, why: str | None = None) -> None:
+        self._ended = {**self._ended, key: (serve_ref, why)}
+        self._cluster.end_connection(key)
+
+    def _confirm_ends(self) -> None:
+        """Forget the ended connections that the actor no longer serves."""
+        for key, (serve_ref, why) in [*self._ended.items()]:
+            if self._cluster.wait([serve_ref], 1, 0.0):
+                self._cluster.withdraw_end(key)
+                self._ended.pop(key, None)
+                if why is not None:
+                    logger.warning("%s; using Ray calls instead", self.connection_failure(why))
+                self._cluster.get(serve_ref, POLL_INTERVAL)  # raises if a bug ended it
 
     def _outstanding(self) -> list[ActorCall]:
         return [call for call in dict.fromkeys(self._calls.values()) if call.answers is None]
@@ -157,6 +179,9 @@ class ActorClient:
 
     def flush(self) -> None:
         """Send all queued requests; resumes after an interrupt."""
+        if self.lost is None and self.connection is not None and self.connection.broken is not None:
+            self._may_connect = False
+            self.disconnect()
         if self._queued:
             self._make_call()
         while self._unsent:
@@ -182,10 +207,12 @@ class ActorClient:
             if group_request.code == RequestType.STEP
         ]
         request = pack_requests(requests, self._codec.actions(stepping) if stepping else b"")
-        call = ActorCall([group_request.group for group_request in requests], request, buffers)
-        calls = {**self._calls, **dict.fromkeys(call.groups, call)}
+        number, groups = self._number + 1, [group_request.group for group_request in requests]
+        call = ActorCall(number, groups, request, buffers)
+        calls = {**self._calls, **dict.fromkeys(groups, call)}
+        unsent = [*self._unsent, call]
         # One statement without calls, so an interrupt cannot come halfway.
-        self._queued, self._calls, self._unsent = {}, calls, [*self._unsent, call]
+        self._number, self._queued, self._calls, self._unsent = number, {}, calls, unsent
 
     def call_of(self, group: int) -> ActorCall | None:
         """Return the last call to a group, or None if its request is still queued."""
@@ -193,26 +220,18 @@ class ActorClient:
 
     def connection_of(self, call: ActorCall) -> SocketTransport | None:
         """Return the connection that a call's reply comes by, or None if Ray delivers it."""
-        connection = None if call.via_ray else self.connection
-        return None if connection is None or connection.status_ref is not None else connection
-
-    def ref_of(self, call: ActorCall) -> Any:
-        """Return Ray's reference that becomes ready when a call is answered or the actor fails."""
-        return call.ref if call.via_ray or self.connection is None else self.connection.status_ref
+        return None if call.via_ray else self.connection
 
     def receive(self, call: ActorCall, seconds: float) -> None:
         """Wait until a call's reply has been processed."""
         end = monotonic() + seconds
         if self.connection is not None and not call.via_ray:
-            try:
-                self.connection.receive(call, seconds)
+            self.connection.receive(call, seconds)
+            if call.answers is not None:
                 return
-            except ConnectionLostError as error:
-                logger.warning("%s; using Ray calls instead", self.connection_failure(str(error)))
-                self._may_connect = False
-                self.disconnect()
-                self.flush()
+            self.flush()
         self._ray_transport.receive(call, max(end - monotonic(), 0.0))
+        self._confirm_ends()
 
     def has_progress(self, call: ActorCall) -> bool:
         """Return whether more of a reply has arrived since the last call."""
@@ -269,3 +288,5 @@ class ActorClient:
         if self.connection is not None:
             self.connection.close()
         kill_actor(self._cluster, self._handle)
+        for key in self._ended:
+            self._cluster.withdraw_end(key)

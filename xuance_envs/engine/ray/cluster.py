@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import os
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from xuance_envs._override import override
 from xuance_envs.engine.ray.actor import ActorPlan, SingleGroupActor
 from xuance_envs.engine.ray.connectable_actor import ConnectableActor
 from xuance_envs.engine.ray.multi_process_actor import MultiProcessActor
@@ -103,6 +105,10 @@ class _RayMixin(ConnectableActor):
         import ray
 
         return self.listen_at(ray.util.get_node_ip_address())
+
+    @override
+    def is_ended(self, key: bytes) -> bool:
+        return _end_notices("exists", key)
 
 
 class RaySingleGroupActor(_RayMixin, SingleGroupActor):
@@ -205,6 +211,15 @@ class RayCluster:
         """Call an actor's method without waiting; return Ray's reference."""
         return method.remote(*arguments) if self.alive else None
 
+    def end_connection(self, key: bytes) -> None:
+        """Notify an actor that its connection has ended; it may be too busy for Ray calls."""
+        if self.alive:
+            _end_notices("put", key, b"")
+
+    def withdraw_end(self, key: bytes) -> None:
+        if self.alive:
+            _end_notices("del", key)
+
     def put(self, value: Any) -> Any:
         """Store a value that several calls use; each node receives it once."""
         return self._ray.put(value) if self.alive else None
@@ -288,6 +303,19 @@ class RayCluster:
             for name, value in needed.items()
         ]
         return ", ".join(parts)
+
+
+def _end_notices(operation: str, key: bytes, *value: bytes) -> bool:
+    """Access the notice that a connection has ended, in the cluster's key-value store."""
+    from ray.exceptions import RayError
+    from ray.experimental import internal_kv
+
+    name = hashlib.sha256(key).hexdigest()
+    try:
+        access = getattr(internal_kv, f"_internal_kv_{operation}")
+        return bool(access(name, *value, namespace="xuance_envs"))
+    except RayError:  # the cluster's head node is unavailable
+        return False
 
 
 def _free_resources(state: Any) -> Mapping[str, Mapping[str, float]]:

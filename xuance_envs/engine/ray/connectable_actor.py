@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from abc import abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,22 +13,30 @@ from xuance_envs.engine.process.channel import PeerGoneError
 from xuance_envs.engine.ray.actor import BaseGroupActor
 from xuance_envs.engine.ray.authenticated_connection import Listener, MessageReader, send_message
 
+END_POLL_INTERVAL = 1.0
+"""Seconds between checks if the main process has ended a connection without requests."""
+
 
 class ConnectableActor(BaseGroupActor):
-    """Actor that also answers requests from a direct connection."""
+    """Actor that answers requests from Ray calls and from a direct connection."""
+
+    @abstractmethod
+    def is_ended(self, key: bytes) -> bool:
+        """Return True if the main process has ended the connection with this key."""
 
     def listen_at(self, host: str) -> tuple[str, int, bytes]:
         self._listener = Listener(host)
         return *self._listener.address, self._listener.key
 
     def serve(self, seconds: float) -> None:
-        """Accept the main process, and answer its requests until the connection closes."""
+        """Accept the main process, and answer its requests until the connection ends."""
+        listener = self._listener
         try:
-            connection = self._listener.accept(seconds)
+            connection = listener.accept(seconds)
         except TimeoutError:
             return
         with connection:
-            _ConnectionHandler(self, connection).run()
+            _ConnectionHandler(self, connection, listener.key).run()
 
 
 class _ConnectionHandler:
@@ -37,38 +46,68 @@ class _ConnectionHandler:
     run in a thread pool.
     """
 
-    def __init__(self, actor: BaseGroupActor, connection: socket.socket) -> None:
+    def __init__(self, actor: ConnectableActor, connection: socket.socket, key: bytes) -> None:
         self._actor = actor
         self._connection = connection
+        self._key = key
+        self._closed = threading.Event()
+        self._number = 0
         self._reply_lock = threading.Lock()
         self._failures: Sequence[BaseException] = ()
 
     def run(self) -> None:
-        incoming = MessageReader(self._connection)
-        with ThreadPoolExecutor(self._actor.num_groups) as pool, suppress(PeerGoneError):
-            while True:
-                while (message := incoming.first()) is None:
-                    incoming.read()
-                number, request = message[0], bytes(message[1])
-                incoming.clear()
-                if self._actor.addresses_all_groups(request):
-                    self._answer(number, request)
-                else:
-                    pool.submit(self._answer_in_thread, number, request)
+        with ThreadPoolExecutor(self._actor.num_groups + 1) as pool:
+            pool.submit(self._watch)
+            try:
+                self._answer_requests(pool)
+            except PeerGoneError:
+                pass
+            finally:
+                self._closed.set()
+                self._shut_down()  # a thread may be waiting to send
         if self._failures:
             raise self._failures[0]
 
+    def _answer_requests(self, pool: ThreadPoolExecutor) -> None:
+        incoming = MessageReader(self._connection)
+        while True:
+            while (message := incoming.first()) is None:
+                incoming.read()
+            self._number, request = message[0], bytes(message[1])
+            incoming.clear()
+            if self._actor.addresses_all_groups(request):
+                self._answer(self._number, request)
+            else:
+                pool.submit(self._answer_in_thread, self._number, request)
+
+    def _watch(self) -> None:
+        """Shut the connection down if it has ended; the other threads may not notice."""
+        number = -1
+        while not self._closed.wait(END_POLL_INTERVAL):
+            if number == self._number and (
+                self._is_closed_by_peer() or self._actor.is_ended(self._key)
+            ):
+                self._shut_down()
+            number = self._number
+
+    def _is_closed_by_peer(self) -> bool:
+        with suppress(OSError):
+            return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return False
+
     def _answer(self, number: int, request: bytes) -> None:
-        parts = self._actor.answer_buffers(request)
+        parts = self._actor.answer_buffers(number, request)
         with self._reply_lock:
             send_message(self._connection, number, parts)
 
     def _answer_in_thread(self, number: int, request: bytes) -> None:
         try:
             self._answer(number, request)
-        except PeerGoneError:
-            pass  # the reading thread notices
         except BaseException as error:
-            self._failures = (*self._failures, error)
-            with suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)
+            if not isinstance(error, PeerGoneError):
+                self._failures = (*self._failures, error)
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)

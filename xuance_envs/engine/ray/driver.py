@@ -76,7 +76,7 @@ class ActorDriver(WorkerDriver):
     @property
     def ref(self) -> Any:
         call = self.actor.call_of(self._group)
-        return None if call is None else self.actor.ref_of(call)
+        return None if call is None else call.ref
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> bytes:

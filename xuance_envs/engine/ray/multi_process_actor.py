@@ -132,7 +132,7 @@ class _WorkerProcessGroup(HostedGroup):
 
     def _restart_worker(self) -> None:
         self._extents = NO_EXTENTS
-        if self.last_request is not None:  # otherwise the process is new
+        if self.last_number:  # otherwise the process is new
             self._actor.replace(self._index)
 
     @override

@@ -16,26 +16,22 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.engine.process.channel import PeerGoneError
 from xuance_envs.engine.ray.authenticated_connection import MessageReader, header
-from xuance_envs.engine.ray.cluster import ActorLostError, RayCluster
+from xuance_envs.engine.ray.cluster import RayCluster
 from xuance_envs.engine.ray.messages import GroupReply
 
 POLL_INTERVAL = 1.0
 """Seconds between polls of Ray while waiting for something else."""
 
-DEATH_REPORT_TIMEOUT = 30.0
-"""Seconds to wait for Ray's report on an actor whose connection broke."""
-
-
-class ConnectionLostError(Exception):
-    """The connection to a running actor broke."""
-
 
 class ActorCall:
     """Request to some of an actor's groups, and its reply."""
 
-    __slots__ = ("answers", "buffers", "groups", "ref", "request", "via_ray")
+    __slots__ = ("answers", "buffers", "groups", "number", "ref", "request", "via_ray")
 
-    def __init__(self, groups: list[int], request: bytes, buffers: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, number: int, groups: list[int], request: bytes, buffers: Sequence[Any] = ()
+    ) -> None:
+        self.number = number
         self.groups = groups
         self.request = request
         self.buffers = buffers
@@ -59,7 +55,7 @@ class Transport(ABC):
 
     @abstractmethod
     def receive(self, call: ActorCall, seconds: float) -> None:
-        """Wait until a call's reply has been processed."""
+        """Wait until a call's reply has been processed, or the connection has broken."""
 
     @abstractmethod
     def has_progress(self, call: ActorCall) -> bool:
@@ -75,7 +71,7 @@ class RayTransport(Transport):
     def send(self, call: ActorCall) -> bool:
         """Send a call; if an interrupt causes a second call, the actor recognizes it."""
         if not call.via_ray:
-            ref = self._cluster.call(self._answer, call.request, *call.buffers)
+            ref = self._cluster.call(self._answer, call.number, call.request, *call.buffers)
             call.ref, call.via_ray = ref, True
         return True
 
@@ -90,22 +86,26 @@ class RayTransport(Transport):
 
 class SocketTransport(Transport):
     def __init__(
-        self, cluster: RayCluster, on_reply: OnReply, connection: socket.socket, serve_ref: Any
+        self,
+        cluster: RayCluster,
+        on_reply: OnReply,
+        connection: socket.socket,
+        key: bytes,
+        serve_ref: Any,
     ) -> None:
         super().__init__(cluster, on_reply)
         connection.setblocking(False)
         self._socket = connection
+        self.key = key
         self.serve_ref = serve_ref
+        self.broken: str | None = None
         self._incoming = MessageReader(connection)
         self._num_unread = 0
         # Unanswered calls by number; then the last call and the bytes written of it.
         self._calls: dict[int, ActorCall] = {}
         self._last: ActorCall | None = None
-        self._number = 0
         self._message = b""
         self._written: list[int] = []
-        # Reason and time of the failure.
-        self._broken: tuple[str, float] | None = None
         poll = select.poll()
         poll.register(connection, select.POLLIN)
         self._poll = poll.poll
@@ -115,22 +115,15 @@ class SocketTransport(Transport):
         """File descriptor that becomes readable on a reply or a failure."""
         return self._socket.fileno()
 
-    @property
-    def status_ref(self) -> Any:
-        """Ray's reference to wait for after the connection has broken, else None."""
-        return None if self._broken is None else self.serve_ref
-
     @override
     def send(self, call: ActorCall) -> bool:
         """Send a call; return False if the actor does not read for POLL_INTERVAL seconds."""
         if call is not self._last:
-            number = self._number + 1
-            message = header(number, len(call.request)) + call.request
-            calls = {**self._calls, number: call}
+            message = header(call.number, len(call.request)) + call.request
+            calls = {**self._calls, call.number: call}
             # One statement without calls, so an interrupt cannot come halfway.
-            self._last, self._number, self._calls = call, number, calls
-            self._message, self._written = message, []
-        while self._broken is None and (start := sum(self._written)) < len(self._message):
+            self._last, self._calls, self._message, self._written = call, calls, message, []
+        while self.broken is None and (start := sum(self._written)) < len(self._message):
             if not self._write(start) and not self._wait_writable():
                 return False
         return True
@@ -156,11 +149,8 @@ class SocketTransport(Transport):
     def receive(self, call: ActorCall, seconds: float) -> None:
         end = monotonic() + seconds
         self.process_replies()
-        while call.answers is None:
-            left = max(end - monotonic(), 0.0)
-            if self._broken is not None:
-                self._await_status(*self._broken, left)
-            elif self._poll(left * 1e3):
+        while call.answers is None and self.broken is None:
+            if self._poll(max(end - monotonic(), 0.0) * 1e3):
                 self.read()
             elif self._cluster.wait([self.serve_ref], 1, 0.0):
                 self.end()
@@ -191,19 +181,7 @@ class SocketTransport(Transport):
         self._mark_broken("the actor stopped serving it")
 
     def _mark_broken(self, why: str) -> None:
-        self._broken = self._broken or (why, monotonic())
-
-    def _await_status(self, why: str, since: float, seconds: float) -> None:
-        """Wait for Ray's report on the actor."""
-        try:
-            self._cluster.get(self.serve_ref, seconds)
-        except TimeoutError:
-            if monotonic() < since + DEATH_REPORT_TIMEOUT:
-                raise
-            raise ActorLostError(
-                f"no report within {DEATH_REPORT_TIMEOUT:g} s. The actor's connection broke: {why}"
-            ) from None
-        raise ConnectionLostError(why)
+        self.broken = self.broken or why
 
     @override
     def has_progress(self, call: ActorCall) -> bool:
