@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from serving import API_PREFIX, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.remote.access.permissions import Permissions
 from xuance_envs.remote.api import Api
+from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.messages import RequestModel
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.serving import http_protocol
@@ -585,6 +586,81 @@ def test_an_answer_counts_as_it_is_written(serve: ServerMaker) -> None:
         assert ask.ask("call", operation="render").status_code == render, "3 MB, 6 as JSON"
         assert ask.ask("call", **many).status_code == 200
     assert ask.ask("vectorized_step", actions=[0]).status_code == 200
+
+
+def graph(size: int) -> spaces.GraphInstance:
+    return spaces.GraphInstance(np.zeros((size // 8, 1)), None, None)
+
+
+OBJECTS: dict[str, tuple[spaces.Space[Any], Callable[[int], Any]]] = {
+    "Text": (spaces.Text(10**6, charset="x"), lambda size: "x" * size),
+    "Graph": (spaces.Graph(spaces.Box(0, 1, (1,), np.float64), None), graph),
+    "Sequence": (
+        spaces.Sequence(spaces.Box(0, 1, (125,), np.float64)),
+        lambda size: tuple(np.zeros((size // 1000, 125))),
+    ),
+    "Dict": (
+        spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Text(10**6, charset="x")}),
+        lambda size: {"a": 0, "b": "x" * size},
+    ),
+}
+"""Spaces whose observations have no fixed size, and observations of some bytes."""
+
+
+class SizedEnv(CountingEnv):
+    """Observes objects of as many bytes as its action says, in thousands, and 1,000 at first."""
+
+    def __init__(self, kind, env_seed=0):
+        super().__init__(env_seed, length=10**6)
+        self.action_space = spaces.Discrete(1000)
+        self.observation_space, self.make = OBJECTS[kind]
+        self.size = 1
+
+    def step(self, action):
+        self.size = int(action)
+        return super().step(action)
+
+    def observe(self):
+        return self.make(1000 * self.size)
+
+
+@pytest.mark.parametrize("auto_reset", [False, True], ids=["repeated", "stepped"])
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_objects_are_counted_before_they_reach_the_server(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, kind: str, auto_reset: bool
+) -> None:
+    arrived: list[str] = []
+
+    def counted(name: str) -> Callable[..., Any]:
+        receive = getattr(HostedVecEnv, name)
+
+        def receive_and_count(*args: Any, **keywords: Any) -> Any:
+            result = receive(*args, **keywords)
+            arrived.append(name)
+            return result
+
+        return receive_and_count
+
+    for name in ("call", "finish_step"):
+        monkeypatch.setattr(HostedVecEnv, name, counted(name))
+    ask = Asking(serve({"Sized": partial(SizedEnv, kind)}, reply=400_000))
+    ask.client.headers["accept"] = "application/msgpack"
+    ask.ask("create", num_envs=4, auto_reset=auto_reset)
+    assert ask.ask("vectorized_reset").status_code == 200
+    steps = 1 if auto_reset else 10
+    small, large = ([size // steps] * 4 for size in (80, 120))
+    for _ in range(3):  # each reply alone
+        answer = ask.ask("vectorized_step", actions=small, steps=steps)
+        assert answer.status_code == 200, answer.text
+    assert len(arrived) == 3
+    refused = ask.ask("vectorized_step", actions=large, steps=steps)
+    assert refused.status_code == (409 if auto_reset else 413)
+    assert b"would exceed the 400000 bytes" in refused.content
+    assert len(arrived) == 3, "the worker refuses it"
+    if not auto_reset:
+        assert ask.ask("vectorized_step", actions=small, steps=steps).status_code == 409
+        assert ask.ask("vectorized_reset").status_code == 200
+        assert ask.ask("vectorized_step", actions=small, steps=steps).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -110,6 +111,9 @@ def step(vec_env: HostedVecEnv) -> Answer | TemplatedMessage:
     return TemplatedMessage(template, answer, data)
 
 
+_requests = itertools.count(1)
+
+
 def repeat(
     vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int, check: bool
 ) -> tuple[Answer, int]:
@@ -120,7 +124,7 @@ def repeat(
     if check:
         check_in_space(rows, envs)
     action_of = dict(zip(envs, rows.reader()(), strict=True))
-    results = vec_env.call("repeat", action_of, times, env_ids=envs)
+    results = vec_env.call("repeat", action_of, times, next(_requests), env_ids=envs)
     space = vec_env.observation_space
     steps = [result.steps for result in results]
     answer = {

@@ -33,7 +33,7 @@ from xuance_envs.remote.serving.reply_sizes import is_rgb_image, max_observation
 from xuance_envs.remote.serving.session_process import SessionProcess
 from xuance_envs.remote.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
-from xuance_envs.remote.wire.bounds import TooLargeError, payload_bytes
+from xuance_envs.remote.wire.bounds import ObjectBudget, TooLargeError, payload_bytes
 from xuance_envs.remote.wire.formats import WireFormat, dumps
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_client, to_wire
@@ -104,8 +104,9 @@ class EnvHost:
         repeating = not config.auto_reset
         infos = self._settings.permissions.infos_of(repeating)
         shared_backend = self.process.running_backend
+        first, objects = shared_backend is None, ObjectBudget(limits.reply)
         functions = [
-            HostedFunction(function, index, repeating, limits.memory, infos, shared_backend is None)
+            HostedFunction(function, index, repeating, limits.memory, infos, first, objects)
             for index, function in enumerate(config.functions)
         ]
         self._vec_env = HostedVecEnv(
@@ -254,6 +255,11 @@ class EnvHost:
                     self._vec_env, envs, actions, times, self._checks_actions
                 )
             except EnvError as error:
+                if isinstance(error.__cause__, TooLargeError):
+                    self._needs_reset.update(envs)
+                    raise RefusedError(
+                        413, "reply", f"{error.__cause__}; reset these environments first"
+                    ) from None
                 self._needs_reset.add(error.env_index)
                 raise EnvError(
                     error.env_index, "step", error.reason, error.env_traceback

@@ -6,9 +6,10 @@ Infos are filtered here, so that withheld keys never leave the worker.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from xuance_envs.engine.group.single_env import check_env_api
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import original_info_key
+from xuance_envs.remote.wire.bounds import ObjectBudget
 from xuance_envs.remote.wire.infos import drop_unsendable
 
 
@@ -33,14 +35,18 @@ class HostedFunction(DropUnpicklableInfos):
     memory_limit: int | None
     infos: frozenset[str] | None = None
     first_in_process: bool = True
+    objects: ObjectBudget = field(default_factory=lambda: ObjectBudget(sys.maxsize))
 
     def __call__(self, **keywords: Any) -> Any:
         if self.first_in_process and self.index == 0:  # once per process
             _limit_process(self.memory_limit)
         env = self.make(**keywords)
         if self.repeating:
-            return RepeatingEnv(check_env_api(env), self.index, self.infos)
-        return env if self.infos is None else InfoFilter(check_env_api(env), self.infos)
+            return RepeatingEnv(check_env_api(env), self.index, self.infos, self.objects)
+        env = check_env_api(env)
+        if has_objects(SpaceLayout(env.observation_space)):
+            return ObjectCounter(env, self.index, self.infos, self.objects)
+        return env if self.infos is None else InfoFilter(env, self.infos)
 
 
 class InfoFilter:
@@ -84,6 +90,39 @@ class InfoFilter:
         return drop_unsendable(info)
 
 
+def has_objects(layout: SpaceLayout) -> bool:
+    """Return whether some observations have no fixed shape, such as texts and graphs."""
+    return any(leaf.dtype is None for leaf in layout.leaves)
+
+
+class ObjectCounter(InfoFilter):
+    """Wrapper that counts observations without fixed shape towards the limit of a reply."""
+
+    def __init__(
+        self, env: Any, index: int, infos: frozenset[str] | None, objects: ObjectBudget
+    ) -> None:
+        super().__init__(env, infos)
+        self._index = index
+        self._objects = objects
+
+    def __env_state__(self) -> Any:
+        return None
+
+    def __set_env_state__(self, state: Any) -> None:
+        pass
+
+    def reset(self, **arguments: Any) -> Any:
+        result = super().reset(**arguments)
+        self._objects.add(self._index, result)
+        return result
+
+    def step(self, action: Any) -> Any:
+        self._objects.forget(self._index)
+        result = super().step(action)
+        self._objects.add(self._index, result)
+        return result
+
+
 @dataclass(frozen=True)
 class RepeatResult:
     observations: Any
@@ -97,9 +136,12 @@ class RepeatResult:
 class RepeatingEnv(InfoFilter):
     """Environment that repeats an action until its episode ends and is reset explicitly."""
 
-    def __init__(self, env: Any, index: int, infos: frozenset[str] | None = None) -> None:
+    def __init__(
+        self, env: Any, index: int, infos: frozenset[str] | None, objects: ObjectBudget
+    ) -> None:
         super().__init__(env, infos)
         self._index = index
+        self._objects = objects
         self._layout = SpaceLayout(env.observation_space)
         self._step = -1
         self._ended: RepeatResult | None = None
@@ -123,11 +165,12 @@ class RepeatingEnv(InfoFilter):
         self._step, self._ended, self._can_step, self._last_shown = -1, None, True, None
         return result
 
-    def repeat(self, actions: Mapping[int, Any], times: int) -> RepeatResult:
+    def repeat(self, actions: Mapping[int, Any], times: int, request: int) -> RepeatResult:
         """Repeat an action up to ``times`` times, or until the episode ends.
 
         An ended environment returns its last result again.
         """
+        self._objects.begin(request)
         if self._ended is not None:
             return self._ended
         if not self._can_step:
@@ -156,12 +199,14 @@ class RepeatingEnv(InfoFilter):
 
     def _leaves(self, observation: Any) -> list[Any]:
         """Copy an observation's leaves: the environment may reuse its arrays."""
-        return [
-            copy_of(value) if leaf.dtype is None else np.array(fit(value, leaf.dtype, leaf.shape))
-            for leaf, value in zip(
-                self._layout.leaves, self._layout.flatten(observation), strict=True
-            )
-        ]
+        leaves = []
+        for leaf, value in zip(self._layout.leaves, self._layout.flatten(observation), strict=True):
+            if leaf.dtype is None:
+                self._objects.add(self._index, value)
+                leaves.append(copy_of(value))
+            else:
+                leaves.append(np.array(fit(value, leaf.dtype, leaf.shape)))
+        return leaves
 
     def _batch(self, rows: list[list[Any]]) -> Any:
         columns = zip(*rows, strict=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from xuance_envs.remote.wire.arrays import TaggedArray
 from xuance_envs.remote.wire.nodes import TAG, WireError
 
@@ -13,6 +15,9 @@ MAX_COLLIDING = 64
 Python's hashes of strings and bytes are secret. Thousands of numbers with equal hashes are easy to
 find, and a set of them takes quadratic time.
 """
+
+BYTES_PER_VALUE = 9
+"""Maximum encoded bytes of a number in msgpack."""
 
 _SLICE = 1 << 20
 _HASHED = frozenset({"dict", "frozenset", "set"})
@@ -29,6 +34,10 @@ class TooLargeError(Exception):
             f"the reply would exceed the {limit} bytes that this server allows: request less at "
             "a time"
         )
+        self._limit = limit
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._limit,)
 
 
 def payload_bytes(node: Any) -> int:
@@ -36,6 +45,45 @@ def payload_bytes(node: Any) -> int:
     if isinstance(node, TaggedArray):
         return node.array.nbytes
     return len(node) if isinstance(node, str | bytes) else 0
+
+
+def object_bytes(value: Any) -> int:
+    """Estimate the encoded size of an observation without fixed shape, such as a text or graph."""
+    if isinstance(value, str | bytes):
+        return BYTES_PER_VALUE + len(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return BYTES_PER_VALUE + value.nbytes
+    if isinstance(value, dict):
+        return BYTES_PER_VALUE + sum(object_bytes(part) for item in value.items() for part in item)
+    if isinstance(value, list | tuple | set | frozenset):
+        return BYTES_PER_VALUE + sum(map(object_bytes, value))
+    return BYTES_PER_VALUE
+
+
+class ObjectBudget:
+    """Maximum bytes of observations without fixed shape in one reply of a group's environments."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._total = 0
+        self._sizes: dict[int, int] = {}
+        self._request = 0
+
+    def begin(self, request: int) -> None:
+        """Forget the observations of earlier requests."""
+        if request != self._request:
+            self._request, self._total, self._sizes = request, 0, {}
+
+    def forget(self, env: int) -> None:
+        self._total -= self._sizes.pop(env, 0)
+
+    def add(self, env: int, value: Any) -> None:
+        """Count an observation, or raise if the reply would be too large."""
+        size = object_bytes(value)
+        self._sizes[env] = self._sizes.get(env, 0) + size
+        self._total += size
+        if self._total > self._limit:
+            raise TooLargeError(self._limit)
 
 
 def check_json_nodes(data: bytes, limit: int) -> None:
