@@ -37,6 +37,7 @@ from xuance_envs.gym.gym_vec_env import (
 )
 from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
 from xuance_envs.remote.access.sessions_cli import add_sessions_arguments, run_sessions
+from xuance_envs.remote.access.tokens_cli import add_tokens_arguments, run_tokens
 from xuance_envs.remote.cli import ServeError, add_serve_arguments, run_serve
 from xuance_envs.report import markdown_table, plot_throughput
 from xuance_envs.tuning import autotune
@@ -405,6 +406,11 @@ COMMANDS = {
         "serve environments over HTTP, for RemoteVecEnv and notebooks",
         add_serve_arguments,
         run_serve,
+    ),
+    "tokens": Command(
+        "create tokens for the users of a server",
+        add_tokens_arguments,
+        run_tokens,
     ),
     "sessions": Command(
         "list or end the sessions of a server",

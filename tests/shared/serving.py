@@ -45,6 +45,7 @@ def make_server(
     allow: Permissions | None = None,
     pages_need_token: bool = False,
     address: dict[str, Any] | None = None,
+    limits_by_tokens: frozenset[str] = frozenset(),
     **limits: Any,
 ) -> Server:
     """Start a server in a thread of this process."""
@@ -56,6 +57,7 @@ def make_server(
         allow or Permissions(),
         pages_need_token=pages_need_token,
         watch_tokens=token_file is not None,
+        limits_by_tokens=limits_by_tokens,
     )
     server = Server(settings, port=0, **(address or {}))
     server.start()

@@ -27,6 +27,7 @@ from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.openapi import REFUSALS
 from xuance_envs.remote.request_log import OWNER_KEY, loggable_path
 from xuance_envs.remote.serving.admission import Account, Accounts, throttle
+from xuance_envs.remote.serving.capacity import Capacity
 from xuance_envs.remote.serving.large_replies import LARGE_REPLY, LargeReplies
 from xuance_envs.remote.serving.requests import (
     CONTENT_TYPES,
@@ -69,8 +70,9 @@ class Api:
         self._limits = settings.limits
         self.metrics = Metrics()
         self.replies = LargeReplies(settings.limits)
-        self.accounts = Accounts(settings)
-        self.sessions = Sessions(settings, self.metrics, self.replies)
+        self.capacity = Capacity(settings)
+        self.accounts = Accounts(self.capacity)
+        self.sessions = Sessions(self.capacity, self.metrics, self.replies)
         routes = {
             "session/create": MessageRoute(self.create_session, messages.CreateSession, False),
             "episode/create": MessageRoute(self.create_episodes, messages.CreateEpisodes),

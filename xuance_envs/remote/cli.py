@@ -10,6 +10,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
 from xuance_envs.errors import EnvError, VecEnvError
@@ -19,6 +20,7 @@ from xuance_envs.remote.access.tokens import ParseLimit
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.serving.logs import BackgroundHandler
 from xuance_envs.remote.settings import (
+    LIMIT_SHARES,
     MIB,
     TOKENS_VARIABLE,
     Catalogue,
@@ -62,7 +64,9 @@ _LIMITS = (
      "maximum MiB for all worker processes of a session; 0 for no limit"),
     ("--max-cpu-per-token", "cpu_per_token", 1, "maximum CPU seconds per token; 0 for no limit"),
     ("--max-cpu", "cpu_per_session", 1, "maximum CPU seconds per session; 0 for no limit"),
-    ("--max-connections", "connections", 1, "maximum concurrent connections"),
+    ("--max-connections", "connections", 1,
+     "maximum concurrent connections; together with processes reduced to what the limit of "
+     "open files allows"),
     ("--max-states", "states", 1, "maximum saved environment states"),
     ("--max-states-per-token", "states_per_token", 1,
      "maximum saved environment states per token; 0 for no limit"),
@@ -152,16 +156,23 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="send tracebacks of failed environments to clients")  # fmt: skip
     allow.add_argument("--any-action", action="store_true",
         help="accept actions outside the action space")  # fmt: skip
-    limits = parser.add_argument_group("limits; requests beyond them are refused with a 4xx status")
+    limits = parser.add_argument_group(
+        "limits; requests beyond them are refused with a 4xx status, and the log lists those in "
+        "force at the start"
+    )
     for option, name, unit, text in _LIMITS:
         default = (getattr(_DEFAULTS, name) or 0) / unit
+        with_tokens = ""
+        if name in LIMIT_SHARES:
+            with_tokens = ", or the number of names in the tokens file if larger"
+        elif name in LIMIT_SHARES.values():
+            with_tokens = "; with tokens, an equal share of the total"
         limits.add_argument(
             option,
             dest=f"limit_{name}",
             type=_parser(name),
-            default=default if name in _SECONDS else int(default),
             metavar="N",
-            help=f"{text} (default: {default:g})",
+            help=f"{text} (default: {default:g}{with_tokens})",
         )
 
 
@@ -202,6 +213,7 @@ def make_server(args: argparse.Namespace) -> Server:
             pages_need_token=args.pages_need_token,
             watch_tokens=args.reload,
             shutdown_grace=args.shutdown_grace,
+            limits_by_tokens=_limits_by_tokens(args),
         )
         return Server(
             settings,
@@ -237,9 +249,17 @@ def _permissions(args: argparse.Namespace) -> Permissions:
 
 
 def _limits(args: argparse.Namespace) -> Limits:
-    given = {name: getattr(args, f"limit_{name}") * unit for _, name, unit, _ in _LIMITS}
-    given |= {name: given[name] or None for name in _OPTIONAL}
+    given: dict[str, Any] = {}
+    for _, name, unit, _ in _LIMITS:
+        if (value := getattr(args, f"limit_{name}")) is not None:
+            given[name] = (value * unit or None) if name in _OPTIONAL else value * unit
     return dataclasses.replace(_DEFAULTS, **given)
+
+
+def _limits_by_tokens(args: argparse.Namespace) -> frozenset[str]:
+    """Return the limits that the user leaves to the server."""
+    names = {*LIMIT_SHARES, *LIMIT_SHARES.values()}
+    return frozenset(name for name in names if getattr(args, f"limit_{name}") is None)
 
 
 def _try_environments(settings: Settings, ids: Sequence[str]) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xuance_envs._version import __version__
-from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
 from xuance_envs.extras import missing_extra
 from xuance_envs.remote.access.proxies import BehindProxies, Proxies, unix_socket
 from xuance_envs.remote.settings import TOKENS_VARIABLE, Settings, is_loopback
@@ -33,8 +32,6 @@ __all__ = ["Server"]
 logger = logging.getLogger("xuance_envs")
 
 TIMEOUT_CHECK_INTERVAL = 1.0  # seconds
-FDS_PER_WORKER = 6  # file descriptors that the server needs per worker process
-RESERVED_FDS = 64  # file descriptors for libraries, the event loop and starting workers
 
 
 class Server:
@@ -56,7 +53,8 @@ class Server:
         url (str): address for clients.
 
     Raises:
-        ValueError: there are no tokens and ``host`` is not a loopback address.
+        ValueError: there are no tokens and ``host`` is not a loopback address, or the limit of open
+            files is too low.
         OSError: listening failed, or the certificate cannot be read.
         ImportError: a required package is not installed.
 
@@ -98,6 +96,7 @@ class Server:
             tls.load_cert_chain(certfile, keyfile)
         self.settings = settings
         self._unix = unix
+        api = Api(settings)
         hosts = None
         if unix is not None:
             self._socket = unix_socket(unix)
@@ -111,11 +110,9 @@ class Server:
             if not settings.tokens:
                 hosts = _allowed_hosts({host, shown, *settings.allowed_hosts})
         proxies = proxies or Proxies()
-        api = Api(settings)
         request_log = RequestLog(api.metrics, settings.access_log)
         manager = ConnectionManager(
-            settings.limits,
-            _max_connections(settings),
+            api.capacity.limits,
             api.answer,
             api.post_routes,
             request_log,
@@ -187,7 +184,7 @@ def _app(
             asyncio.create_task(loop())
             for loop in (check_timeouts, api.sessions.expire, api.sessions.watch)
         ]
-        tokens = TokenReloader(settings.tokens, api.accounts, api.sessions)
+        tokens = TokenReloader(settings.tokens, api.capacity, api.accounts, api.sessions)
         tokens.handle_sighup()
         if settings.watch_tokens:
             tasks.append(asyncio.create_task(tokens.watch()))
@@ -246,32 +243,6 @@ def _allowed_hosts(names: Iterable[str]) -> frozenset[bytes]:
     """Return the accepted Host headers, without ports."""
     loopback = ("localhost", "127.0.0.1", "[::1]")
     return frozenset(name.lower().encode() for name in (*loopback, *names) if name)
-
-
-def _max_connections(settings: Settings) -> int:
-    """Return the connection limit after reserving file descriptors for workers."""
-    limits = settings.limits
-    try:
-        import resource
-    except ImportError:  # Windows
-        return limits.connections
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return limits.connections
-    workers = limits.processes // PROCESSES_PER_WORKER
-    available = soft - RESERVED_FDS - FDS_PER_WORKER * workers
-    if available < limits.connections:
-        available = max(available, soft // 4)
-        logger.warning(
-            "limited to %d connections by the limit of %d open files: raise it with ulimit -n or "
-            "LimitNOFILE",
-            available,
-            soft,
-        )
-    return min(available, limits.connections)
 
 
 def _require_packages() -> None:

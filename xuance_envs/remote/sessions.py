@@ -20,13 +20,13 @@ from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.hosted_vec_env import HostedEnvConfig
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.serving.admission import Account, Quota, throttle
+from xuance_envs.remote.serving.capacity import Capacity
 from xuance_envs.remote.serving.fifo_semaphore import FifoSemaphore
 from xuance_envs.remote.serving.large_replies import LARGE_REPLY, LargeReplies
 from xuance_envs.remote.serving.requests import Reply
 from xuance_envs.remote.serving.session_process import SLOW_STEP, SessionProcess
 from xuance_envs.remote.serving.shared_timer import SharedTimer
 from xuance_envs.remote.serving.usage import usage_of
-from xuance_envs.remote.settings import Settings
 
 logger = logging.getLogger("xuance_envs")
 
@@ -50,8 +50,8 @@ class Session:
         self.id = secrets.token_urlsafe(18)
         self.account = account
         self.nonce = nonce
-        self.quota = Quota(
-            "per session",
+        self.quota = Quota("per session")
+        self.quota.limit(
             environments=limits.environments_per_session,
             processes=limits.processes_per_session,
             memory=limits.memory_per_session,
@@ -235,8 +235,9 @@ class Session:
 
 
 class Sessions:
-    def __init__(self, settings: Settings, metrics: Metrics, replies: LargeReplies) -> None:
-        self._settings = settings
+    def __init__(self, capacity: Capacity, metrics: Metrics, replies: LargeReplies) -> None:
+        self._capacity = capacity
+        self._settings = settings = capacity.settings
         self._limits = settings.limits
         self._metrics = metrics
         self._sessions: dict[str, Session] = {}
@@ -244,19 +245,23 @@ class Sessions:
         self._replies = replies
         self._step_slots = FifoSemaphore(STEPS_PER_CPU * available_cpus())
         self._slow_step_timer = SharedTimer(SLOW_STEP)
-        limits = settings.limits
-        self._quota = Quota(
-            "at the same time",
-            environments=limits.environments,
-            processes=limits.processes,
-            states=limits.states,
-            state_bytes=limits.state_bytes,
-        )
+        self._quota = Quota("at the same time")
+        self.update_limits()
         self._closed_steps: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
+
+    def update_limits(self) -> None:
+        """Apply the limits in force."""
+        limits = self._capacity.limits
+        self._quota.limit(
+            environments=limits.environments,
+            processes=limits.processes,
+            states=limits.states,
+            state_bytes=limits.state_bytes,
+        )
 
     def open(self, account: Account, share_frames: bool, nonce: str | None = None) -> Session:
         """Open a session, or return the one that was opened with the same nonce."""
@@ -266,7 +271,7 @@ class Sessions:
                     return session
         for count, limit, scope in (
             (account.sessions, account.limits.sessions_per_token, "per token"),
-            (len(self._sessions), self._limits.sessions, "at the same time"),
+            (len(self._sessions), self._capacity.limits.sessions, "at the same time"),
         ):
             if count >= limit:
                 raise RefusedError(
@@ -310,6 +315,14 @@ class Sessions:
         quotas = session.quota, session.account.quota, self._quota
         for quota in quotas:
             quota.check(environments=len(config.functions))
+        groups = sum(len(each.hosts) + (each.pending_host is not None) for each in self)
+        if self._capacity.max_groups is not None and groups >= self._capacity.max_groups:
+            raise RefusedError(
+                429,
+                "full",
+                "the server has no file descriptors for more environments: create more of them in "
+                "one request, or close a session",
+            )
         process = self._process_for(session, quotas)
         host = EnvHost(config, self._settings, self._metrics, process, quotas)
         session.pending_host = host

@@ -58,7 +58,8 @@ class Limits:
         memory_per_session: bytes of memory for all worker processes of a session.
         cpu_per_token: CPU seconds per token.
         cpu_per_session: CPU seconds per session.
-        connections: concurrent connections; fewer if the limit on open files is low.
+        connections: concurrent connections. If the limit of open files is low, connections and
+            processes are reduced together.
         body: bytes per request.
         bodies: bytes of memory for all large requests in progress, decoded.
         nodes: values, lists and dicts per request.
@@ -119,6 +120,14 @@ class Limits:
     head: float = 10.0
     upload: float = 30.0
     write: float = 30.0
+
+
+LIMIT_SHARES = {
+    "sessions": "sessions_per_token",
+    "environments": "environments_per_token",
+    "processes": "processes_per_token",
+}
+"""Fields of ``Limits`` of the whole server, and those of a token's share."""
 
 
 class Catalogue:
@@ -226,6 +235,10 @@ class Settings:
         watch_tokens: whether the tokens file is reloaded when it changes; SIGHUP always reloads it.
         shutdown_grace: seconds that requests in progress have to finish when the server stops; None
             for the longest time that environments may take for a request.
+        limits_by_tokens: names of limits that follow the number of names in ``tokens``, if there
+            are any. ``sessions``, ``environments`` and ``processes`` are at least that number. Each
+            name has an equal share as ``sessions_per_token``, ``environments_per_token`` and
+            ``processes_per_token``.
     """
 
     catalogue: Catalogue
@@ -238,6 +251,7 @@ class Settings:
     pages_need_token: bool = False
     watch_tokens: bool = False
     shutdown_grace: float | None = None
+    limits_by_tokens: frozenset[str] = frozenset()
 
     @property
     def seconds_to_finish(self) -> float:

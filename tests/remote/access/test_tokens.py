@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from serving import Asking, ServedProcess, ServerMaker, wait_until
 
+from xuance_envs.__main__ import main
 from xuance_envs.remote.access.tokens import Tokens
 from xuance_envs.remote.cli import TOKEN_LIMITS
 from xuance_envs.remote.failures import RefusedError
@@ -129,3 +130,36 @@ def test_a_hangup_has_the_file_read_again(tmp_path: Path) -> None:
         assert served.status_for("old") == 401
     finally:
         assert served.close() in (0, -signal.SIGTERM)
+
+
+def test_new_tokens_are_lines_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tokens", "new", "alice", "--count", "100"]) == 0
+    printed = capsys.readouterr().out
+    tokens = Tokens.load(written(tmp_path, printed))
+    assert tokens.count_names() == len(tokens) == 101
+    given = dict(line.split() for line in printed.splitlines())
+    assert list(given)[:2] == ["alice", "student001"]
+    assert list(given)[-1] == "student100"
+    for name, token in given.items():
+        assert owner_of(tokens, token).name == name
+        assert len(token) == 48
+    assert main(["tokens", "new", "--count", "1"]) == 0
+    assert capsys.readouterr().out.split()[1] not in given.values()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "no token to create"),
+        (["--count", "-1"], "no token to create"),
+        (["a b"], "got 'a b'"),
+        (["--count", "1", "--prefix", "x/"], "got 'x/1'"),
+    ],
+)
+def test_new_tokens_need_names(
+    args: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tokens", "new", *args]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.out == ""

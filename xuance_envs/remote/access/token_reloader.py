@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from xuance_envs.remote.access.tokens import Tokens
 from xuance_envs.remote.serving.admission import Accounts
+from xuance_envs.remote.serving.capacity import Capacity
 from xuance_envs.remote.sessions import Sessions
 
 logger = logging.getLogger("xuance_envs")
@@ -18,8 +19,11 @@ POLL_INTERVAL = 1.0
 class TokenReloader:
     """Reloader of the token file; it closes the sessions of revoked tokens."""
 
-    def __init__(self, tokens: Tokens, accounts: Accounts, sessions: Sessions) -> None:
+    def __init__(
+        self, tokens: Tokens, capacity: Capacity, accounts: Accounts, sessions: Sessions
+    ) -> None:
         self._tokens = tokens
+        self._capacity = capacity
         self._accounts = accounts
         self._sessions = sessions
         self._reload_task: asyncio.Task[None] | None = None
@@ -47,7 +51,9 @@ class TokenReloader:
         for session in self._sessions:
             if not self._tokens.accepts(session.account.owner):
                 await self._sessions.close(session, "token revoked")
-        self._accounts.forget_idle()  # accounts with sessions keep their old limits
+        self._capacity.update()
+        self._sessions.update_limits()
+        self._accounts.update_limits()
 
     async def watch(self) -> None:
         """Reload the tokens when their file changes; never returns."""

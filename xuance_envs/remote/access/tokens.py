@@ -34,7 +34,7 @@ ADMIN = "admin"
 
 ParseLimit = Callable[[str], Mapping[str, float | None]]
 
-_NAME = re.compile(r"[\w.@+-]{1,64}")
+NAME = re.compile(r"[\w.@+-]{1,64}")
 _SALT = secrets.token_bytes(32)
 
 
@@ -102,6 +102,10 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self._owners)
+
+    def count_names(self) -> int:
+        """Return the number of names; each token without a name counts as one."""
+        return len(set(self._owners.values()))
 
     def reload(self) -> None:
         """Read the file again and replace the tokens that came from it.
@@ -193,7 +197,7 @@ class Tokens:
         if len(words) == 1:
             return token, _owner_of_token(token)
         name, _, *rest = words
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise ValueError("expected a name of letters, digits and any of . @ + - _")
         limits: dict[str, float | None] = {}
         for word in rest:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -14,7 +15,8 @@ from time import monotonic
 from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.serving.byte_budget import ByteBudget
-from xuance_envs.remote.settings import Limits, Settings
+from xuance_envs.remote.serving.capacity import Capacity
+from xuance_envs.remote.settings import Limits
 
 BURST = 1.0
 """Seconds' worth of a rate that may be used in one burst."""
@@ -33,30 +35,30 @@ MAX_ACCOUNTS = 4096
 class RateLimiter:
     """Rate limit that delays requests and refuses them if the delay would be too long."""
 
-    def __init__(self, per_second: float | None, unit: str) -> None:
-        self._per_second = per_second
+    def __init__(self, unit: str) -> None:
+        self.per_second: float | None = None
         self._unit = unit
         self._free_at = 0.0
 
     @property
     def is_limited(self) -> bool:
-        return self._per_second is not None
+        return self.per_second is not None
 
     def record(self, amount: float = 1.0) -> None:
-        if self._per_second is not None:
+        if self.per_second is not None:
             now = monotonic()
-            self._free_at = max(self._free_at, now - BURST) + amount / self._per_second
+            self._free_at = max(self._free_at, now - BURST) + amount / self.per_second
 
     def delay(self) -> float:
         """Return the seconds until the next request may run."""
-        if self._per_second is None:
+        if self.per_second is None:
             return 0.0
         seconds = self._free_at - monotonic()
         if seconds > MAX_DELAY:
             raise RefusedError(
                 429,
                 "rate",
-                f"this server allows {self._per_second:g} {self._unit}: wait {seconds:.0f} s",
+                f"this server allows {self.per_second:g} {self._unit}: wait {seconds:.0f} s",
             )
         return max(0.0, seconds)
 
@@ -71,12 +73,18 @@ _STATE_UNITS = {
 class Quota:
     """Usage and limits of a session, token or server, including what is being created."""
 
-    def __init__(
+    def __init__(self, scope: str) -> None:
+        self.scope = scope
+        self.cpu = 0.0
+        self.requests = RateLimiter(f"requests per second {scope}")
+        self.steps = RateLimiter(f"environment steps per second {scope}")
+        self._used: Counter[str] = Counter()
+
+    def limit(
         self,
-        scope: str,
         *,
-        environments: int | None = None,
-        processes: int | None = None,
+        environments: int | None,
+        processes: int | None,
         memory: int | None = None,
         cpu: float | None = None,
         requests: float | None = None,
@@ -84,19 +92,17 @@ class Quota:
         states: int | None = None,
         state_bytes: int | None = None,
     ) -> None:
-        self.scope = scope
-        self.cpu = 0.0
+        """Set the limits; the usage stays."""
         self.max_memory = memory
         self.max_cpu = cpu
-        self.requests = RateLimiter(requests, f"requests per second {scope}")
-        self.steps = RateLimiter(steps, f"environment steps per second {scope}")
+        self.requests.per_second = requests
+        self.steps.per_second = steps
         self._limits = {
             "environments": environments,
             "processes": processes,
             "states": states,
             "state_bytes": state_bytes,
         }
-        self._used = dict.fromkeys(self._limits, 0)
 
     def check(self, **more: int) -> None:
         """Raise if the additional environments, processes or states would exceed the quota."""
@@ -132,12 +138,18 @@ class Account:
     """Requests, sessions and quota of one token."""
 
     def __init__(self, owner: Owner, limits: Limits) -> None:
-        self.owner = owner
-        self.limits = limits
         self.requests = 0
         self.sessions = 0
-        self.quota = Quota(
-            "per token",
+        self.quota = Quota("per token")
+        self.large_body_lock = asyncio.Lock()
+        self.update(owner, limits)
+
+    def update(self, owner: Owner, limits: Limits) -> None:
+        """Apply other limits; the usage stays."""
+        self.owner = owner
+        self.limits = limits
+        self.is_outdated = False
+        self.quota.limit(
             environments=limits.environments_per_token,
             processes=limits.processes_per_token,
             memory=limits.memory_per_token,
@@ -147,7 +159,6 @@ class Account:
             states=limits.states_per_token,
             state_bytes=limits.state_bytes_per_token,
         )
-        self.large_body_lock = asyncio.Lock()
         self._max_requests = limits.requests_per_session * limits.sessions_per_token
 
     @property
@@ -168,25 +179,33 @@ class Account:
 class Accounts:
     """Accounts of a server and the budget that they share."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
         self._accounts: dict[Owner, Account] = {}
-        self._body_budget = ByteBudget(settings.limits.bodies, "large requests")
+        self._body_budget = ByteBudget(capacity.limits.bodies, "large requests")
 
     def begin(self, owner: Owner) -> Account:
         """Start a request of an owner; call :meth:`end` after it."""
         account = self._accounts.get(owner)
+        limits_of = self._capacity.settings.limits_of
         if account is None:
             # A server without tokens accepts any token, and each one gets an account.
             if len(self._accounts) >= MAX_ACCOUNTS:
-                self.forget_idle()
-            limits = self._settings.limits_of(owner)
-            account = self._accounts[owner] = Account(owner, limits)
+                self._forget_idle()
+            account = self._accounts[owner] = Account(owner, limits_of(owner))
+        elif account.is_outdated and account.is_idle:
+            account.update(owner, limits_of(owner))
         account.begin()
         return account
 
-    def forget_idle(self) -> None:
-        """Remove idle accounts; the next request of an owner creates a new one."""
+    def update_limits(self) -> None:
+        """Apply the limits in force to each account as soon as it is idle."""
+        for account in list(self._accounts.values()):
+            account.is_outdated = True
+            if account.is_idle and not self._capacity.settings.tokens.accepts(account.owner):
+                del self._accounts[account.owner]
+
+    def _forget_idle(self) -> None:
         for idle in [each for each in self._accounts.values() if each.is_idle]:
             del self._accounts[idle.owner]
 

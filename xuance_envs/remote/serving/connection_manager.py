@@ -64,7 +64,6 @@ class ConnectionManager:
     def __init__(
         self,
         limits: Limits,
-        max_connections: int,
         handler: Callable[[Request], Awaitable[Reply]],
         post_routes: Iterable[str],
         request_log: RequestLog,
@@ -84,7 +83,7 @@ class ConnectionManager:
         self.hosts = hosts
         self.connections: set[ManagedConnection] = set()
         self._pipelined: deque[PipelinedConnection] = deque()
-        self._max_connections = max_connections
+        self._max_connections = limits.connections
         self._replies = replies
         self._send_started: dict[ManagedConnection, float] = {}
         self._last_logged: dict[str, tuple[float, int]] = {}
