@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import json
 import re
 from pathlib import Path
@@ -69,6 +70,17 @@ def test_all_containers_know_the_port() -> None:
     assert options_of("Dockerfile").host == options_of("compose.yaml").host == "0.0.0.0"
     assert str(options_of("compose.yaml").tokens) == "/run/secrets/tokens"
     assert found(r"secrets: \[(\w+)\]", compose) == "tokens"
+
+
+def test_only_the_proxy_of_the_compose_file_is_trusted() -> None:
+    text = text_of("compose.yaml")
+    (trusted,) = options_of("compose.yaml").trusted_proxy
+    network = ipaddress.ip_network(found(r"subnet: ([\d./]+)\}", text))
+    assert trusted.num_addresses == 1
+    assert trusted.subnet_of(network)
+    assert found(r"ipv4_address: ([\d.]+)\}", text) == str(trusted.network_address)
+    assert found(r"networks: \[(\w+)\]", text) == found(r"^networks:\n  (\w+):", text)
+    assert network.num_addresses <= 8
 
 
 def test_what_stops_a_server_waits_for_it() -> None:

@@ -576,7 +576,7 @@ def test_health_and_metrics_are_to_be_had_without_a_token(serve: ServerMaker) ->
     assert ask.id not in answer.text
 
 
-def test_the_interface_is_described_and_its_pages_are_on(server: Server) -> None:
+def test_the_interface_is_described(server: Server) -> None:
     described = httpx.get(f"{server.url}/openapi.json").json()
     step = described["paths"][f"{API_PREFIX}/episode/vectorized_step"]["post"]
     schema = step["requestBody"]["content"]["application/msgpack"]["schema"]
@@ -587,5 +587,3 @@ def test_the_interface_is_described_and_its_pages_are_on(server: Server) -> None
         f"{API_PREFIX}/session/create",
         f"{API_PREFIX}/session/{{session_id}}",
     } <= set(described["paths"])
-    assert httpx.get(f"{server.url}/docs").status_code == 200
-    assert httpx.get(f"{server.url}/redoc").status_code == 200

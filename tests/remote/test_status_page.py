@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
 import shutil
@@ -28,6 +30,23 @@ def test_it_needs_nothing_from_elsewhere(serve: ServerMaker) -> None:
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert not re.findall(r"(?:https?:)?//[\w.]+", answer.text)
     assert "prefers-color-scheme: dark" in answer.text
+
+
+def test_pages_have_a_strict_policy(serve: ServerMaker) -> None:
+    url = serve().url
+    for path in ("/", "/docs", "/redoc", "/docs/oauth2-redirect"):
+        answer = httpx.get(url + path)
+        if path != "/":
+            assert answer.status_code == 404
+        elif answer.headers["content-type"].startswith("text/html"):
+            policy = answer.headers["content-security-policy"]
+            assert "unsafe" not in policy
+            assert "frame-ancestors 'none'" in policy
+            for tag in ("script", "style"):
+                (text,) = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", answer.text, re.DOTALL)
+                digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+                assert f"{tag}-src 'sha256-{digest}';" in policy
+            assert not re.findall(r"\s(?:style|on\w+)=", answer.text), "these have no hash"
 
 
 def test_only_pictures_that_are_shared_are_shown(serve: ServerMaker) -> None:
@@ -79,12 +98,12 @@ def test_a_picture_is_made_once_and_not_by_the_event_loop(
 
 
 def test_the_pages_ask_for_a_token_where_the_operator_says_so(serve: ServerMaker) -> None:
-    for asks, statuses in ((False, [200, 404, 200]), (True, [401, 401, 401])):
+    for asks, statuses in ((False, [200, 404, 200, 200]), (True, [401] * 4)):
         url = serve(tokens=("a",), pages_need_token=asks).url
         headers = {"Authorization": "Bearer a"}
-        paths = ("/status.json", "/frames/1.png", "/metrics")
+        paths = ("/status.json", "/frames/1.png", "/metrics", "/openapi.json")
         assert [httpx.get(url + path).status_code for path in paths] == statuses
-        for path in ("/status.json", "/metrics"):
+        for path in ("/status.json", "/metrics", "/openapi.json"):
             assert httpx.get(url + path, headers=headers).status_code == 200
         assert httpx.get(f"{url}/healthz").status_code == 200
 

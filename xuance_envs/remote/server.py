@@ -200,14 +200,16 @@ def _app(
         title="xuance_envs",
         version=__version__,
         summary="Reinforcement-learning environments behind HTTP.",
-        openapi_url=OPENAPI_PATH,
+        openapi_url=None,  # which leaves out pages that load scripts from elsewhere
         lifespan=lifespan,
     )
     api.add_to(app)
     add_admin_routes(app, api)
-    add_status_page(app, api, settings.pages_need_token)
+    check = add_status_page(app, api, settings.pages_need_token)
     models = {path: route.model for path, route in api.post_routes.items()}
-    manager.add_static_reply(OPENAPI_PATH, add_document(app, models, manager.proxies.root_path))
+    document = add_document(app, models, manager.proxies.root_path, check)
+    if not settings.pages_need_token:
+        manager.add_static_reply(OPENAPI_PATH, document)
     manager.add_static_reply("/healthz", HEALTHY)
     return RequestLogMiddleware(app, request_log)
 

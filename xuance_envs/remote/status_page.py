@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import importlib.resources
+import re
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,20 +24,18 @@ from xuance_envs.remote.sessions import Session
 
 HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
 
-POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "img-src blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"
-)
-
 
 MAX_CACHED = 16
 
 
-def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
-    """Add the pages; without an admin's token they show no session's owner or id."""
+def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], None]:
+    """Add the pages and return their check of a request's token.
+
+    Without an admin's token, they show no session's owner or id.
+    """
     sessions, metrics, png_cache = api.sessions, api.metrics, PngCache()
     page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
-    headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
+    headers = {"Content-Security-Policy": policy_for(page), "X-Content-Type-Options": "nosniff"}
 
     def check_token(request: Request) -> None:
         if need_token:
@@ -86,6 +88,21 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
         check_token(request)
         names = sessions.by_name() if api.is_admin(request) else None
         return Response(metrics.text(names), 200, None, "text/plain; version=0.0.4; charset=utf-8")
+
+    return check_token
+
+
+def policy_for(page: str) -> str:
+    """Return a content security policy that permits a page's own script and style only."""
+    hashes = {
+        tag: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for tag, text in re.findall(r"<(style|script)>(.*?)</", page, re.DOTALL)
+    }
+    return (
+        f"default-src 'none'; style-src 'sha256-{hashes['style']}'; "
+        f"script-src 'sha256-{hashes['script']}'; img-src blob: data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 
 
 def _shared_frame(session: Session) -> NDArray[np.uint8] | None:
