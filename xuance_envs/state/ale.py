@@ -4,6 +4,10 @@ ale-py's states omit the last executed action, which sticky actions may repeat: 
 restored games diverged. The emulator draws from a Mersenne Twister in its state whether to repeat,
 once per frame and player. Undoing these draws shows which requested action was executed last. A
 restore executes that action in one frame without stickiness, and then loads the state.
+
+The states also omit what the first frame after a reset initializes; Qbert depends on it. Before a
+restore, the emulator therefore executes a frame or is reset, so that it has done so exactly if the
+saved one had.
 """
 
 from __future__ import annotations
@@ -35,9 +39,10 @@ _MAX_STICKINESS = 0.9
 _MAX_REQUESTS = 512
 """Recorded requests; at stickiness 0.9, all of them repeat with probability below 10^-23."""
 
-# Layout of a serialized state: the episode's frame count, and the last random generator (for sticky
-# actions), preceded by a mark and the length of its text.
+# Layout of a serialized state: the episode's frame count, mode and difficulty, and the last random
+# generator (for sticky actions), preceded by a mark and the length of its text.
 _EPISODE_FRAMES = slice(12, 16)
+_SETTINGS = slice(16, 24)
 _OVER = struct.pack("=i", 2**30)
 _MARK = b"\xb2\xfa\xb1\xfa"
 _LENGTH = struct.Struct("<i")
@@ -225,14 +230,32 @@ def _load(ale: Any, value: _Value, owner: Any) -> None:
     library = importlib.import_module("ale_py")
     state, number, strength = value
     action = library.Action(number)
-    if ale.getFloat("repeat_action_probability") > 0:
-        ale.restoreState(library.ALEState(_without_sticky_actions(state)))
-        ale.act(action, strength)
+    frames_after_reset = _frames_after_reset(ale, _game_of(owner), state[_SETTINGS])
+    if struct.unpack("=i", state[_EPISODE_FRAMES]) == (frames_after_reset,):
+        ale.reset_game()
+    else:
+        if ale.getEpisodeFrameNumber() == frames_after_reset:
+            ale.act(library.Action.NOOP)
+        if ale.getFloat("repeat_action_probability") > 0:
+            ale.restoreState(library.ALEState(_without_sticky_actions(state)))
+            ale.act(action, strength)
     ale.restoreState(library.ALEState(state))
     requested = _requested_actions_of(owner)
     if requested is not None:
         requested.clear()
         requested.append((action, strength, 0))
+
+
+_known_frames: dict[tuple[Any, bytes], int] = {}
+
+
+def _frames_after_reset(ale: Any, game: str | None, settings: bytes) -> int:
+    """Return a new episode's frame count: to select some modes, a reset executes frames."""
+    key = game, settings
+    if game is None or key not in _known_frames:
+        ale.reset_game()
+        _known_frames[key] = ale.getEpisodeFrameNumber()
+    return _known_frames[key]
 
 
 def _without_sticky_actions(state: bytes) -> bytes:
@@ -269,12 +292,17 @@ def _fork(ale: Any, fork: Any) -> None:
 
 
 def _describe(ale: Any, owner: Any) -> tuple[str, dict[str, Any]]:
-    game = getattr(getattr(owner, "unwrapped", None), "_game", None)
+    game = _game_of(owner)
     facts: dict[str, Any] = {}
-    if isinstance(game, str):
+    if game is not None:
         facts["ROM"] = f"{game}, {_rom_digest(game)}"
     stickiness = ale.getFloat("repeat_action_probability")
     return "ale_py", {**facts, "repeat_action_probability": round(stickiness, 6)}
+
+
+def _game_of(owner: Any) -> str | None:
+    game = getattr(getattr(owner, "unwrapped", None), "_game", None)
+    return game if isinstance(game, str) else None
 
 
 @functools.cache

@@ -88,13 +88,22 @@ class EnvCheckpointer:
                 "",
                 f"expected the state of {len(plan.spaces)} spaces, got that of {len(generators)}",
             )
+        doubts: list[str] = []
         for (handler, obj, _), value in zip(plan.handled, handled, strict=True):
-            if handler.check is not None:
-                handler.check(obj, value)
+            if handler.check is not None and (doubt := handler.check(obj, value)):
+                doubts.append(doubt)
         if not trusted:
             _check_untrusted(plan, names, attributes, generators, state.foreign_arrays)
         return PreparedRestore(
-            plan, names, attributes, handled, generators, state.foreign_arrays, seen, rng_fork
+            plan,
+            names,
+            attributes,
+            handled,
+            generators,
+            state.foreign_arrays,
+            seen,
+            rng_fork,
+            doubts,
         )
 
 
@@ -110,6 +119,7 @@ class PreparedRestore:
     foreign_arrays: Sequence[tuple[Any, bytes]]
     seen: Any
     rng_fork: RngFork | None
+    doubts: Sequence[str] = ()
 
     def apply(self) -> None:
         """Write the state into the environment."""

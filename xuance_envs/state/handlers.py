@@ -32,7 +32,8 @@ class Handler:
     Args:
         save: returns the state; takes the owner.
         load: restores a state in another object; takes the state and the owner.
-        check: raises an error unless a state can be loaded; changes nothing.
+        check: raises an error unless a state can be loaded; changes nothing. Returns a warning, or
+            None.
         describe: returns the object's library and the facts that must match in both objects; takes
             the owner.
         fork: gives the object a new random stream, derived from its own.
@@ -41,7 +42,7 @@ class Handler:
 
     save: Callable[[Any, Any], Any]
     load: Callable[[Any, Any, Any], None]
-    check: Callable[[Any, Any], None] | None = None
+    check: Callable[[Any, Any], str | None] | None = None
     describe: Callable[[Any, Any], tuple[str, dict[str, Any]]] | None = None
     fork: Callable[[Any, Any], None] | None = None
     replays: bool = False

@@ -1,95 +1,169 @@
 """Checkpoint support for MuJoCo simulations.
 
-``mj_getState`` is incomplete: rewards and observations read positions that lag one substep behind
-it. A restore sets the state, calls ``mj_forward`` to compute derived values, and then overwrites
-the one buffer that holds all arrays of MjData.
+``mj_getState`` is incomplete: environments read positions that lag one substep behind it, contacts
+and constraint forces. ``mj_forward`` would compute others than the last step left. A state
+therefore holds all of MjData: the numbers in its struct, its buffer and the used part of its arena.
+
+Environments change their models at resets. The model is compared with a copy from the
+environment's creation. Differences are state; the copies must be the same on both sides.
 """
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import hashlib
 import importlib
+import sys
 import weakref
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xuance_envs.state.faults import FaultError, MismatchError
 from xuance_envs.state.handlers import NATIVE, Handler
+from xuance_envs.state.layers import layers_of
+from xuance_envs.state.mujoco_memory import address_of, are_same, struct_of, unknown_layout
+
+MODEL_CLASS = "mujoco._structs.MjModel"
 
 _STRUCTURE = ("body_parentid", "jnt_type", "geom_type", "dof_bodyid", "actuator_trnid")
-_PARAMETERS = ("body_mass", "geom_friction", "geom_size", "dof_damping", "actuator_gainprm")
-"""Model parameters that environments change to vary their tasks."""
+_OPTIONS = ("opt", "vis", "stat")
+"""Structs of numbers in MjModel, besides its buffer of arrays."""
 
-_Value = tuple[bytes, bytes, bytes]
+_MAX_CHANGES = 10_000
 
+# -- MjModel -----------------------------------------------------------------------------
 
-class _Simulation:
-    """Cached lookups for one simulation."""
-
-    def __init__(self, data: Any) -> None:
-        self.library = importlib.import_module("mujoco")
-        self.model = data.model
-        self.spec = self.library.mjtState.mjSTATE_INTEGRATION
-        self.size: int = self.library.mj_stateSize(self.model, self.spec)
-        self.buffer: int = data.qpos.__array_interface__["data"][0]
-        self.length: int = data.nbuffer
-        self._parameters = [self.model.opt.gravity] + [
-            getattr(self.model, name) for name in _PARAMETERS
-        ]
-        for name in ("qvel", "xpos", "qacc", "sensordata"):
-            array = getattr(data, name)
-            address = array.__array_interface__["data"][0]
-            if array.size and not self.buffer <= address < self.buffer + self.length:
-                raise FaultError(
-                    "",
-                    "cannot save MjData: the installed version of mujoco uses an unknown memory "
-                    "layout",
-                )
-
-    def parameters(self) -> bytes:
-        """Return a digest of the model's parameters."""
-        digest = hashlib.blake2b(repr(self.model.opt.timestep).encode(), digest_size=8)
-        for array in self._parameters:
-            digest.update(array)
-        return digest.digest()
+_Changes = list[tuple[int, int, bytes]]
+"""Number of a memory region, offset in it, new content."""
 
 
-_simulations: weakref.WeakKeyDictionary[Any, _Simulation] = weakref.WeakKeyDictionary()
+class _Model:
+    """Memory of a model and of its copy from the environment's creation."""
+
+    def __init__(self, model: Any) -> None:
+        self.original = copy.copy(model)
+        # Model and copy: address and size of each region.
+        self._regions: list[tuple[int, int, int]] = []
+        self._digest = b""
+        self._model = weakref.ref(model)
+
+    @property
+    def regions(self) -> list[tuple[int, int, int]]:
+        if not self._regions:
+            structs = [struct_of(each, "mjModel") for each in (self._model(), self.original)]
+            starts = [ctypes.addressof(each) for each in structs]
+            if structs[0].nbuffer != self.original.nbuffer:
+                raise unknown_layout("MjModel")
+            found = [(structs[0].buffer, structs[1].buffer, structs[0].nbuffer)]
+            fields = [getattr(type(structs[0]), name) for name in _OPTIONS]
+            start = min(field.offset for field in fields)
+            size = max(field.offset + field.size for field in fields) - start
+            if size != sum(field.size for field in fields):
+                raise unknown_layout("MjModel")
+            found.append((starts[0] + start, starts[1] + start, size))
+            self._regions = found
+        return self._regions
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of the original."""
+        if not self._digest:
+            digest = hashlib.blake2b(digest_size=8)
+            for _, original, size in self.regions:
+                digest.update(_memory(original, size).tobytes())
+            self._digest = digest.digest()
+        return self._digest
+
+    @property
+    def is_original(self) -> bool:
+        for region in self._regions or self.regions:  # noqa: SIM110  # a generator takes longer
+            if not are_same(*region):
+                return False
+        return True
+
+    def changes(self) -> _Changes:
+        found: _Changes = []
+        if self.is_original:
+            return found
+        for number, (address, original, size) in enumerate(self.regions):
+            if are_same(address, original, size):
+                continue
+            content = _memory(address, size)
+            places = np.flatnonzero(content != _memory(original, size))
+            ends = [0, *(np.flatnonzero(np.diff(places) > 8) + 1).tolist(), len(places)]
+            if len(ends) > _MAX_CHANGES:
+                ends = [0, len(places)]
+            for lo, hi in pairwise(ends):
+                start, end = int(places[lo]), int(places[hi - 1]) + 1
+                found.append((number, start, content[start:end].tobytes()))
+        return found
+
+    def apply(self, changes: _Changes) -> None:
+        if not self.is_original:
+            for address, original, size in self.regions:
+                ctypes.memmove(address, original, size)
+        for number, start, content in changes:
+            ctypes.memmove(self.regions[number][0] + start, content, len(content))
 
 
-def _simulation(data: Any) -> _Simulation:
+def _memory(address: int, size: int) -> NDArray[np.uint8]:
+    return _array((ctypes.c_ubyte * size).from_address(address), np.uint8)
+
+
+def _array(block: Any, dtype: Any) -> NDArray[Any]:
+    return np.frombuffer(block, dtype)
+
+
+_models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
+
+
+def keep_original_models(env: Any) -> None:
+    """Copy the models of a new environment, before it changes them."""
+    if not hasattr(sys.modules.get(type(env).__module__), "mujoco") and not hasattr(env, "model"):
+        return
+    for layer in layers_of(env):
+        for _, value in layer.items():
+            if f"{type(value).__module__}.{type(value).__qualname__}" == MODEL_CLASS:
+                _model(value)
+
+
+def _model(model: Any) -> _Model:
     try:
-        return _simulations[data]
+        return _models[model]
     except KeyError:
-        return _simulations.setdefault(data, _Simulation(data))
+        return _models.setdefault(model, _Model(model))
 
 
-def _save(data: Any, _: Any) -> _Value:
-    sim = _simulation(data)
-    state = np.empty(sim.size)
-    sim.library.mj_getState(sim.model, data, state, sim.spec)
-    return state.tobytes(), ctypes.string_at(sim.buffer, sim.length), sim.parameters()
+def _save_model(model: Any, _: Any) -> tuple[bytes, _Changes]:
+    own = _model(model)
+    return own.digest, own.changes()
 
 
-def _check(data: Any, value: _Value) -> None:
-    sim = _simulation(data)
-    state, buffer, parameters = value
-    if len(state) != 8 * sim.size or len(buffer) != sim.length:
-        raise MismatchError("model", f"{len(buffer)} bytes of data", f"{sim.length} bytes of data")
-    if parameters != (here := sim.parameters()):
+def _check_model(model: Any, value: tuple[bytes, _Changes] | None) -> str | None:
+    own = _model(model)
+    if value is None:
+        if not own.is_original:
+            raise MismatchError("model", "parameters that the file does not contain", "changed")
+        return "it was saved by version 0.2.0, without the MuJoCo model's parameters"
+    digest, changes = value
+    if digest != own.digest:
         raise MismatchError(
-            "model", f"masses and other parameters with digest {parameters.hex()}", here.hex()
+            "model", f"created with values with digest {digest.hex()}", own.digest.hex()
         )
+    for number, start, content in changes:
+        _, _, size = own.regions[number]
+        if not 0 <= start <= start + len(content) <= size:
+            raise FaultError("", f"expected changes of a model within {size} bytes, got {start}")
+    return None
 
 
-def _load(data: Any, value: _Value, _: Any) -> None:
-    sim = _simulation(data)
-    state, buffer, _ = value
-    sim.library.mj_setState(sim.model, data, np.frombuffer(state), sim.spec)
-    sim.library.mj_forward(sim.model, data)
-    ctypes.memmove(sim.buffer, buffer, sim.length)
+def _load_model(model: Any, value: tuple[bytes, _Changes] | None, _: Any) -> None:
+    if value is not None:
+        _model(model).apply(value[1])
 
 
 def _describe_model(model: Any, _: Any) -> tuple[str, dict[str, Any]]:
@@ -100,7 +174,165 @@ def _describe_model(model: Any, _: Any) -> tuple[str, dict[str, Any]]:
     return "mujoco", {"model": f"{sizes}, digest {digest.hexdigest()}"}
 
 
+# -- MjData ------------------------------------------------------------------------------
+
+_NOT_STATE = frozenset({"narena", "nbuffer", "nplugin", "threadpool", "threadlock", "signature"})
+"""Sizes, which are compared, and a process's own resources."""
+
+_Value = tuple[bytes, bytes, bytes, bytes, bytes]
+"""Numbers of the struct, statistics of the solver, offsets into the arena, buffer, used arena."""
+
+
+class _Data:
+    """Memory of one MjData."""
+
+    def __init__(self, data: Any) -> None:
+        self.struct = struct = struct_of(data, "mjData")
+        kind, start = type(struct), ctypes.addressof(struct)
+        if (struct.nbuffer, struct.narena, struct.time) != (data.nbuffer, data.narena, data.time):
+            raise unknown_layout("MjData")
+        pointers: list[int] = []
+        # Address and size of each stretch of numbers between pointers and other fields.
+        self.numbers: list[tuple[int, int]] = []
+        for name, type_ in kind._fields_:
+            field = getattr(kind, name)
+            address = start + field.offset
+            if type_ is ctypes.c_void_p:
+                value = getattr(struct, name) or 0
+                in_buffer = struct.buffer <= value <= struct.buffer + struct.nbuffer
+                if name not in ("buffer", "arena") and not (value and in_buffer):
+                    pointers.append(address)
+            elif name not in _NOT_STATE and name != "solver":
+                if self.numbers and sum(self.numbers[-1]) == address:
+                    address, size = self.numbers.pop()
+                    self.numbers.append((address, size + field.size))
+                else:
+                    self.numbers.append((address, field.size))
+        if not pointers or len(pointers) != (pointers[-1] - pointers[0]) // 8 + 1:
+            raise unknown_layout("MjData")
+        block = (ctypes.c_uint64 * len(pointers)).from_address(pointers[0])
+        self.pointers = _array(block, np.uint64)
+        self.number_bytes = sum(size for _, size in self.numbers)
+        self.buffer: int = struct.buffer
+        self.arena: int = struct.arena
+        self.buffer_size: int = struct.nbuffer
+        # An offset of 0 is a null pointer.
+        self.before_arena = np.uint64(self.arena - 8)
+        # Pointers in the buffer to what plugins hold, which stay.
+        self.plugins: Any = (
+            (ctypes.c_size_t * struct.nplugin).from_address(struct.plugin_data)
+            if struct.nplugin
+            else None
+        )
+        self._iterations = _array(struct.solver_niter, np.intc)
+        steps = struct.solver
+        self._solver = ctypes.addressof(steps), ctypes.sizeof(steps[0])
+        self._per_island = len(steps) // len(self._iterations)
+
+    def solver_regions(self) -> list[tuple[int, int]]:
+        """Return address and size of each island's statistics that are in use."""
+        start, each = self._solver
+        of_island = self._per_island * each
+        return [
+            (start + island * of_island, min(count * each, of_island))
+            for island, count in enumerate(self._iterations.tolist())
+            if count > 0
+        ]
+
+
+_simulations: weakref.WeakKeyDictionary[Any, _Data] = weakref.WeakKeyDictionary()
+
+
+def _simulation(data: Any) -> _Data:
+    try:
+        return _simulations[data]
+    except KeyError:
+        return _simulations.setdefault(data, _Data(data))
+
+
+def _save(data: Any, _: Any) -> _Value:
+    own = _simulation(data)
+    read, pointers = ctypes.string_at, own.pointers
+    offsets = (pointers - own.before_arena) * (pointers != 0)
+    return (
+        b"".join([read(address, size) for address, size in own.numbers]),
+        b"".join([read(address, size) for address, size in own.solver_regions()]),
+        offsets.tobytes(),
+        read(own.buffer, own.buffer_size),
+        read(own.arena, own.struct.parena),
+    )
+
+
+def _check(data: Any, value: Any) -> str | None:
+    own = _simulation(data)
+    if len(value) == 3:
+        return _check_reduced(data, value)
+    struct = own.struct
+    numbers, _, offsets, buffer, arena = value
+    expected = own.number_bytes, own.pointers.nbytes, own.buffer_size
+    given = len(numbers), len(offsets), len(buffer)
+    if given != expected or len(arena) > struct.narena:
+        raise MismatchError("model", f"{given} bytes of data", f"{expected} bytes of data")
+    if np.frombuffer(offsets, np.uint64).max(initial=0) > len(arena) + 8:
+        raise FaultError("", f"expected MjData's pointers within {len(arena)} bytes of its arena")
+    return None
+
+
+def _load(data: Any, value: Any, _: Any) -> None:
+    own = _simulation(data)
+    if len(value) == 3:
+        _load_reduced(data, value)
+        return
+    numbers, solver, offsets, buffer, arena = value
+    kept = [] if own.plugins is None else list(own.plugins)
+    _write(own.numbers, numbers)
+    _write(own.solver_regions(), solver)
+    used = np.frombuffer(offsets, np.uint64)
+    np.multiply(used + own.before_arena, used != 0, out=own.pointers)
+    ctypes.memmove(own.buffer, buffer, len(buffer))
+    ctypes.memmove(own.arena, arena, len(arena))
+    if kept:
+        own.plugins[:] = kept
+
+
+def _write(regions: list[tuple[int, int]], content: bytes) -> None:
+    start = 0
+    for address, size in regions:
+        part = content[start : start + size]
+        ctypes.memmove(address, part, len(part))
+        start += size
+
+
+# -- states of version 0.2.0 ---------------------------------------------------------------
+
+_REDUCED = "it was saved by version 0.2.0, without MuJoCo's contacts and constraint forces"
+_PARAMETERS = ("body_mass", "geom_friction", "geom_size", "dof_damping", "actuator_gainprm")
+
+
+def _check_reduced(data: Any, value: tuple[bytes, bytes, bytes]) -> str:
+    state, buffer, parameters = value
+    library, model = importlib.import_module("mujoco"), data.model
+    size = 8 * library.mj_stateSize(model, library.mjtState.mjSTATE_INTEGRATION)
+    if (len(state), len(buffer)) != (size, data.nbuffer):
+        raise MismatchError("model", f"{len(buffer)} bytes of data", f"{data.nbuffer} bytes")
+    digest = hashlib.blake2b(repr(model.opt.timestep).encode(), digest_size=8)
+    for array in (model.opt.gravity, *[getattr(model, name) for name in _PARAMETERS]):
+        digest.update(array)
+    if parameters != digest.digest():
+        raise MismatchError(
+            "model", f"parameters with digest {parameters.hex()}", digest.hexdigest()
+        )
+    return _REDUCED
+
+
+def _load_reduced(data: Any, value: tuple[bytes, bytes, bytes]) -> None:
+    state, buffer, _ = value
+    library = importlib.import_module("mujoco")
+    spec = library.mjtState.mjSTATE_INTEGRATION
+    library.mj_setState(data.model, data, np.frombuffer(state), spec)
+    library.mj_forward(data.model, data)
+    ctypes.memmove(address_of(data.qpos), buffer, len(buffer))
+
+
 NATIVE["mujoco._structs.MjData"] = Handler(_save, _load, _check)
-NATIVE["mujoco._structs.MjModel"] = Handler(
-    lambda model, _: None, lambda model, value, _: None, describe=_describe_model
-)
+NATIVE[MODEL_CLASS] = Handler(_save_model, _load_model, _check_model, _describe_model)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def record(env: Any) -> None:
-    """Attach a recorder to an environment of ale-py or Box2D."""
+    """Attach a recorder to an environment of ale-py or Box2D; copy MuJoCo's models."""
     recorders: list[tuple[str, Callable[[Any], Any]]] = []
     if "ale_py" in sys.modules:
         from xuance_envs.state import ale
@@ -18,6 +18,10 @@ def record(env: Any) -> None:
         from xuance_envs.state import box2d
 
         recorders.append((box2d.REPLAYED_CLASS, box2d.Box2DRecorder))
+    if "mujoco" in sys.modules:
+        from xuance_envs.state import mujoco
+
+        mujoco.keep_original_models(getattr(env, "unwrapped", env))
     if recorders:
         innermost = getattr(env, "unwrapped", env)
         for kind in type(innermost).__mro__:

@@ -176,7 +176,9 @@ class GroupStates:
                 own, warnings = plan.fingerprint, []
                 if digest != own.digest:
                     warnings = own.check(*loads_plain(fingerprints[digest], trusted))
-                prepared[i] = state.prepare(data, trusted, [env] if forks else None, plan)
+                one = state.prepare(data, trusted, [env] if forks else None, plan)
+                prepared[i] = one
+                warnings = [*warnings, *one.doubts]
                 if not trusted:
                     self._check_acting_state(prepared[i].seen)
                 self._check_autoreset(prepared[i].seen[2])
