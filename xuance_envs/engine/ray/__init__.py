@@ -1,1 +1,1 @@
-"""Environment groups in Ray actors."""
+"""Backend whose workers run in Ray actors."""

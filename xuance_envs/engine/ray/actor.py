@@ -1,7 +1,7 @@
-"""Actor side of a backend on Ray: groups of environments on the actor's own arrays.
+"""Code that runs in a Ray actor: it steps groups of environments on the actor's own arrays.
 
-Requests and replies are bytes (:mod:`~xuance_envs.engine.ray.messages`). Nothing here depends on
-the transport, so it can be tested without a cluster.
+Requests and replies are bytes (:mod:`~xuance_envs.engine.ray.messages`). This module does not
+depend on the transport, so it can be tested without a cluster.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ActorPlan:
 
     @property
     def reserved(self) -> int:
-        """Bytes of shared memory before the arrays."""
+        """Number of bytes of shared memory that the workers' diagnostics occupy."""
         return len(self.split) * REGION_BYTES
 
 
@@ -73,7 +73,7 @@ class HostedGroup(ABC):
 
     @abstractmethod
     def answer(self) -> GroupReply:
-        """Wait for the reply; repeated calls return the same one."""
+        """Wait for the reply to the last request; repeated calls return the same reply."""
 
 
 class BaseGroupActor(ABC):
@@ -87,7 +87,7 @@ class BaseGroupActor(ABC):
             self.attach(plan.spaces)
 
     def attach(self, spaces: bytes) -> None:
-        """Allocate the arrays; the groups are attached by a later request."""
+        """Allocate the arrays; a later request attaches the groups to them."""
         self._codec = ActorCodec(self._allocated(loads(spaces)), self._plan.split)
 
     @property
@@ -98,15 +98,15 @@ class BaseGroupActor(ABC):
         return num_requests(request) == len(self._groups)
 
     def answer(self, number: int, request: bytes, *states: bytes) -> bytes:
-        """Execute a request and return its reply, unless its number is that of an earlier one.
+        """Return the reply to a request; execute the request if its number is new.
 
-        So the main process may repeat a request, and an ended connection may still deliver one.
-        Calls may run concurrently.
+        The main process may therefore repeat a request, and an ended connection may deliver one
+        late. Calls may run concurrently.
         """
         return b"".join(self.answer_buffers(number, request, *states))
 
     def answer_buffers(self, number: int, request: bytes, *states: bytes) -> list[Any]:
-        """Execute a request and return the reply as buffers, without copying the arrays."""
+        """Do the same as :meth:`answer`, but return buffers and do not copy the arrays."""
         requests, start = unpack_requests(request)
         groups = [self._groups[group_request.group] for group_request in requests]
         with ExitStack() as stack:
@@ -133,7 +133,7 @@ class BaseGroupActor(ABC):
 
     @contextmanager
     def _transferred(self, states: Sequence[bytes]) -> Iterator[Sequence[Any]]:
-        """Make states available to the groups until all have replied."""
+        """Make the states of a request available to its groups until they have all replied."""
         yield states
 
     @abstractmethod
@@ -165,7 +165,7 @@ class SingleGroupActor(BaseGroupActor):
 
 
 class _InlineGroup(HostedGroup):
-    """Group in this process; it executes a request when asked for the reply."""
+    """Group that steps in the actor's process, while :meth:`answer` waits for its reply."""
 
     def __init__(self, host: GroupHost) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ActorAssignment:
-    """Workers of one actor, and the node to start it on."""
+    """The workers of one actor, and the node on which to start it."""
 
     workers: range
     node: str | None = None

@@ -1,4 +1,4 @@
-"""Main-process side of a Ray actor: its start, requests and shutdown.
+"""Main process's client of a Ray actor: starts the actor, sends it requests, and ends it.
 
 Requests to several groups are queued until a flush, and then sent in one call with one reply.
 """
@@ -35,7 +35,7 @@ logger = logging.getLogger("xuance_envs")
 CONNECT_TIMEOUT = 5.0
 
 _MAX_REPORT_LINES = 20
-"""Maximum number of lines of Ray's report on a failed actor that are shown."""
+"""Maximum number of lines to show from Ray's report on a failed actor."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,16 @@ def kill_actor(cluster: RayCluster, handle: Any) -> None:
 
 
 class ActorClient:
-    """Handle of an actor, which is started without waiting for it.
+    """Client of one actor; the constructor does not wait until the actor has started.
 
-    Requests are Ray calls until there is a direct connection.
+    Ray calls carry the requests until a direct connection exists.
     """
 
     def __init__(self, settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> None:
         self.plan = plan
         self.lost: str | None = None
         self.connection: SocketTransport | None = None
-        # Ended connections that the actor may still serve, by key: Ray's reference, and the reason.
+        # Ended connections that the actor may still serve: by key, Ray's reference and the reason.
         self._ended: dict[bytes, tuple[Any, str | None]] = {}
         self._may_connect = False
         self._cluster = settings.cluster
@@ -93,7 +93,7 @@ class ActorClient:
         self._listen_ref: Any = None
 
     def attach(self, arrays: StepArrays, may_connect: bool) -> None:
-        """Set the main process's arrays, which results are copied into."""
+        """Set the arrays of the main process into which results are copied."""
         self._codec = ActorCodec(arrays, self.plan.split)
         self._may_connect = may_connect
 
@@ -104,11 +104,11 @@ class ActorClient:
     # -- connection -------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Make the actor listen for a connection."""
+        """Tell the actor to listen for a connection."""
         self._listen_ref = self._cluster.call(self._handle.listen)
 
     def connect(self, deadline: float) -> str | None:
-        """Connect to the listening actor; return None, or the reason of a failure."""
+        """Connect to the listening actor; return the reason of a failure, or None."""
         listen_ref, self._listen_ref = self._listen_ref, None
         served: list[Any] = []
         key = b""
@@ -133,7 +133,7 @@ class ActorClient:
         return None
 
     def _connect_again(self) -> None:
-        """Reconnect, unless an earlier request keeps the actor busy."""
+        """Open a new connection, unless the actor is busy with an earlier request."""
         busy = not self.plan.in_processes and self._outstanding()
         if busy or self.lost is not None or self.place is None:
             return
@@ -146,7 +146,7 @@ class ActorClient:
         return f"no connection to the actor on {self.where}: {why}"
 
     def disconnect(self) -> None:
-        """Close the connection; repeat unanswered requests as Ray calls (executed once)."""
+        """Close the connection, and queue its unanswered requests to be repeated as Ray calls."""
         if self.connection is not None:
             connection = self.connection
             self._end(connection.key, connection.serve_ref, connection.broken)
@@ -178,7 +178,7 @@ class ActorClient:
         self._queued[group_request.group] = group_request, buffers
 
     def flush(self) -> None:
-        """Send all queued requests; resumes after an interrupt."""
+        """Send all queued requests; after an interrupt, a second call sends the rest."""
         if self.lost is None and self.connection is not None and self.connection.broken is not None:
             self._may_connect = False
             self.disconnect()
@@ -219,7 +219,7 @@ class ActorClient:
         return None if group in self._queued else self._calls.get(group)
 
     def connection_of(self, call: ActorCall) -> SocketTransport | None:
-        """Return the connection that a call's reply comes by, or None if Ray delivers it."""
+        """Return the connection that delivers a call's reply, or None if Ray delivers it."""
         return None if call.via_ray else self.connection
 
     def receive(self, call: ActorCall, seconds: float) -> None:
@@ -247,7 +247,7 @@ class ActorClient:
         extents = {group: answer.extents for group, answer in by_group.items() if answer.is_outcome}
         if extents:
             self._codec.load_results(reply, start, extents)
-        # Set last: no group of the call is sent another request before.
+        # Set last, because the groups of the call may then be sent their next requests.
         call.answers = by_group
 
     # -- location and shutdown --------------------------------------------------------
@@ -272,7 +272,7 @@ class ActorClient:
         )
 
     def mark_lost(self, report: str) -> None:
-        """Mark the actor as failed, and kill it in case it is still running."""
+        """Record that the actor has failed, and kill it in case it is still running."""
         lines = report.strip().splitlines()
         self.lost = "\n".join(lines[:_MAX_REPORT_LINES])
         self.kill()

@@ -1,7 +1,7 @@
 """Authenticated connections between the main process and its actors.
 
-Both sides prove that they know a key before either parses anything. Each message is preceded by its
-number and its length.
+Both sides prove that they know a key before either of them parses anything else. A header with a
+number and a length precedes each message.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from xuance_envs.engine.process.channel import PeerGoneError
 _HEADER = struct.Struct("<QQ")
 _BUFFER_BYTES = 1 << 16
 _MAX_KEPT_BYTES = 1 << 26
-"""Maximum size of a message buffer that is kept after use."""
+"""Maximum size of a message buffer that is reused for the next message."""
 
 _MAX_PARTS = 512
-"""Maximum number of parts in one write; systems limit it."""
+"""Maximum number of buffers in one write; operating systems have a limit."""
 
 _NONCE = _PROOF = 32
 _MAX_CALLERS = 128
-"""Maximum number of peers that authenticate at the same time; the next one displaces the oldest."""
+"""Maximum number of peers that authenticate at the same time; the oldest makes room for more."""
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""Keep-alive probes, in seconds: they prevent idle disconnects and detect dead peers."""
+"""Settings of keep-alive probes, which prevent idle disconnects and detect failed machines."""
 
 _open_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -203,7 +203,7 @@ def send_message(connection: socket.socket, number: int, parts: Sequence[Any]) -
 
 
 class MessageReader:
-    """Reader of a connection's messages; the first one is kept until it is cleared."""
+    """Reader of a connection's messages; :meth:`clear` removes the first one."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -214,13 +214,13 @@ class MessageReader:
 
     @property
     def num_unread(self) -> int:
-        """Bytes received of messages that have not been cleared."""
+        """Number of received bytes that :meth:`clear` has not removed."""
         return sum(self._counts) - self._start
 
     def first(self) -> tuple[int, memoryview] | None:
-        """Return number and content of the first message, or None if it is incomplete.
+        """Return the number and the content of the first message, or None if it is incomplete.
 
-        The content is a view that is overwritten after :meth:`clear`.
+        The content is a view of a buffer, which is reused after :meth:`clear`.
         """
         if self.num_unread < _HEADER.size:
             return None
@@ -231,7 +231,7 @@ class MessageReader:
         return number, self._buffer[start : start + size]
 
     def read(self) -> None:
-        """Read available bytes; an interrupt loses none of them."""
+        """Read the bytes that are available; an interrupt loses none of them."""
         self._ensure_capacity()
         counts = self._counts
         try:

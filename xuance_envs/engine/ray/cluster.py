@@ -1,4 +1,4 @@
-"""Connection to a Ray cluster; the only module that imports Ray, on first use."""
+"""Connection to a Ray cluster; the only module that imports Ray, which it does on first use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _lock = threading.RLock()
 
 
 class ActorLostError(Exception):
-    """An actor or its reply was lost; the message is Ray's."""
+    """An actor or its reply was lost; the error has Ray's message."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ActorOptions:
 
     @property
     def counted(self) -> dict[str, float]:
-        """Resources of one actor when counting how many fit; one CPU if it needs none."""
+        """Resources for computing how many actors fit; an actor without CPUs counts as one CPU."""
         return {"CPU": 1.0} | {name: value for name, value in self.needed.items() if value > 0}
 
     @property
@@ -125,7 +125,7 @@ class RayCluster:
     A new connection is shared, and shut down when its last holder releases it.
     """
 
-    # The connection created here: its identity, its runtime_env, and its number of holders.
+    # The connection that this class has opened: its identity, runtime_env and number of holders.
     _shared: tuple[str, str] | None = None
     _runtime_env: Mapping[str, Any] | None = None
     _holders = 0
@@ -153,12 +153,12 @@ class RayCluster:
             self._ray.init(address=address, **given)
 
     def _connection(self) -> tuple[str, str]:
-        """Identify the connection; job ids alone are unique only within a cluster."""
+        """Identify the connection by node and job; a job id is unique only within its cluster."""
         context = self._ray.get_runtime_context()
         return context.get_node_id(), context.get_job_id()
 
     def release(self) -> None:
-        """Release the connection; idempotent."""
+        """Release the connection; later calls have no effect."""
         with _lock:
             if not self._is_holder:
                 return
@@ -200,7 +200,7 @@ class RayCluster:
         """Start an actor of any class without waiting for it; return its handle."""
         given = options.for_ray() | more
         if self._is_holder and options.runtime_env == RayCluster._runtime_env:
-            given.pop("runtime_env", None)  # the connection's applies
+            given.pop("runtime_env", None)  # actors inherit the connection's
         return self._ray.remote(kind).options(**given).remote(plan)
 
     def kill(self, handle: Any) -> None:
@@ -212,7 +212,7 @@ class RayCluster:
         return method.remote(*arguments) if self.alive else None
 
     def end_connection(self, key: bytes) -> None:
-        """Notify an actor that its connection has ended; it may be too busy for Ray calls."""
+        """Store a notice that a connection has ended; its actor may be unable to take Ray calls."""
         if self.alive:
             _end_notices("put", key, b"")
 
@@ -306,7 +306,7 @@ class RayCluster:
 
 
 def _end_notices(operation: str, key: bytes, *value: bytes) -> bool:
-    """Access the notice that a connection has ended, in the cluster's key-value store."""
+    """Put, find or delete a notice that a connection has ended, in Ray's key-value store."""
     from ray.exceptions import RayError
     from ray.experimental import internal_kv
 

@@ -14,7 +14,7 @@ from xuance_envs.engine.ray.actor import BaseGroupActor
 from xuance_envs.engine.ray.authenticated_connection import Listener, MessageReader, send_message
 
 END_POLL_INTERVAL = 1.0
-"""Seconds between checks if the main process has ended a connection without requests."""
+"""Seconds between checks for the end of a connection that delivers no requests."""
 
 
 class ConnectableActor(BaseGroupActor):
@@ -40,10 +40,10 @@ class ConnectableActor(BaseGroupActor):
 
 
 class _ConnectionHandler:
-    """Handler of a connection's requests.
+    """Executes the requests that a connection delivers.
 
-    A request to all groups is executed in the reading thread, since no other can be pending. Others
-    run in a thread pool.
+    The reading thread executes a request to all groups, because no other request can then be
+    pending. A thread pool executes requests to some of the groups.
     """
 
     def __init__(self, actor: ConnectableActor, connection: socket.socket, key: bytes) -> None:
@@ -81,7 +81,7 @@ class _ConnectionHandler:
                 pool.submit(self._answer_in_thread, self._number, request)
 
     def _watch(self) -> None:
-        """Shut the connection down if it has ended; the other threads may not notice."""
+        """Shut the connection down if it has ended, which wakes threads that read or send."""
         number = -1
         while not self._closed.wait(END_POLL_INTERVAL):
             if number == self._number and (

@@ -1,7 +1,8 @@
 """Driver of a group in a Ray actor.
 
-A request that fails may or may not have been executed. The actor then counts as failed and is
-killed, and the request is not repeated. A group in a worker process of the actor can fail alone.
+If an actor fails during a request, the request may or may not have been executed. The driver kills
+the actor and does not repeat the request. If the actor runs worker processes, one of them can fail
+without the others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
 GRACE = 5.0
-"""Additional seconds for an actor to report a timeout of its own worker process."""
+"""Seconds beyond a time limit in which an actor can report that its worker process exceeded it."""
 
 _NO_WAIT = 0.0
 
@@ -60,11 +61,11 @@ class ActorDriver(WorkerDriver):
 
     @override
     def attach(self, arrays: StepArrays) -> None:
-        """Do nothing: the actor's client holds the arrays."""
+        """Do nothing, because the actor's client holds the arrays."""
 
     @property
     def answered(self) -> bool:
-        """True if :meth:`result` would not wait."""
+        """True if :meth:`result` returns or raises without waiting."""
         call = self.actor.call_of(self._group)
         return call is None or call.answers is not None or self.actor.lost is not None
 
@@ -174,7 +175,7 @@ class ActorDriver(WorkerDriver):
         return WorkerDiedError(envs, pid, None, display_name(self._command), details)
 
     def _timeout_error(self) -> WorkerTimeoutError:
-        """Kill the actor, and return the error for its timeout."""
+        """Kill the actor, and return the error that reports its timeout."""
         assert self._limit is not None
         started = self.actor.place is not None
         where = f"The actor was on {self.actor.where}."

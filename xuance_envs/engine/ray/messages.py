@@ -1,7 +1,7 @@
 """Packed requests and replies between the main process and an actor.
 
-A request addresses one or more of an actor's groups and has one reply. Both consist of a record per
-group, then array data, then the records' variable-length data.
+A request addresses one or more groups of an actor and has one reply. Requests and replies consist
+of a fixed-size record per group, the data of arrays, and the variable-length data of the records.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupReply(NamedTuple):
 
     @property
     def is_outcome(self) -> bool:
-        """True if the reply is an outcome: the rest of the result is in the arrays."""
+        """True if the reply is an outcome, whose observations and rewards are in the arrays."""
         return self.code in _OUTCOMES
 
 
@@ -81,7 +81,7 @@ def num_requests(request: bytes) -> int:
 
 
 def unpack_requests(request: bytes) -> tuple[list[GroupRequest], int]:
-    """Unpack a request; also return the offset of the actions."""
+    """Unpack a request; return the records and the offset of the actions."""
     (count,) = _COUNT.unpack_from(request)
     start = _COUNT.size + count * _REQUEST.size
     records = list(_REQUEST.iter_unpack(memoryview(request)[_COUNT.size : start]))
@@ -110,7 +110,7 @@ def pack_replies(answers: Sequence[GroupReply], results: Sequence[Any]) -> list[
 
 
 def unpack_replies(reply: bytes | memoryview, count: int) -> tuple[list[GroupReply], int]:
-    """Unpack the replies of ``count`` groups; also return the offset of the results."""
+    """Unpack the replies of ``count`` groups; return them and the offset of the results."""
     start = count * _REPLY.size
     records = list(_REPLY.iter_unpack(memoryview(reply)[:start]))
     at = len(reply) - sum(size for *_, size, _ in records)

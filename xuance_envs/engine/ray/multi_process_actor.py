@@ -29,7 +29,7 @@ from xuance_envs.engine.serialization import loads, pack_error
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
 CONTEXT = "spawn"
-"""Start method; fork is unsafe because the actor's process has threads."""
+"""Start method of worker processes; fork is unsafe, because the actor's process has threads."""
 
 
 class MultiProcessActor(BaseGroupActor):

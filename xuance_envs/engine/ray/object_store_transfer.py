@@ -1,4 +1,4 @@
-"""Transfer of large states through Ray's object store, once for all actors."""
+"""Transfer of large states through Ray's object store, where all actors share one copy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from xuance_envs.engine.driver import StateTransfer
 from xuance_envs.engine.ray.cluster import RayCluster
 
 TRANSFER_THRESHOLD = 100 * 1024
-"""Minimum bytes of a group's states; Ray would store larger arguments as a new object per call."""
+"""Size in bytes above which Ray would store the states as a new object for each call."""
 
 
 class ObjectStoreTransfer(StateTransfer):
-    """Transfer of states as Ray objects, which Ray frees when unreferenced."""
+    """Transfers states as Ray objects, which Ray frees when no reference is left."""
 
     def __init__(self, cluster: RayCluster) -> None:
         self._cluster = cluster

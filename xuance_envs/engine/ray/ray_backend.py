@@ -1,4 +1,4 @@
-"""Backend of Ray actors: start, restart, connection and shutdown."""
+"""Backend that starts, connects to, restarts and ends Ray actors."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class RayBackend(Backend[ActorDriver]):
         started(ActorDriver(self._settings, self.actors[number], group, self.flush))
 
     def _end(self, index: int) -> None:
-        """End a failed worker's actor, unless only its worker process failed.
+        """Replace a failed worker's actor, unless only the worker process failed.
 
         All workers of a failed actor move to the same new one.
         """
@@ -126,7 +126,7 @@ class RayBackend(Backend[ActorDriver]):
                 left = max(left - (monotonic() - began), 0.0)
                 unconnected.append(actor.connection_failure(why))
         if unconnected:
-            self._may_connect = False  # also for replacements
+            self._may_connect = False  # actors that replace these use Ray calls, too
             logger.warning(
                 "%s; using Ray calls for %d of %d actors",
                 *(unconnected[0], len(unconnected), len(self.actors)),

@@ -29,7 +29,7 @@ NO_EXTENTS = Extents()
 
 
 class GroupCodec:
-    """Encodes and decodes one group's actions and results, on either side of the connection."""
+    """Encodes and decodes one group's actions and results; both sides of a connection use it."""
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
@@ -51,7 +51,7 @@ class GroupCodec:
         return _load(data, start, self._actions)
 
     def results(self, extents: Extents) -> list[Any]:
-        """Encode a command's results as buffers; some are the arrays themselves."""
+        """Encode a command's results as buffers; some of them are the arrays, not copies."""
         used = self._arrays.infos.first(*extents.infos)
         # If the actor has several groups, these are slices and not contiguous.
         parts = [
@@ -87,9 +87,9 @@ class GroupCodec:
 
 
 class ActorCodec:
-    """Codec of an actor's groups, for either side.
+    """Encodes and decodes the actions and results of an actor's groups.
 
-    A request to all groups is encoded as one, at the cost of a single group.
+    Encoding a request to all groups costs no more than encoding a request to one group.
     """
 
     def __init__(self, arrays: StepArrays, split: Sequence[tuple[int, int]]) -> None:

@@ -20,11 +20,11 @@ from xuance_envs.engine.ray.cluster import RayCluster
 from xuance_envs.engine.ray.messages import GroupReply
 
 POLL_INTERVAL = 1.0
-"""Seconds between polls of Ray while waiting for something else."""
+"""Seconds between checks of Ray's references while a wait depends on something else."""
 
 
 class ActorCall:
-    """Request to some of an actor's groups, and its reply."""
+    """Request to one or more groups of an actor, and its reply."""
 
     __slots__ = ("answers", "buffers", "groups", "number", "ref", "request", "via_ray")
 
@@ -51,7 +51,7 @@ class Transport(ABC):
 
     @abstractmethod
     def send(self, call: ActorCall) -> bool:
-        """Send a call; repeated calls send it once. Return False to be called again."""
+        """Send a call once; return False if this method must be called again to finish."""
 
     @abstractmethod
     def receive(self, call: ActorCall, seconds: float) -> None:
@@ -59,7 +59,7 @@ class Transport(ABC):
 
     @abstractmethod
     def has_progress(self, call: ActorCall) -> bool:
-        """Return whether more of a reply has arrived since the last call."""
+        """Return True if more of a reply has arrived since this method was last called."""
 
 
 class RayTransport(Transport):
@@ -69,7 +69,7 @@ class RayTransport(Transport):
 
     @override
     def send(self, call: ActorCall) -> bool:
-        """Send a call; if an interrupt causes a second call, the actor recognizes it."""
+        """Send a call; if an interrupt makes it repeat, the actor recognizes the number."""
         if not call.via_ray:
             ref = self._cluster.call(self._answer, call.number, call.request, *call.buffers)
             call.ref, call.via_ray = ref, True
@@ -101,7 +101,7 @@ class SocketTransport(Transport):
         self.broken: str | None = None
         self._incoming = MessageReader(connection)
         self._num_unread = 0
-        # Unanswered calls by number; then the last call and the bytes written of it.
+        # The unanswered calls by number; the last call, its message, and the sizes of its writes.
         self._calls: dict[int, ActorCall] = {}
         self._last: ActorCall | None = None
         self._message = b""
@@ -112,12 +112,12 @@ class SocketTransport(Transport):
 
     @property
     def fd(self) -> int:
-        """File descriptor that becomes readable on a reply or a failure."""
+        """File descriptor that becomes readable when a reply arrives or the connection breaks."""
         return self._socket.fileno()
 
     @override
     def send(self, call: ActorCall) -> bool:
-        """Send a call; return False if the actor does not read for POLL_INTERVAL seconds."""
+        """Send a call; return False if the actor reads nothing for POLL_INTERVAL seconds."""
         if call is not self._last:
             message = header(call.number, len(call.request)) + call.request
             calls = {**self._calls, call.number: call}
@@ -129,7 +129,7 @@ class SocketTransport(Transport):
         return True
 
     def _write(self, start: int) -> bool:
-        """Write as much as possible; return False if nothing could be written."""
+        """Write as much as the socket accepts; return False if it accepts nothing."""
         rest = memoryview(self._message)[start:]
         try:
             # In C, so no signal handler can run between the write and the append.
@@ -167,7 +167,7 @@ class SocketTransport(Transport):
         self.process_replies()
 
     def process_replies(self) -> None:
-        """Process the replies that have been read, except those of calls already answered."""
+        """Process the complete replies that have been read."""
         while (message := self._incoming.first()) is not None:
             number, reply = message
             call = self._calls.get(number)
@@ -177,7 +177,7 @@ class SocketTransport(Transport):
             self._incoming.clear()
 
     def end(self) -> None:
-        """Mark the connection as broken; a failed node does not close it."""
+        """Mark the connection as broken; a node that loses power does not close it."""
         self._mark_broken("the actor stopped serving it")
 
     def _mark_broken(self, why: str) -> None:
