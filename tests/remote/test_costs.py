@@ -22,6 +22,7 @@ from gymnasium import spaces
 from remote_envs import SERVED, CountingEnv, SlowStepEnv
 from serving import API_PREFIX, Asking, ServedProcess, ServerMaker, wait_until
 
+from xuance_envs.engine.by_value import ByValueUnpickler
 from xuance_envs.remote.access.permissions import Permissions
 from xuance_envs.remote.api import Api
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
@@ -653,6 +654,70 @@ def test_others_go_on_while_an_answer_is_written(message: Any) -> None:
         turns += 1
     assert json.loads(written[0]) == expected
     assert turns > 10, "of one call it would be one or two"
+
+
+def test_long_lists_are_written_in_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    packer = msgpack.Packer
+    largest = 0
+
+    class Measuring:
+        def __init__(self, **options: Any) -> None:
+            self._packer = packer(**options)
+
+        def pack(self, node: Any) -> Any:
+            nonlocal largest
+            largest = max(largest, values_in(node))
+            return self._packer.pack(node)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._packer, name)
+
+    monkeypatch.setattr(msgpack, "Packer", Measuring)
+    infos = [{"a": [k / 7 for k in range(20_000)], "b": "c"}] * 64
+    message = {"infos": infos, "numbers": {str(k): [k] * 9 for k in range(5_000)}}
+    written: list[bytes] = []
+    thread = threading.Thread(  # which has an encoder of its own
+        target=lambda: written.append(dumps(message, WireFormat.MSGPACK, 2**30))
+    )
+    thread.start()
+    thread.join()
+    assert written == [packer().pack(message)]
+    assert 0 < largest <= 2**14
+
+
+def values_in(value: Any) -> int:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return sum(map(values_in, value)) if isinstance(value, list | tuple) else 1
+
+
+class InfoEnv(CountingEnv):
+    """Has many numbers in its infos."""
+
+    def step(self, action):
+        return (*super().step(action)[:4], {"many": [k / 7 for k in range(20_000)]})
+
+
+def test_infos_of_several_environments_are_read_one_by_one(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve({"Info": InfoEnv}, allow=Permissions(infos=frozenset({"*"})))
+    ask = Asking(server)
+    ask.ask("create", num_envs=8)
+    ask.ask("vectorized_reset")
+    largest = 0
+    read = ByValueUnpickler.load
+
+    def read_and_measure(self: ByValueUnpickler) -> Any:
+        nonlocal largest
+        result = read(self)
+        largest = max(largest, values_in(result))
+        return result
+
+    monkeypatch.setattr(ByValueUnpickler, "load", read_and_measure)
+    infos = ask.ask("vectorized_step", actions=[0] * 8).json()["infos"]
+    assert [len(info["many"]) for info in infos] == [20_000] * 8
+    assert 20_000 <= largest < 40_000
 
 
 def test_large_answers_are_kept_as_long_as_there_is_room(serve: ServerMaker) -> None:

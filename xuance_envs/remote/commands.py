@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
-from xuance_envs.engine.serialization import copy_of
+from xuance_envs.engine.serialization import copy_of, loads
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
@@ -133,7 +133,7 @@ def repeat(
         "rewards": np.array([result.reward for result in results], np.float64),
         "terminated": np.array([result.terminated for result in results]),
         "truncated": np.array([result.truncated for result in results]),
-        "infos": _infos_to_wire([result.info for result in results]),
+        "infos": _infos_to_wire([loads(result.info) for result in results]),
     }
     return answer, sum(steps)
 
@@ -179,7 +179,8 @@ def load_states(
         rows.put(observations, ALL_ENVS, count)
         for i, last_shown in enumerate(vec_env.call("last_shown", env_ids=envs)):
             if last_shown is not None:
-                rows.row(i, copy_of)[:], infos[i] = last_shown
+                rows.row(i, copy_of)[:] = last_shown[0]
+                infos[i] = loads(last_shown[1])
         observations = rows.copy()
     return {
         "observations": batch_to_wire(space, observations),

@@ -18,7 +18,7 @@ import numpy as np
 from xuance_envs.engine.data.space_layout import SpaceLayout, fit
 from xuance_envs.engine.group.host import DropUnpicklableInfos
 from xuance_envs.engine.group.single_env import check_env_api
-from xuance_envs.engine.serialization import copy_of
+from xuance_envs.engine.serialization import copy_of, dumps_for_main
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import original_info_key
 from xuance_envs.remote.wire.bounds import ObjectBudget
@@ -125,12 +125,14 @@ class ObjectCounter(InfoFilter):
 
 @dataclass(frozen=True)
 class RepeatResult:
+    """Result of repeated steps; the info is pickled, so that the server reads them one by one."""
+
     observations: Any
     steps: int
     reward: float
     terminated: bool
     truncated: bool
-    info: dict[Any, Any]
+    info: bytes
 
 
 class RepeatingEnv(InfoFilter):
@@ -146,8 +148,8 @@ class RepeatingEnv(InfoFilter):
         self._step = -1
         self._ended: RepeatResult | None = None
         self._can_step = False
-        # The last observation and info; None right after a reset.
-        self._last_shown: tuple[Any, dict[Any, Any]] | None = None
+        # The last observation and pickled info; None right after a reset.
+        self._last_shown: tuple[Any, bytes] | None = None
 
     def __env_state__(self) -> Any:
         return self._step, self._ended, self._can_step, self._last_shown
@@ -155,8 +157,8 @@ class RepeatingEnv(InfoFilter):
     def __set_env_state__(self, state: Any) -> None:
         self._step, self._ended, self._can_step, self._last_shown = state
 
-    def last_shown(self) -> tuple[Any, dict[Any, Any]] | None:
-        """Return the last observation and info; None if the last reset returned them."""
+    def last_shown(self) -> tuple[Any, bytes] | None:
+        """Return the last observation and pickled info; None if the last reset returned them."""
         return self._last_shown
 
     def reset(self, **arguments: Any) -> Any:
@@ -189,13 +191,13 @@ class RepeatingEnv(InfoFilter):
         terminated, truncated, self._can_step = bool(terminated), bool(truncated), True
         self._step += len(rows)
         ending = {"step": self._step, "terminated": terminated, "truncated": truncated}
-        info = {**self._filtered(info), **ending}
-        self._last_shown = self._layout.unflatten(rows[-1]), info
+        pickled = dumps_for_main({**self._filtered(info), **ending})
+        self._last_shown = self._layout.unflatten(rows[-1]), pickled
         if terminated or truncated:
             self._ended = RepeatResult(
-                self._batch(rows[-1:]), 0, 0.0, terminated, truncated, copy_of(info)
+                self._batch(rows[-1:]), 0, 0.0, terminated, truncated, pickled
             )
-        return RepeatResult(self._batch(rows), len(rows), total, terminated, truncated, info)
+        return RepeatResult(self._batch(rows), len(rows), total, terminated, truncated, pickled)
 
     def _leaves(self, observation: Any) -> list[Any]:
         """Copy an observation's leaves: the environment may reuse its arrays."""

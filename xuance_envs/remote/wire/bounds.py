@@ -16,6 +16,9 @@ Python's hashes of strings and bytes are secret. Thousands of numbers with equal
 find, and a set of them takes quadratic time.
 """
 
+BLOCK = 8192
+"""Maximum values to encode in one call."""
+
 BYTES_PER_VALUE = 9
 """Maximum encoded bytes of a number in msgpack."""
 
@@ -84,6 +87,24 @@ class ObjectBudget:
         self._total += size
         if self._total > self._limit:
             raise TooLargeError(self._limit)
+
+
+def has_more_nodes(node: Any, limit: int) -> bool:
+    """Return whether the lists and dicts of a message have more than ``limit`` items in total."""
+    nodes, count = [node], 0
+    while nodes:
+        node = nodes.pop()
+        if type(node) is list:
+            count += len(node)
+        elif type(node) is dict:
+            count += len(node)
+            node = node.values()
+        else:
+            continue
+        if count > limit:
+            return True
+        nodes.extend(node)
+    return False
 
 
 def check_json_nodes(data: bytes, limit: int) -> None:

@@ -11,13 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.remote.wire.arrays import TaggedArray, as_nested_list
-from xuance_envs.remote.wire.bounds import TooLargeError
+from xuance_envs.remote.wire.bounds import BLOCK, TooLargeError
 from xuance_envs.remote.wire.infos import InfoTable
 from xuance_envs.remote.wire.nodes import ATOMS, TAG
 from xuance_envs.remote.wire.values import to_wire
-
-BLOCK = 8192
-"""Maximum values to encode in one call."""
 
 
 def _encode_default(value: Any) -> Any:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.info_columns import Kind
 from xuance_envs.extras import missing_extra
 from xuance_envs.remote.wire.arrays import TaggedArray, as_raw_bytes
-from xuance_envs.remote.wire.bounds import TooLargeError
+from xuance_envs.remote.wire.bounds import BLOCK, TooLargeError, has_more_nodes
 from xuance_envs.remote.wire.infos import InfoTable, kind_name
 from xuance_envs.remote.wire.templates import TemplatedMessage
 
@@ -56,11 +56,12 @@ class _Writer:
         self._pieces: list[bytes] = []
         self._data_positions: list[int] = []  # indices of data in _pieces
         self._head_cache: dict[Any, bytes] = {}
-        self._pack = self._new_packer()
+        self._renew_packer()
 
-    def _new_packer(self) -> Any:
+    def _renew_packer(self) -> None:
         new = msgpack_library().Packer
-        return new(default=self._encode_default, unicode_errors="surrogatepass").pack
+        self._packer = new(default=self._encode_default, unicode_errors="surrogatepass")
+        self._pack = self._packer.pack
 
     def write_templated(self, message: TemplatedMessage, limit: int | None) -> bytes:
         """Encode a message from its template's fixed parts, once they are known."""
@@ -101,14 +102,14 @@ class _Writer:
             if template_of is not None:
                 self._fill_template(template_of)
         except BaseException:
-            self._pack = self._new_packer()  # its buffer may contain a partial message
+            self._renew_packer()  # its buffer may contain a partial message
             raise
         finally:
             self._pieces = []
         if len(packed) > self._limit:
             raise TooLargeError(int(self._limit))
         if len(packed) > LARGE_MESSAGE:
-            self._pack = self._new_packer()  # releases its buffer
+            self._renew_packer()  # releases its buffer
         return packed
 
     def _add(self, node: Any) -> None:
@@ -142,8 +143,28 @@ class _Writer:
             self._pieces.append(self._head_cache.get(node) or self._pack_key(node))
         elif kind is InfoTable:
             self._table(node)
+        elif (kind is list or kind is dict) and has_more_nodes(node, BLOCK):
+            self._large(node)
         else:
             self._pieces.append(self._pack(node))
+
+    def _large(self, node: list[Any] | dict[str, Any]) -> None:
+        """Encode in several calls of the library, because other threads wait during each call."""
+        pieces, packer = self._pieces, self._packer
+        if isinstance(node, dict):
+            pieces.append(packer.pack_map_header(len(node)))
+            for key, item in node.items():
+                pieces.append(self._pack(key))
+                self._add(item)
+            return
+        pieces.append(packer.pack_array_header(len(node)))
+        for start in range(0, len(node), BLOCK):
+            block = node[start : start + BLOCK]
+            if has_more_nodes(block, BLOCK):
+                for item in block:
+                    self._add(item)
+            else:
+                pieces.append(self._pack(block)[len(packer.pack_array_header(len(block))) :])
 
     def _table(self, table: InfoTable) -> None:
         """Encode the message of :meth:`InfoTable.as_columns`, with cached heads."""
