@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from xuance_envs.remote.cli import _limits, add_serve_arguments
+from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.settings import Catalogue, Settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -81,6 +82,17 @@ def test_only_the_proxy_of_the_compose_file_is_trusted() -> None:
     assert found(r"ipv4_address: ([\d.]+)\}", text) == str(trusted.network_address)
     assert found(r"networks: \[(\w+)\]", text) == found(r"^networks:\n  (\w+):", text)
     assert network.num_addresses <= 8
+
+
+def test_alerts_are_about_metrics_that_there_are() -> None:
+    text = text_of("prometheus_alerts.yml")
+    names = set(re.findall(r"xuance_envs_\w+", text))
+    assert len(names) > 5
+    metrics = Metrics()
+    metrics.count_request("GET", 200)
+    served = set(re.findall(r"^\w+", metrics.text(), re.MULTILINE))
+    assert names <= served
+    assert f'le="{found(r"step_seconds_bucket.* > ([0-9.]+)$", text)}"' in metrics.text()
 
 
 def test_what_stops_a_server_waits_for_it() -> None:

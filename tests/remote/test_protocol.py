@@ -565,6 +565,7 @@ def test_health_and_metrics_are_to_be_had_without_a_token(serve: ServerMaker) ->
     lines = answer.text.splitlines()
     for line in (
         "xuance_envs_sessions 1",
+        "xuance_envs_max_sessions 64",
         "xuance_envs_environments 2",
         "xuance_envs_steps_total 4",
         'xuance_envs_step_seconds_bucket{le="+Inf"} 1',

@@ -27,6 +27,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.sessions = 0
+        self.max_sessions = 0
         self.environments = 0
         self.failures = 0
         self._requests: dict[tuple[str, int], int] = {}
@@ -77,6 +78,7 @@ class Metrics:
             steps, seconds = self._steps, self._step_seconds
         lines = [
             *_metric("sessions", "gauge", "Open sessions.", self.sessions),
+            *_metric("max_sessions", "gauge", "Maximum open sessions.", self.max_sessions),
             *_metric("environments", "gauge", "Environments in open sessions.", self.environments),
             *_metric(
                 "log_lines_dropped_total",

@@ -256,6 +256,7 @@ class Sessions:
     def update_limits(self) -> None:
         """Apply the limits in force."""
         limits = self._capacity.limits
+        self._metrics.max_sessions = limits.sessions
         self._quota.limit(
             environments=limits.environments,
             processes=limits.processes,
