@@ -351,11 +351,9 @@ def test_no_module_class_or_folder_is_too_large_to_be_walked() -> None:
 PRIVATE_NAMES = {
     # There is no public way to what they are, which is said where each is used.
     "_DYNAMIC_CLASS_TRACKER_BY_ID",  # cloudpickle
-    "_address",  # objects of mujoco's bindings
     "_add_info",  # gymnasium.vector.VectorEnv
     "_children",  # multiprocessing
     "_elapsed_steps",  # gymnasium.wrappers.TimeLimit
-    "_fields_",  # ctypes.Structure, where it is public
     "_find_spec",  # gymnasium
     "_frameskip",  # ale_py.AtariEnv
     "_lookup_class_or_track",  # cloudpickle

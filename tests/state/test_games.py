@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
@@ -12,10 +13,13 @@ from xuance_envs import Atari_Env, DummyVecEnv
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.recorders import record
 
-roms = pytest.importorskip("ale_py.roms")
+ale_py = pytest.importorskip("ale_py")
+
+gymnasium.register_envs(ale_py)
 
 SAMPLE = ["qbert", "breakout"]
-OTHERS = sorted(set(roms.get_all_rom_ids()) - set(SAMPLE))
+GAMES = {spec.kwargs["game"] for spec in gymnasium.registry.values() if spec.namespace == "ALE"}
+OTHERS = sorted(GAMES - set(SAMPLE))
 STEPS = 12
 
 

@@ -25,7 +25,14 @@ from numpy.typing import NDArray
 from xuance_envs.state.faults import FaultError, MismatchError
 from xuance_envs.state.handlers import NATIVE, Handler
 from xuance_envs.state.layers import layers_of
-from xuance_envs.state.mujoco_memory import address_of, are_same, struct_of, unknown_layout
+from xuance_envs.state.mujoco_memory import (
+    address_of,
+    are_same,
+    data_struct,
+    layouts,
+    model_struct,
+    unknown_layout,
+)
 
 MODEL_CLASS = "mujoco._structs.MjModel"
 
@@ -54,9 +61,10 @@ class _Model:
     @property
     def regions(self) -> list[tuple[int, int, int]]:
         if not self._regions:
-            structs = [struct_of(each, "mjModel") for each in (self._model(), self.original)]
+            structs = [model_struct(each) for each in (self._model(), self.original)]
             starts = [ctypes.addressof(each) for each in structs]
-            if structs[0].nbuffer != self.original.nbuffer:
+            sizes = [(each.nq, each.nbody, each.nbuffer) for each in (*structs, self.original)]
+            if len(set(sizes)) > 1:
                 raise unknown_layout("MjModel")
             found = [(structs[0].buffer, structs[1].buffer, structs[0].nbuffer)]
             fields = [getattr(type(structs[0]), name) for name in _OPTIONS]
@@ -187,14 +195,14 @@ class _Data:
     """Memory of one MjData."""
 
     def __init__(self, data: Any) -> None:
-        self.struct = struct = struct_of(data, "mjData")
+        self.struct = struct = data_struct(data)
         kind, start = type(struct), ctypes.addressof(struct)
         if (struct.nbuffer, struct.narena, struct.time) != (data.nbuffer, data.narena, data.time):
             raise unknown_layout("MjData")
         pointers: list[int] = []
         # Address and size of each stretch of numbers between pointers and other fields.
         self.numbers: list[tuple[int, int]] = []
-        for name, type_ in kind._fields_:
+        for name, type_ in layouts().fields("mjData"):
             field = getattr(kind, name)
             address = start + field.offset
             if type_ is ctypes.c_void_p:

@@ -51,20 +51,22 @@ class StructLayouts:
 
     def struct(self, name: str) -> Any:
         if name not in self._made:
-            declared = self._declared.get(name) or self._declared[f"{name}_"]
-            self._made[name] = self._struct(declared)
+            self._made[name] = _struct_type(self.fields(name))
         return self._made[name]
 
-    def _struct(self, declared: Any) -> Any:
-        fields = [
+    def fields(self, name: str) -> list[tuple[str, Any]]:
+        """Return names and types of a struct's fields."""
+        return self._fields(self._declared.get(name) or self._declared[f"{name}_"])
+
+    def _fields(self, declared: Any) -> list[tuple[str, Any]]:
+        return [
             (getattr(field, "name", f"unnamed_{k}"), self._type(getattr(field, "type", field)))
             for k, field in enumerate(declared.fields)
         ]
-        return type("Struct", (ctypes.Structure,), {"_fields_": fields})
 
     def _type(self, declared: Any) -> Any:
         if hasattr(declared, "fields"):
-            return self._struct(declared)
+            return _struct_type(self._fields(declared))
         if hasattr(declared, "extents"):
             made = self._type(declared.inner_type)
             for extent in reversed(declared.extents):
@@ -80,6 +82,10 @@ class StructLayouts:
         return _C_TYPES[name] if name in _C_TYPES else self.struct(name)
 
 
+def _struct_type(fields: list[tuple[str, Any]]) -> Any:
+    return type("Struct", (ctypes.Structure,), {"_fields_": fields})
+
+
 def _number_bytes(library: Any) -> int:
     return getattr(library, "MJTNUM_BYTES", 8)  # older versions have only one precision
 
@@ -89,12 +95,23 @@ def layouts() -> StructLayouts:
     return StructLayouts()
 
 
-def struct_of(obj: Any, name: str) -> Any:
-    """Return the C struct behind an object of MuJoCo's bindings."""
+def data_struct(data: Any) -> Any:
+    """Return the C struct of an MjData."""
     try:
-        return layouts().struct(name).from_address(obj._address)
+        kind = layouts().struct("mjData")
+        return kind.from_address(address_of(data.solver_niter) - kind.solver_niter.offset)
     except (AttributeError, ImportError, LookupError) as error:
-        raise unknown_layout(name) from error
+        raise unknown_layout("MjData") from error
+
+
+def model_struct(model: Any) -> Any:
+    """Return the C struct of an MjModel."""
+    try:
+        kind, options = layouts().struct("mjModel"), layouts().struct("mjOption")
+        offset = kind.opt.offset + options.gravity.offset
+        return kind.from_address(address_of(model.opt.gravity) - offset)
+    except (AttributeError, ImportError, LookupError) as error:
+        raise unknown_layout("MjModel") from error
 
 
 def unknown_layout(name: str) -> FaultError:
