@@ -352,6 +352,7 @@ PRIVATE_NAMES = {
     # There is no public way to what they are, which is said where each is used.
     "_DYNAMIC_CLASS_TRACKER_BY_ID",  # cloudpickle
     "_add_info",  # gymnasium.vector.VectorEnv
+    "_bit_generator",  # numpy.random.RandomState
     "_children",  # multiprocessing
     "_elapsed_steps",  # gymnasium.wrappers.TimeLimit
     "_find_spec",  # gymnasium
@@ -370,7 +371,7 @@ def test_no_other_private_names_of_other_objects_are_used() -> None:
     assert {name for text in texts for name in foreign_private_names(ast.parse(text))} == (
         PRIVATE_NAMES
     )
-    assert len(PRIVATE_NAMES) <= 10
+    assert len(PRIVATE_NAMES) <= 11
 
 
 def foreign_private_names(module: ast.Module) -> set[str]:

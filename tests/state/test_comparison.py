@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from stateful_envs import MAKERS
 
-from xuance_envs.state.canonical import digest, first_difference
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError
+from xuance_envs.state.values.canonical import digest, first_difference
 
 
 def counter(start: int) -> Callable[[], int]:
@@ -83,7 +83,7 @@ def test_equal_values_made_apart_are_equal() -> None:
 
 def test_a_digest_does_not_depend_on_the_hash_seed() -> None:
     script = (
-        "from xuance_envs.state.canonical import digest\n"
+        "from xuance_envs.state.values.canonical import digest\n"
         "print(digest([{'a', 'b', 'c', ('d', 1.0)}, lambda: {'x', 'y'}]).hex())"
     )
     seen = {

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from xuance_envs import Atari_Env, DummyVecEnv, EnvStates, Gym_Env, MountainCar, VecEnv
 from xuance_envs.multi_agent import make_multi_agent_vec
+from xuance_envs.state.checkpointer import EnvCheckpointer
+from xuance_envs.state.faults import FaultError
+from xuance_envs.state.pickling import StatePickler
 
 FILES = Path(__file__).with_name("files_0.2.0")
 
-# Files from other releases of NumPy and Gymnasium load with a warning.
+# All of them load with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 MAKERS: dict[str, tuple[Callable[[], VecEnv], int]] = {
@@ -57,3 +62,45 @@ def test_a_multi_agent_state_file_continues_exactly() -> None:
         for row in expected:
             step = envs.step([dict.fromkeys(envs.agents, 2) for _ in range(2)])
             np.testing.assert_array_equal(step.rewards, row)
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_a_warning_names_what_a_state_file_does_not_hold() -> None:
+    with MAKERS["cartpole"][0]() as envs:
+        envs.reset(seed=0)
+        with pytest.warns(UserWarning, match=r"version 0\.2, which did not save .* of functions"):
+            envs.load_state(EnvStates.load(FILES / "cartpole.xenvs"))
+
+
+class Scaled(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """Holds a function whose variable was not saved."""
+
+    def __init__(self, env: Any, scale: float) -> None:
+        super().__init__(env)
+        self.scaled = lambda value: value * scale
+
+
+def old_state_of(env: Any) -> bytes:
+    """Return the state of an environment as version 0.2 would have saved it."""
+    checkpointer = EnvCheckpointer(env)
+    checkpointer.save()
+    plan = checkpointer.plan
+    attributes = [
+        {n: v for n, v in layer.items() if n not in excluded and not callable(v)}
+        for layer, excluded in zip(plan.layers, plan.excluded, strict=True)
+    ]
+    names = [" ".join({*excluded, "scaled"}) for excluded in plan.excluded]
+    generators = [space._np_random for space in plan.spaces]
+    file = io.BytesIO()
+    content = names, {"function": (0, "")}, attributes, [], generators, None
+    StatePickler(file, plan).dump(content)
+    return file.getvalue()
+
+
+def test_what_a_function_closes_over_is_refused_if_a_state_does_not_hold_it() -> None:
+    plain, scaled = gymnasium.make("CartPole-v1"), Scaled(gymnasium.make("CartPole-v1"), 2.0)
+    for env in (plain, scaled):
+        env.reset(seed=1)
+    EnvCheckpointer(plain).prepare(old_state_of(plain), trusted=False)
+    with pytest.raises(FaultError, match=r"version 0\.2.* did not save the variable 'scale'"):
+        EnvCheckpointer(scaled).prepare(old_state_of(scaled), trusted=False)

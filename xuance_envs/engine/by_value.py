@@ -51,7 +51,10 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
             return functools.cached_property, (obj.func,), _attributes(obj, "lock")
         if isinstance(obj, FunctionType) and _is_singledispatch(obj) and _needs_by_value(obj):
             return _make_singledispatch, (dict(vars(obj)["registry"]),)
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and reduced is not NotImplemented and len(reduced) > 2:
+            reduced[2][0]["__qualname__"] = obj.__qualname__  # cloudpickle leaves it out
+        return reduced
 
 
 def _needs_by_value(obj: Any) -> bool:

@@ -21,7 +21,7 @@ __all__ = ["check_saving", "describe_difference"]
 __getattr__ = deprecated_aliases(__name__, difference="describe_difference")
 
 
-def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) -> None:
+def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) -> list[str]:
     """Check that an environment continues exactly from a saved state.
 
     One environment takes random actions, is saved, and takes more. The state is loaded into a
@@ -33,6 +33,10 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
         steps: number of steps before saving, and again after it.
         seed: seed of the first reset and of the actions.
 
+    Returns:
+        Names and types of the resources that are not saved and stay with each environment, such as
+        windows, locks and open files.
+
     Raises:
         StateError: the environment cannot be saved, or continues differently; names the first
             difference.
@@ -42,6 +46,7 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
         >>> import gymnasium, random
         >>> from xuance_envs import StateError, check_saving
         >>> check_saving(lambda: gymnasium.make("Acrobot-v1"))
+        []
         >>> class Noisy(gymnasium.ObservationWrapper):
         ...     def observation(self, observation):
         ...         return observation * (1 + random.random())
@@ -63,13 +68,15 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
         _run_steps(env, actions[:steps])
         _run_steps(twin, actions[: steps // 2])
         try:
-            data = EnvCheckpointer(env).save()
+            source = EnvCheckpointer(env)
+            data = source.save()
             expected = _run_steps(env, actions[steps:])
             EnvCheckpointer(twin).prepare(data, trusted=True).apply()
         except FaultError as fault:
             raise to_state_error(0, fault, "check_saving") from None
         found = _run_steps(twin, actions[steps:])
         _compare(expected, found)
+        return source.saved_plan.resources
     finally:
         for each in (env, twin):
             each.close()

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import io
+import pickle
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from xuance_envs.state import box2d, mujoco  # noqa: F401  # they register handlers
-from xuance_envs.state.faults import FaultError, MismatchError, type_name
-from xuance_envs.state.pickling import StatePickler, StateUnpickler
-from xuance_envs.state.state_plan import FUNCTION_KEY, StatePlan
+from xuance_envs.state import (  # noqa: F401  # some register handlers
+    box2d,
+    mujoco,
+    old_states,
+)
+from xuance_envs.state.faults import FaultError, type_name
+from xuance_envs.state.handlers import Handler
+from xuance_envs.state.pickling import StalePlanError, StatePickler, StateUnpickler
+from xuance_envs.state.state_plan import Path, StatePlan
+from xuance_envs.state.values.constants import check as check_constants
+from xuance_envs.state.values.graph import parts_of
+
+_VERSION = 2
+_PARTS_OF_0_2 = 6
 
 
 class EnvCheckpointer:
@@ -24,15 +36,29 @@ class EnvCheckpointer:
 
     @property
     def plan(self) -> StatePlan:
-        """Plan of what is state, rebuilt if the environment's attributes have been replaced."""
+        """Plan of what is state, rebuilt if objects that are not rebuilt have been replaced."""
         plan = self._plan
         if plan is None or not plan.is_current():
             plan = self._plan = StatePlan(self._env)
         return plan
 
-    def save(self, seen: Any = None, plan: StatePlan | None = None) -> bytes:
+    @property
+    def saved_plan(self) -> StatePlan:
+        """Plan of the state that was saved last."""
+        assert self._plan is not None
+        return self._plan
+
+    def save(self, seen: Any = None) -> bytes:
         """Serialize the environment's state and ``seen``, its last result."""
-        plan = self.plan if plan is None else plan
+        plan = self.plan
+        try:
+            return self._save(plan, seen, is_fresh=False)
+        except StalePlanError:
+            plan = self._plan = StatePlan(self._env)
+            return self._save(plan, seen, is_fresh=True)
+
+    def _save(self, plan: StatePlan, seen: Any, is_fresh: bool) -> bytes:
+        plan.check_resources()
         self_saving_layers = plan.self_saving_layers
         attributes: list[dict[str, Any] | None] = []
         for k, (layer, excluded) in enumerate(zip(plan.layers, plan.excluded, strict=True)):
@@ -45,12 +71,22 @@ class EnvCheckpointer:
             attributes.append(values)
         handled = [handler.save(obj, plan.owner(path)) for handler, obj, path in plan.handled]
         # The public property would create a missing generator, and cannot be assigned to.
-        generators = [space._np_random for space in plan.spaces]
-        context_digests = plan.context_digests(lambda file: StatePickler(file, plan))
-        content = (plan.excluded_names, context_digests, attributes, handled, generators, seen)
+        generators = {
+            name: drawn
+            for name, space in plan.named_spaces
+            if (drawn := space._np_random) is not None
+        }
+        names = plan.excluded_names
+        content = plan.kept_table, _VERSION, names, attributes, handled, generators, seen
         file = io.BytesIO()
+        pickler = StatePickler(file, plan, is_fresh)
         try:
-            StatePickler(file, plan).dump(content)
+            pickler.dump(content)
+            facts = plan.facts(pickler.used)
+            if facts:
+                file.write(pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
+        except StalePlanError:
+            raise
         except Exception as error:
             raise _explain_failure(plan, attributes, handled, error) from error
         return file.getvalue()
@@ -67,44 +103,35 @@ class EnvCheckpointer:
         rng_fork = None if fork is None else RngFork(fork)
         try:
             state = StateUnpickler(data, plan, trusted, rng_fork)
-            names, context_digests, attributes, handled, generators, seen = state.load()
+            content = state.load()
+            is_old = len(content) == _PARTS_OF_0_2
+            if is_old:
+                state.resolved.kept_table(plan.table)
+                content = old_states.converted(content, plan)
+            _, _, names, attributes, handled, generators, seen = content
+            facts = state.load_facts()
         except FaultError:
             raise
         except Exception as error:
             raise FaultError("", f"cannot read the state: {type_name(error)}: {error}") from error
-        now = plan.context_digests(lambda file: StatePickler(file, plan))
-        if context_digests != now:
-            _check_context_digests(context_digests, now)
-        if not len(names) == len(attributes) == len(plan.layers) or len(handled) != len(
-            plan.handled
-        ):
+        target = state.resolved
+        if not is_old and facts != (here := plan.facts(target.used)):
+            check_constants(facts, here)
+        if not len(names) == len(attributes) == len(plan.layers):
             raise FaultError(
-                "",
-                f"expected the state of {len(plan.layers)} wrappers and {len(plan.handled)} "
-                "objects with state handlers, got a different number of them",
+                "", f"expected the state of {len(plan.layers)} wrappers, got {len(names)}"
             )
-        if len(generators) != len(plan.spaces):
-            raise FaultError(
-                "",
-                f"expected the state of {len(plan.spaces)} spaces, got that of {len(generators)}",
-            )
+        pairs = target.handled(handled)
+        unknown = set(generators).difference(plan.space_names)
+        if unknown:
+            raise FaultError("", f"the state has generators of unknown spaces: {sorted(unknown)}")
         doubts: list[str] = []
-        for (handler, obj, _), value in zip(plan.handled, handled, strict=True):
+        for handler, obj, value, _ in pairs:
             if handler.check is not None and (doubt := handler.check(obj, value)):
                 doubts.append(doubt)
         if not trusted:
-            _check_untrusted(plan, names, attributes, generators, state.foreign_arrays)
-        return PreparedRestore(
-            plan,
-            names,
-            attributes,
-            handled,
-            generators,
-            state.foreign_arrays,
-            seen,
-            rng_fork,
-            doubts,
-        )
+            _check_untrusted(plan, names, attributes, generators)
+        return PreparedRestore(plan, names, attributes, pairs, generators, seen, rng_fork, doubts)
 
 
 @dataclass
@@ -114,9 +141,8 @@ class PreparedRestore:
     plan: StatePlan
     names: Sequence[str]
     attributes: Sequence[dict[str, Any] | None]
-    handled: Sequence[Any]
-    generators: Sequence[Any]
-    foreign_arrays: Sequence[tuple[Any, bytes]]
+    handled: Sequence[tuple[Handler, Any, Any, Any]]
+    generators: Mapping[str, Any]
     seen: Any
     rng_fork: RngFork | None
     doubts: Sequence[str] = ()
@@ -128,15 +154,12 @@ class PreparedRestore:
         for k, values in enumerate(self.attributes):
             if values is not None:
                 plan.layers[k].replace(values, plan.excluded[k], None if same_names else names[k])
-        for (handler, obj, path), value in zip(plan.handled, self.handled, strict=True):
-            handler.load(obj, value, plan.owner(path))
+        for handler, obj, value, owner in self.handled:
+            handler.load(obj, value, owner)
             if self.rng_fork is not None and handler.fork is not None:
                 handler.fork(obj, self.rng_fork)
-        for space, generator in zip(plan.spaces, self.generators, strict=True):
-            space._np_random = generator
-        for array, content in self.foreign_arrays:
-            if array.flags.writeable:
-                array[...] = np.frombuffer(content, array.dtype).reshape(array.shape)
+        for name, space in plan.named_spaces:
+            space._np_random = self.generators.get(name)
 
 
 class RngFork:
@@ -145,22 +168,18 @@ class RngFork:
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = list(numbers)
         self._count = 0
-        self._made: dict[int, Any] = {}
 
     def __call__(self, generator: Any) -> Any:
-        """Reseed a generator of NumPy or Python from its own state."""
-        if isinstance(generator, np.random.Generator):
-            bits = generator.bit_generator
-            if id(bits) not in self._made:
-                new = type(bits)(self.seed_sequence(repr(bits.state)))
-                bits.state = new.state
-                self._made[id(bits)] = bits
-        elif isinstance(generator, np.random.RandomState):
-            state = generator.get_state(legacy=False)
-            drawn: Any = np.random.MT19937(self.seed_sequence(repr(state))).state
+        """Return a generator of NumPy or Python, reseeded from its own state."""
+        if isinstance(generator, np.random.BitGenerator):
+            return type(generator)(self.seed_sequence(repr(generator.state)))
+        if isinstance(generator, np.random.RandomState):
+            old: Any = generator.get_state(legacy=False)
+            drawn: Any = np.random.MT19937(self.seed_sequence(repr(old))).state
             generator.set_state(drawn)
         else:
-            generator.seed(int(self.seed_sequence(repr(generator.getstate())).generate_state(1)[0]))
+            state = random.Random.getstate(generator)
+            generator.seed(int(self.seed_sequence(repr(state)).generate_state(1)[0]))
         return generator
 
     def seed_sequence(self, state: str) -> Any:
@@ -169,24 +188,11 @@ class RngFork:
         return np.random.SeedSequence([*state.encode(), *self._numbers, self._count])
 
 
-def _check_context_digests(
-    saved: Mapping[str, tuple[int, str]], current: Mapping[str, tuple[int, str]]
-) -> None:
-    """Compare digests of :meth:`~xuance_envs.state.state_plan.StatePlan.context_digests`."""
-    for name in {**saved, **current}:
-        if name.startswith(FUNCTION_KEY) and FUNCTION_KEY not in saved:
-            continue  # saved by a version that did not record functions
-        before, here = saved.get(name, (0, "nothing")), current.get(name, (0, "nothing"))
-        if before[0] != here[0]:
-            raise MismatchError(name, before[1], here[1])
-
-
 def _check_untrusted(
     plan: StatePlan,
     names: Any,
     attributes: Sequence[Any],
-    generators: Sequence[Any],
-    foreign_arrays: Sequence[tuple[Any, Any]],
+    generators: Mapping[str, Any],
 ) -> None:
     """Check the types in a state of unknown origin."""
     for k, values in enumerate(attributes):
@@ -197,29 +203,22 @@ def _check_untrusted(
     for name in [*names, *(name for values in attributes for name in values or ())]:
         if not isinstance(name, str):
             raise FaultError("", f"expected attribute names as strings, got {name!r}")
-    for generator in generators:
+    for generator in generators.values():
         if not isinstance(generator, np.random.Generator | np.random.RandomState | None):
             raise FaultError(
                 "", f"expected a NumPy generator for a space, got a {type_name(generator)}"
             )
-    for array, content in foreign_arrays:
-        if not isinstance(content, bytes) or len(content) != array.nbytes:
-            raise FaultError("", f"expected {array.nbytes} bytes for an array, got {content!r}")
 
 
 def _explain_failure(
     plan: StatePlan, attributes: Any, handled: Any, error: Exception
 ) -> FaultError:
     """Find the attribute that cannot be saved."""
-    for layer, values in zip(plan.layers, attributes, strict=True):
+    for k, values in enumerate(attributes):
         for name, value in (values or {}).items():
-            reason = _pickling_error(plan, value)
-            if reason is not None:
-                return FaultError(
-                    f"{layer.name}.{name}",
-                    f"a {type_name(value)} cannot be saved: {reason}. Define __env_state__ and "
-                    f"__set_env_state__ in {layer.name}, or use register_state",
-                )
+            if _pickling_error(plan, value) is not None:
+                path, inner, why = _innermost(plan, (k, name), value)
+                return plan.fault(path, inner, f"cannot be saved: {why}")
     for (_, obj, path), value in zip(plan.handled, handled, strict=True):
         reason = _pickling_error(plan, value)
         if reason is not None:
@@ -228,7 +227,28 @@ def _explain_failure(
             return FaultError(
                 where, f"the state returned for a {type_name(obj)} cannot be saved: {reason}"
             )
+    if isinstance(error, FaultError):
+        return error
     return FaultError("", f"cannot be saved: {error}")
+
+
+def _innermost(plan: StatePlan, path: Path, value: Any) -> tuple[Path, Any, str | None]:
+    """Follow the parts that cannot be saved to the one that is the reason."""
+    seen = {id(value)}
+    while True:
+        try:
+            StatePickler(io.BytesIO(), plan).reducer_override(value)
+        except FaultError as fault:
+            return path, value, fault.reason
+        except Exception as error:
+            return path, value, f"{type_name(error)}: {error}"
+        for step, part in parts_of(value):
+            if id(part) not in seen and _pickling_error(plan, part) is not None:
+                seen.add(id(part))
+                path, value = (*path, step), part
+                break
+        else:
+            return path, value, _pickling_error(plan, value)
 
 
 def _pickling_error(plan: StatePlan, value: Any) -> str | None:

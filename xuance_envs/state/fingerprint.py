@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,18 @@ import numpy as np
 
 from xuance_envs.state.faults import MismatchError
 from xuance_envs.state.layers import Layer
+from xuance_envs.state.values.canonical import digest
+from xuance_envs.state.values.functions import full_name
+from xuance_envs.state.values.graph import ATOMIC
+
+RESOURCES = "kept resources"
+"""Part that names what is not saved and stays with its environment; it is not compared."""
+
+_ARGUMENTS = "arguments digest"
+"""Part that is compared for the part "kwargs", which is only shown."""
+
+_SINCE_0_3 = _ARGUMENTS, "inner spaces"
+"""Parts that descriptions of version 0.2 do not have."""
 
 VERSION_BOUND_LIBRARIES = frozenset({"mujoco", "ale_py", "Box2D"})
 """Libraries whose states are valid for only one version."""
@@ -31,8 +44,10 @@ class Fingerprint:
         ).digest()
 
     @classmethod
-    def of(cls, layers: Sequence[Layer], extra: dict[str, Any]) -> Fingerprint:
-        """Describe the environment with these layers."""
+    def of(
+        cls, layers: Sequence[Layer], extra: dict[str, Any], resources: Sequence[str] = ()
+    ) -> Fingerprint:
+        """Describe the environment with these layers, and name what it does not save."""
         spec = next((s for layer in reversed(layers) if (s := layer.get("spec")) is not None), None)
         parts: dict[str, Any] = {
             "wrappers": [_class_name(layer.obj) for layer in layers],
@@ -40,6 +55,9 @@ class Fingerprint:
             "kwargs": _repr_without_address(getattr(spec, "kwargs", None)),
             "observation space": _space_digest(layers[0].obj.observation_space),
             "action space": _space_digest(layers[0].obj.action_space),
+            _ARGUMENTS: _arguments_digest(getattr(spec, "kwargs", None)),
+            "inner spaces": _inner_spaces(layers),
+            **({RESOURCES: list(resources)} if resources else {}),
             **extra,
         }
         libraries = {type(layer.obj).__module__.partition(".")[0] for layer in layers} - {
@@ -53,10 +71,20 @@ class Fingerprint:
 
     def check(self, parts: dict[str, Any], versions: dict[str, str]) -> list[str]:
         """Compare with a saved description; return warnings about other library versions."""
-        for what in {**parts, **self.parts}:
-            if parts.get(what) != self.parts.get(what):
-                raise MismatchError(what, parts.get(what), self.parts.get(what))
         warnings = []
+        missing = [what for what in _SINCE_0_3 if what not in parts]
+        if missing:
+            warnings.append(
+                "it was saved by version 0.2, which did not save the variables and defaults of "
+                "functions, objects of pygame, shared memory of structured arrays, and attributes "
+                "of classes other than the environment's own"
+            )
+        for what in {**parts, **self.parts}:
+            if what in missing or what == RESOURCES or (what == "kwargs" and not missing):
+                continue
+            if parts.get(what) != self.parts.get(what):
+                name = "kwargs" if what == _ARGUMENTS else what
+                raise MismatchError(name, parts.get(name), self.parts.get(name))
         for name in {**versions, **self.versions}:
             saved, current = versions.get(name), self.versions.get(name)
             if saved == current:
@@ -112,6 +140,32 @@ def subspaces(space: Any) -> Iterator[Any]:
                 inner if isinstance(inner, (list, tuple)) or isinstance(value, dict) else [value]
             )
             waiting += [item for item in items if is_space(item)]
+
+
+def _arguments_digest(arguments: Any) -> str:
+    """Return a digest of an environment's arguments: data and functions, other objects by class."""
+    return digest(_plain(arguments)).hex()
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return {str(key): _plain(item) for key, item in value.items()}
+    if kind in (list, tuple):
+        return [_plain(item) for item in value]
+    if kind in ATOMIC or kind in (set, frozenset, np.ndarray, types.FunctionType):
+        return value
+    return full_name(value if isinstance(value, type) else kind)
+
+
+def _inner_spaces(layers: Sequence[Layer]) -> list[str]:
+    """Return digests of the spaces that layers hold as attributes."""
+    return [
+        f"{layer.name}.{name}: {_space_digest(value)}"
+        for layer in layers
+        for name, value in sorted(layer.items())
+        if is_space(value)
+    ]
 
 
 def _space_digest(space: Any) -> str:

@@ -21,7 +21,7 @@ class Layer:
     def __init__(self, obj: Any) -> None:
         self.obj = obj
         self.attributes: dict[str, Any] = getattr(obj, "__dict__", {})
-        self.slots = _slots_of(type(obj))
+        self.slots = slots_of(type(obj))
         _restore_inline_values(self.attributes)
 
     @property
@@ -97,7 +97,8 @@ def _is_env(value: Any) -> bool:
     )
 
 
-def _slots_of(kind: type) -> tuple[str, ...]:
+def slots_of(kind: type) -> tuple[str, ...]:
+    """Return the names of all slots of a class and its bases."""
     found: list[str] = []
     for each in kind.__mro__:
         names = each.__dict__.get("__slots__", ())

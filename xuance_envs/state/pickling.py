@@ -2,160 +2,184 @@
 
 from __future__ import annotations
 
-import collections
-import importlib
+import builtins
 import io
-import operator
 import pickle
-import random
-import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from xuance_envs._override import override
 from xuance_envs.state import rebuild
-from xuance_envs.state.faults import FaultError, MismatchError, type_name
+from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.fingerprint import is_space
-from xuance_envs.state.state_plan import (
-    FUNCTION_KEY,
-    StatePlan,
-    is_native,
-    is_not_state,
-    qualified_name,
+from xuance_envs.state.handlers import handler_of
+from xuance_envs.state.state_plan import KeptTable, StatePlan, why_refused
+from xuance_envs.state.target import SAFE_CLASSES, InspectionTarget, Target, unsafe_class_error
+from xuance_envs.state.values.code_index import CodeIndex
+from xuance_envs.state.values.functions import (
+    cell_content,
+    class_digest,
+    code_digest,
+    find_named,
+    named_in_module,
 )
+from xuance_envs.state.values.graph import EMPTY_CELL
+from xuance_envs.state.values.reducers import (
+    REDUCERS,
+    has_foreign_memory,
+    incomplete,
+    is_plain_tensor,
+    is_tensor_class,
+    reduction,
+)
+from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
 
 _PROTOCOL = 5
 
-_SAFE_CLASSES = frozenset(
-    {
-        ("collections", "deque"),
-        ("collections", "OrderedDict"),
-        ("collections", "defaultdict"),
-        ("collections", "Counter"),
-        ("builtins", "complex"),
-        ("builtins", "frozenset"),
-        ("builtins", "set"),
-        ("builtins", "bytearray"),
-        ("builtins", "range"),
-        ("builtins", "slice"),
-        ("builtins", "int"),
-        ("builtins", "float"),
-        ("builtins", "list"),
-        ("builtins", "dict"),
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-        ("numpy.dtypes", "StringDType"),
-        ("numpy._core.multiarray", "scalar"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy._core.numeric", "_frombuffer"),
-        ("numpy.core.multiarray", "scalar"),
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy.core.numeric", "_frombuffer"),
-        ("gymnasium.wrappers.utils", "RunningMeanStd"),
-        ("gymnasium.spaces.graph", "GraphInstance"),
-        ("gym.wrappers.normalize", "RunningMeanStd"),
-        ("xuance_envs.gym.lazy_frames", "LazyFrames"),
-        ("ale_py._ale_py", "Action"),
-    }
-)
-"""Classes that an untrusted state may name: they only hold data."""
 
 _REBUILD = "xuance_envs.state.rebuild"
-_PLAIN_FUNCTIONS = {
-    name: getattr(rebuild, name)
-    for name in (
-        "array",
-        "view",
-        "scalar",
-        "bit_generator",
-        "generator",
-        "random_state",
-        "python_random",
-    )
-}
-_TARGET_FUNCTIONS = (
-    "there",
-    "function",
-    "native",
-    "class_named",
-    "method",
-    "with_attributes",
-    "with_random",
-)
-_FUNCTIONS = frozenset(
-    id(getattr(rebuild, name)) for name in (*_PLAIN_FUNCTIONS, *_TARGET_FUNCTIONS)
-)
-_REDUCERS = rebuild.REDUCERS
-_NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
+
+
+class StalePlanError(Exception):
+    """The environment holds an object that is not rebuilt and that its plan does not list."""
+
+
+class _Cell:
+    """Empty cell of a closure, while functions that have it are being saved."""
+
+    def __reduce__(self) -> Any:
+        return rebuild.cell, ()
 
 
 class StatePickler(pickle.Pickler):
-    """Pickler that writes paths instead of objects that are not state."""
+    """Pickler that writes paths instead of objects that are not rebuilt."""
 
-    def __init__(self, file: Any, plan: StatePlan) -> None:
+    def __init__(self, file: Any, plan: StatePlan, is_fresh: bool = True) -> None:
         super().__init__(file, _PROTOCOL)
-        self._known = plan.known
-        self._plan = plan
+        self.used: list[Any] = []
+        """Classes and functions whose constants the state depends on."""
+        self._references = plan.references
+        self._is_fresh = is_fresh
+        self._cells: dict[int, tuple[Any, _Cell]] = {}
+        self._tensors: dict[int, Any] = {}
 
     @override
     def reducer_override(self, obj: Any) -> Any:
-        path = self._known.get(id(obj))
-        if path is not None:
-            return rebuild.there, (path,)
+        found = self._references.get(id(obj))
+        if found is not None:
+            return found
         kind = type(obj)
-        reduce = _REDUCERS.get(kind)
+        reduce = REDUCERS.get(kind)
         if reduce is None:
-            return self._reduce_other(obj)
-        is_foreign = kind is np.ndarray and obj.base is not None and _uses_foreign_memory(obj)
-        if is_foreign and (path := self._plan.path_of(obj)) is not None:
-            return rebuild.native, (path, obj.tobytes())
+            return self._reduce_other(obj, kind)
+        if kind is np.ndarray and obj.base is not None and has_foreign_memory(obj):
+            self._require_fresh_plan()
         return reduce(obj)
 
-    def _reduce_other(self, obj: Any) -> Any:
-        kind: Any = type(obj)
-        if kind is types.FunctionType or kind is types.BuiltinFunctionType:
-            if id(obj) in _FUNCTIONS or (path := self._plan.path_of(obj)) is None:
-                return NotImplemented
-            return rebuild.function, (path, qualified_name(obj))
-        if kind is types.MethodType:
-            return rebuild.method, (obj.__self__, obj.__name__)
+    def _reduce_other(self, obj: Any, kind: Any) -> Any:
+        reduce = _OWN_REDUCERS.get(kind)
+        if reduce is not None:
+            return reduce(self, obj)
         if isinstance(obj, type):
-            if obj.__module__ == "builtins" or (obj.__module__, obj.__qualname__) in _SAFE_CLASSES:
-                return NotImplemented
-            return rebuild.class_named, (obj.__module__, obj.__qualname__)
+            return self.reduce_class(obj)
         if is_space(obj):
             return NotImplemented
-        if is_native(kind):
+        if handler_of(kind) is not None:
+            self._require_fresh_plan()
             raise FaultError(
-                "", f"a {type_name(obj)} cannot be saved: its library hides its state from Python"
+                "", f"a {type_name(obj)} has a state handler, and no path leads to it, as in a set"
             )
-        if is_not_state(kind) and (path := self._plan.path_of(obj)) is not None:
-            return rebuild.there, (path,)
-        return _reduce_complete(obj)
+        reason = why_refused(kind)
+        if reason is not None:
+            raise FaultError("", reason)
+        if is_resource(obj):
+            self._require_fresh_plan()
+            reason = why_not_kept(obj)
+            if reason is not None or name_of(kind) not in rebuild.NEW_RESOURCES:
+                raise FaultError("", f"a {type_name(obj)} {reason or 'cannot be located'}")
+            return rebuild.new_resource, (name_of(kind),)
+        if is_tensor_class(kind):
+            self._check_tensor(obj)
+        return reduction(obj) if incomplete(kind) else NotImplemented
+
+    def _require_fresh_plan(self) -> None:
+        if not self._is_fresh:
+            raise StalePlanError
+
+    def _check_tensor(self, tensor: Any) -> None:
+        """Refuse tensors that share memory, unless it is saved for all of them at once."""
+        if type(tensor).__name__ == "Parameter":
+            return  # saved through its data, another tensor
+        address, plain = tensor.untyped_storage().data_ptr(), is_plain_tensor(tensor)
+        shared = self._tensors.setdefault(address, (tensor, plain))
+        if address and shared[0] is not tensor and not (plain and shared[1]):
+            raise FaultError("", "tensors that share memory, one of them with a gradient")
+
+    def reduce_function(self, obj: types.FunctionType) -> Any:
+        digest = code_digest(obj.__code__)
+        if named_in_module(obj):
+            if (obj.__module__, obj.__qualname__) in SAFE_CLASSES:
+                return NotImplemented
+            self.used.append(obj)
+            return rebuild.function_named, (obj.__module__, obj.__qualname__, digest)
+        cells = [self._cell(cell) for cell in obj.__closure__ or ()]
+        how = obj.__module__, obj.__qualname__, digest, tuple(cells)
+        contents = tuple(
+            (mine, content)
+            for mine, cell in zip(cells, obj.__closure__ or (), strict=True)
+            if (content := cell_content(cell, EMPTY_CELL)) is not EMPTY_CELL
+        )
+        content = (
+            (obj.__name__, obj.__qualname__, obj.__module__),
+            (obj.__defaults__, obj.__kwdefaults__, vars(obj) or None),
+            contents,
+        )
+        return rebuild.function_with_code, how, content, None, None, rebuild.with_content
+
+    def _cell(self, cell: Any) -> _Cell:
+        return self._cells.setdefault(id(cell), (cell, _Cell()))[1]
+
+    def reduce_cell(self, obj: Any) -> Any:
+        mine, content = self._cell(obj), cell_content(obj, EMPTY_CELL)
+        if content is EMPTY_CELL:
+            return rebuild.same, (mine,)
+        return rebuild.same, (mine,), content, None, None, rebuild.with_cell_content
+
+    def reduce_builtin(self, obj: Any) -> Any:
+        owner = obj.__self__
+        if owner is not None and not isinstance(owner, types.ModuleType):
+            return rebuild.method, (owner, obj.__name__)
+        if (obj.__module__, obj.__qualname__) in SAFE_CLASSES:
+            return NotImplemented
+        if find_named(obj.__module__, obj.__qualname__) is not obj:
+            return NotImplemented
+        return rebuild.function_named, (obj.__module__, obj.__qualname__, b"")
+
+    def reduce_module(self, obj: types.ModuleType) -> Any:
+        return rebuild.module_named, (obj.__name__,)
+
+    def reduce_class(self, obj: Any) -> Any:
+        module, name = obj.__module__, obj.__qualname__
+        if (module == "builtins" and obj in _BUILTIN_TYPES) or (module, name) in SAFE_CLASSES:
+            return NotImplemented
+        self.used.append(obj)
+        digest = b"" if named_in_module(obj) else class_digest(obj)
+        return rebuild.class_named, (module, name, digest)
 
 
-def _reduce_complete(obj: Any) -> Any:
-    """Return a complete reduction of an object whose class pickles it incompletely."""
-    kind = type(obj)
-    if isinstance(obj, random.Random):
-        state = random.Random.getstate(obj), vars(obj)
-        return _NEW_OBJECT, (kind,), state, None, None, rebuild.with_random
-    if isinstance(obj, np.random.Generator):
-        raise FaultError("", "NumPy's pickles do not record subclasses of Generator")
-    pickles = getattr(kind, "__getstate__", None)
-    if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # calls __init__ instead
-        return _NEW_OBJECT, (kind,), vars(obj), None, None, rebuild.with_attributes
-    return NotImplemented
-
-
-def _uses_foreign_memory(array: Any) -> bool:
-    """Return whether an array lies in another library's memory, where it must stay."""
-    while type(array) is np.ndarray:
-        array = array.base
-    return array is not None and not isinstance(array, (bytes, bytearray))
+_BUILTIN_TYPES = frozenset(value for value in vars(builtins).values() if isinstance(value, type))
+_OWN_REDUCERS: dict[Any, Callable[[StatePickler, Any], Any]] = {
+    _Cell: lambda pickler, obj: NotImplemented,
+    KeptTable: lambda pickler, obj: (rebuild.kept_table, (obj.table,)),
+    types.FunctionType: StatePickler.reduce_function,
+    types.BuiltinFunctionType: StatePickler.reduce_builtin,
+    types.CellType: StatePickler.reduce_cell,
+    types.ModuleType: StatePickler.reduce_module,
+    type: StatePickler.reduce_class,
+}
 
 
 class StateUnpickler(pickle.Unpickler):
@@ -168,115 +192,60 @@ class StateUnpickler(pickle.Unpickler):
         trusted: bool,
         spawn: Callable[[Any], Any] | None = None,
     ) -> None:
-        super().__init__(io.BytesIO(data))
+        file = io.BytesIO(data)
+        super().__init__(file)
+        self._rest = file, len(data)
         self._trusted = trusted
-        self._known = _PLAIN_FUNCTIONS
+        self._known = rebuild.PLAIN_FUNCTIONS
         if spawn is not None:
-            spawned = "generator", "random_state", "python_random"
+            spawned = "bit_generator", "random_state", "python_random"
             self._known = {
-                **_PLAIN_FUNCTIONS,
-                **{n: _then_fork(_PLAIN_FUNCTIONS[n], spawn) for n in spawned},
+                **rebuild.PLAIN_FUNCTIONS,
+                **{n: _then_fork(rebuild.PLAIN_FUNCTIONS[n], spawn) for n in spawned},
             }
         # A separate object: bound methods of the unpickler itself would form a reference cycle that
         # keeps the state's bytes in memory.
-        self._target = _InspectionTarget(trusted) if plan is None else _Target(plan, trusted)
+        self._target = InspectionTarget(trusted) if plan is None else Target(plan, trusted, spawn)
+
+    def load_facts(self) -> Any:
+        """Return the constants, after the state; states of version 0.2 have none."""
+        file, size = self._rest
+        return self.load() if file.tell() < size else {}
 
     @property
-    def foreign_arrays(self) -> Sequence[tuple[Any, bytes]]:
-        """Arrays in another library's memory, with their new content."""
-        return self._target.foreign_arrays
+    def resolved(self) -> Target:
+        """The target environment, with the references resolved so far."""
+        assert isinstance(self._target, Target)
+        return self._target
+
+    @property
+    def unsafe_class(self) -> tuple[str, str] | None:
+        """The first class that an inspected state names and that is not safe."""
+        return getattr(self._target, "unsafe", None)
 
     @override
     def find_class(self, module: str, name: str) -> Any:
         if module == _REBUILD:
             if name in self._known:
                 return self._known[name]
-            if name in _TARGET_FUNCTIONS:
+            if name in rebuild.TARGET_FUNCTIONS:
                 return getattr(self._target, name)
-        elif (module, name) in _SAFE_CLASSES or self._trusted:
+        elif (module, name) in SAFE_CLASSES or self._trusted:
             return super().find_class(module, name)
-        raise _unsafe_class_error(module, name)
-
-
-class _Target:
-    """Functions that resolve a state's references in the target environment."""
-
-    method = staticmethod(getattr)
-
-    def with_attributes(self, made: Any, attributes: dict[str, Any]) -> None:
-        """Set the attributes of a new object; trusted states only."""
-        if not self._trusted:
-            raise _unsafe_class_error(type(made).__module__, type(made).__qualname__)
-        vars(made).update(attributes)
-
-    def with_random(self, made: Any, state: tuple[Any, dict[str, Any]]) -> None:
-        """Set the state and attributes of a new object derived from ``random.Random``."""
-        drawn, attributes = state
-        self.with_attributes(made, attributes)
-        random.Random.setstate(made, drawn)
-
-    def function(self, path: tuple[Any, ...], name: str) -> Any:
-        """Return the environment's function at a path if it has the expected name."""
-        found = self.there(path)
-        if qualified_name(found) != name:
-            where = ".".join(map(str, path[1:]))
-            raise MismatchError(
-                f"{FUNCTION_KEY}: {where}", name, qualified_name(found) or type_name(found)
-            )
-        return found
-
-    def __init__(self, plan: StatePlan, trusted: bool) -> None:
-        self.foreign_arrays: list[tuple[Any, bytes]] = []
-        self.there = plan.resolve
-        self._plan = plan
-        self._trusted = trusted
-        self._classes: dict[tuple[str, str], type] | None = None
-
-    def native(self, path: tuple[Any, ...], content: bytes) -> Any:
-        """Return an array in another library's memory and store its new content."""
-        array = self.there(path)
-        self.foreign_arrays.append((array, content))
-        return array
-
-    def class_named(self, module: str, name: str) -> Any:
-        """Return a class, preferring the one that the environment uses."""
-        if not self._trusted and (module, name) not in _SAFE_CLASSES:
-            raise _unsafe_class_error(module, name)
-        if self._classes is None:
-            self._classes = {(c.__module__, c.__qualname__): c for c in _classes_of(self._plan)}
-        if (module, name) in self._classes:
-            return self._classes[module, name]
-        return _class_of(module, name)
-
-
-class _InspectionTarget:
-    """Stand-in for the target environment while a state is only inspected."""
-
-    foreign_arrays: tuple[Any, ...] = ()
-
-    def __init__(self, trusted: bool) -> None:
-        self._trusted = trusted
-        self.there = self.function = self.native = self.method = _placeholder
-        self.with_attributes = self.with_random = _placeholder
-
-    def class_named(self, module: str, name: str) -> Any:
-        """Return a class if it is safe."""
-        if not self._trusted and (module, name) not in _SAFE_CLASSES:
-            raise _unsafe_class_error(module, name)
-        return _PLACEHOLDER if self._trusted else _class_of(module, name)
-
-
-def _class_of(module: str, name: str) -> Any:
-    return operator.attrgetter(name)(importlib.import_module(module))
+        raise unsafe_class_error(module, name)
 
 
 def check_safe(data: bytes) -> None:
     """Raise a fault if an untrusted state names an unsafe class or cannot be read."""
+    reader = StateUnpickler(data, None, trusted=False)
     try:
-        StateUnpickler(data, None, trusted=False).load()
+        reader.load()
+        reader.load_facts()
     except FaultError:
         raise
     except Exception as error:
+        if (unsafe := reader.unsafe_class) is not None:
+            raise unsafe_class_error(*unsafe) from None
         raise FaultError(
             "", f"cannot read the state of an environment: {type_name(error)}: {error}"
         ) from error
@@ -285,11 +254,10 @@ def check_safe(data: bytes) -> None:
 class _NoPlan:
     """Plan for data that belongs to no environment."""
 
-    known: dict[int, Any] = {}  # noqa: RUF012  # read-only
+    references = rebuild.REFERENCES
     layers: tuple[Any, ...] = ()
-
-    def path_of(self, obj: Any) -> None:
-        pass
+    code = CodeIndex((), ())
+    held = types.SimpleNamespace(named={}, functions=())
 
     def resolve(self, path: Any) -> Any:
         raise LookupError(path)
@@ -317,69 +285,5 @@ def loads_plain(data: bytes, trusted: bool) -> Any:
         raise FaultError("", f"cannot read saved data: {type_name(error)}: {error}") from error
 
 
-class _Placeholder:
-    """Inert stand-in for a part of the target environment."""
-
-    __slots__ = ()
-
-    def __hash__(self) -> int:
-        return 0
-
-
-_PLACEHOLDER = _Placeholder()
-
-
-def _placeholder(*_: Any) -> _Placeholder:
-    return _PLACEHOLDER
-
-
-def _unsafe_class_error(module: str, name: str) -> FaultError:
-    return FaultError(
-        "",
-        f"the state contains a {module}.{name}, which is not on the list of safe classes: load it "
-        "with trusted=True if you trust its source",
-    )
-
-
 def _then_fork(make: Callable[..., Any], spawn: Callable[[Any], Any]) -> Callable[..., Any]:
     return lambda *given: spawn(make(*given))
-
-
-def _classes_of(plan: StatePlan) -> Iterator[type]:
-    """Yield the classes of an environment's values, and those visible to its methods."""
-    for layer in plan.layers:
-        for kind in type(layer.obj).__mro__:
-            yield kind
-            for value in kind.__dict__.values():
-                function = getattr(value, "__func__", value)
-                if isinstance(function, types.FunctionType):
-                    found = (*function.__globals__.values(), *_cells(function))
-                    yield from (each for each in found if isinstance(each, type))
-                    break
-        waiting = collections.deque(value for _, value in layer.items())
-        seen: set[int] = set()
-        while waiting and len(seen) < _MAX_OBJECTS:
-            value = waiting.popleft()
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            yield type(value)
-            if isinstance(value, dict):
-                waiting += value.values()
-            elif isinstance(value, (list, tuple, set, collections.deque)):
-                waiting += value
-            elif (
-                hasattr(value, "__dict__") and type(value).__module__ not in sys.stdlib_module_names
-            ):
-                waiting += vars(value).values()
-
-
-_MAX_OBJECTS = 10_000
-
-
-def _cells(function: types.FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:
-            continue

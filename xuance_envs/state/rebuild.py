@@ -6,7 +6,11 @@ nothing else. States name them: they cannot be renamed.
 
 from __future__ import annotations
 
+import importlib
+import logging
 import random
+import threading
+import types
 from functools import cache, cached_property
 from typing import Any
 
@@ -15,6 +19,14 @@ from numpy.random.bit_generator import ISeedSequence, ISpawnableSeedSequence
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
+from xuance_envs.state.faults import FaultError
+
+NEW_RESOURCES: dict[str, Any] = {
+    "_thread.lock": threading.Lock,
+    "_thread.RLock": threading.RLock,
+    "pygame.time.Clock": lambda: _pygame().time.Clock(),
+}
+"""Resources of which a new one serves where the target environment has none, by class name."""
 
 _NEEDS_TARGET = "works only while a state is loaded into an environment"
 
@@ -44,14 +56,89 @@ def native(path: tuple[Any, ...], content: Any) -> Any:
     raise TypeError(_NEEDS_TARGET)
 
 
-def class_named(module: str, name: str) -> Any:
+def class_named(module: str, name: str, digest: bytes = b"") -> Any:
     """Return a class of the target environment or of a module."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def function_named(module: str, name: str, digest: bytes) -> Any:
+    """Return a function of a module; ``digest`` is that of its code, if it has any in Python."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def function_with_code(module: str, name: str, digest: bytes, cells: tuple[Any, ...]) -> Any:
+    """Return a function with these cells and the target environment's code with this digest."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def with_content(made: Any, content: tuple[Any, ...]) -> None:
+    """Set the defaults, attributes, names and cells of a new function."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def module_named(name: str) -> Any:
+    """Return a module."""
     raise TypeError(_NEEDS_TARGET)
 
 
 def method(owner: Any, name: str) -> Any:
     """Return a bound method."""
     raise TypeError(_NEEDS_TARGET)
+
+
+def method_of(owner: Any, kind: type, name: str) -> Any:
+    """Return a method that a base class defines, bound to an object."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def bound(function: Any, owner: Any) -> Any:
+    """Return a function bound to an object as a method."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def partial(function: Any) -> Any:
+    """Return a :class:`functools.partial`, without its arguments."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def with_arguments(made: Any, content: tuple[Any, ...]) -> None:
+    """Set the arguments and attributes of a partial."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def kept_table(table: tuple[Any, ...]) -> Any:
+    """Find the target environment's objects that are not rebuilt, by their paths."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def kept(number: int) -> Any:
+    """Return an object of :func:`kept_table`."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def cell() -> Any:
+    """Return an empty cell of a closure."""
+    return types.CellType()
+
+
+def same(value: Any) -> Any:
+    """Return the value itself: a cell that a function has too."""
+    return value
+
+
+def with_cell_content(made: Any, content: Any) -> None:
+    """Set the content of a cell."""
+    made.cell_contents = content
+
+
+def logger(name: str) -> Any:
+    """Return a logger of :mod:`logging`."""
+    return logging.getLogger(name)
+
+
+def new_resource(name: str) -> Any:
+    """Return a new lock or clock."""
+    return NEW_RESOURCES[name]()
 
 
 def array(data: bytes, dtype: str, shape: tuple[int, ...], form: int) -> NDArray[Any]:
@@ -73,17 +160,121 @@ def view(
     return np.ndarray(shape, dtype, base, offset, strides)
 
 
+def dense_array(
+    content: bytes, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool
+) -> NDArray[Any]:
+    """Return an array that owns its memory, with this content in the order of the memory."""
+    made = _empty(shape, strides, dtype)
+    memory(made)[...] = np.frombuffer(content, dtype)
+    made.flags.writeable = writeable
+    return made
+
+
+def object_array(shape: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array of objects, all None."""
+    return _empty(shape, strides, object)
+
+
+def with_elements(made: NDArray[Any], content: tuple[list[Any], bool]) -> None:
+    """Set the elements of an array of objects, in the order of its memory."""
+    flat = memory(made)
+    for k, element in enumerate(content[0]):
+        flat[k] = element
+    made.flags.writeable = content[1]
+
+
+def _empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    made = np.empty(shape, dtype)
+    if made.strides != strides:
+        axes = _axes_by_stride(strides)
+        made = np.empty([shape[axis] for axis in axes], dtype).transpose(np.argsort(axes))
+        made = made.copy(order="K")
+    return made
+
+
+def memory(owner: Any) -> NDArray[Any]:
+    """Return a flat view of all elements in an array's or buffer's memory, in order."""
+    if not isinstance(owner, np.ndarray):
+        tensor = getattr(owner, "detach", None)
+        owner = np.frombuffer(owner, np.uint8) if tensor is None else tensor().numpy()
+    flat = owner.view(np.ndarray).transpose(_axes_by_stride(owner.strides))
+    if not flat.flags.c_contiguous:
+        raise FaultError("", f"cannot save a view of memory with the strides {owner.strides}")
+    found: NDArray[Any] = flat.reshape(-1)
+    return found
+
+
+def _axes_by_stride(strides: tuple[int, ...]) -> list[int]:
+    return sorted(range(len(strides)), key=lambda axis: -strides[axis])
+
+
+def shared_view(
+    owner: Any,
+    offset: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: Any,
+    writeable: bool,
+) -> NDArray[Any]:
+    """Return an array in the memory of another array, buffer or tensor."""
+    flat = memory(owner)
+    if flat.dtype.hasobject:
+        first = flat[offset // flat.itemsize :][:1]
+        made = np.lib.stride_tricks.as_strided(first, shape, strides)
+    else:
+        made = np.ndarray(shape, dtype, flat, offset, strides)
+    if not writeable:
+        made.flags.writeable = False
+    return made
+
+
+def shared_scalar(view: NDArray[Any]) -> Any:
+    """Return a structured scalar in the memory of an array."""
+    return view[()]
+
+
+def dense_subclass(kind: Any, *how: Any) -> Any:
+    """Return an instance of a subclass of arrays, see :func:`dense_array`."""
+    return dense_array(*how).view(kind)
+
+
+def whole_memory(owner: Any, readonly: bool) -> memoryview:
+    """Return a memoryview of all of an object's memory."""
+    made = memoryview(owner)
+    return made.toreadonly() if readonly else made
+
+
+def storage(content: bytes) -> Any:
+    """Return memory for tensors, as a tensor of bytes."""
+    made = np.frombuffer(content, np.uint8).copy()
+    return importlib.import_module("torch").from_numpy(made)
+
+
+def tensor(
+    memory: Any, dtype: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Any:
+    """Return a tensor in the memory of :func:`storage`."""
+    torch = importlib.import_module("torch")
+    made = torch.empty(0, dtype=getattr(torch, dtype.removeprefix("torch.")))
+    return made.set_(memory.untyped_storage(), offset, shape, strides)
+
+
+def array_subclass(plain: NDArray[Any], kind: Any) -> Any:
+    """Return an array as an instance of a subclass."""
+    return plain.view(kind)
+
+
 def scalar(data: bytes, dtype: str) -> Any:
     """Return a NumPy scalar."""
     return np.frombuffer(data, dtype)[0]
 
 
-_BIT_GENERATORS = {"MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"}
+BIT_GENERATORS = {"MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"}
 
 
 def bit_generator(kind: str, state: dict[str, Any], seed: tuple[Any, ...] | None) -> Any:
     """Return a bit generator in a given state."""
-    if kind not in _BIT_GENERATORS:
+    if kind not in BIT_GENERATORS:
         raise ValueError(f"expected a bit generator of NumPy, got {kind!r}")
     made = getattr(np.random, kind)(_UNSEEDED)
     if seed is None:
@@ -111,7 +302,7 @@ class _LazySeedSequence(ISpawnableSeedSequence):
 
     def seed_parameters(self) -> tuple[Any, ...]:
         """Return the current parameters of the seed sequence."""
-        return _seed_parameters(self.made) if "made" in vars(self) else self._seed_parameters
+        return _parameters(self.made) if "made" in vars(self) else self._seed_parameters
 
     @override
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
@@ -131,7 +322,14 @@ class _LazySeedSequence(ISpawnableSeedSequence):
         return repr(self.made)
 
 
-def _seed_parameters(seed: np.random.SeedSequence) -> tuple[Any, ...]:
+def seed_parameters_of(seed: Any) -> tuple[Any, ...] | None:
+    """Return the parameters of a bit generator's seed sequence, None if it has another seed."""
+    if isinstance(seed, np.random.SeedSequence):
+        return _parameters(seed)
+    return seed.seed_parameters() if isinstance(seed, _LazySeedSequence) else None
+
+
+def _parameters(seed: np.random.SeedSequence) -> tuple[Any, ...]:
     return seed.entropy, seed.spawn_key, seed.pool_size, seed.n_children_spawned
 
 
@@ -158,9 +356,16 @@ def generator(bits: Any) -> np.random.Generator:
 
 
 def random_state(state: dict[str, Any]) -> Any:
-    """Return a legacy NumPy generator."""
+    """Return a legacy NumPy generator with a bit generator of its own."""
     made = np.random.RandomState(0)
     made.set_state(state)
+    return made
+
+
+def random_state_on(bits: Any, has_gauss: int, gauss: float) -> Any:
+    """Return a legacy NumPy generator with this bit generator."""
+    made = np.random.RandomState(bits)
+    made.set_state({**bits.state, "has_gauss": has_gauss, "gauss": gauss})
     return made
 
 
@@ -171,69 +376,100 @@ def python_random(state: tuple[Any, ...]) -> Any:
     return made
 
 
-# -- reducers ----------------------------------------------------------------------------
+def surface(
+    size: tuple[int, int], flags: int, depth: int, masks: tuple[int, ...], content: bytes, how: Any
+) -> Any:
+    """Return a surface of pygame."""
+    made = _pygame().Surface(size, flags, depth, masks)
+    palette, colorkey, alpha, clip = how
+    if palette is not None:
+        made.set_palette(palette)
+    made.get_buffer().write(content)
+    made.set_colorkey(colorkey)
+    if alpha is not None:
+        made.set_alpha(alpha)
+    made.set_clip(clip)
+    return made
 
 
-def memory_owner(value: Any) -> Any:
-    """Return the object that owns an array's memory."""
-    while True:
-        if isinstance(value, np.ndarray):
-            if value.base is None:
-                return value
-            value = value.base
-        elif isinstance(value, memoryview) and value.obj is not None:
-            value = value.obj
-        else:
-            return value
+def subsurface(parent: Any, place: tuple[int, int], size: tuple[int, int]) -> Any:
+    """Return a part of a surface of pygame."""
+    return parent.subsurface((place, size))
 
 
-def _reduce_array(value: NDArray[Any]) -> Any:
-    dtype, base = value.dtype, value.base
-    if dtype.hasobject or dtype.kind == "V" or dtype.metadata:
-        return NotImplemented
-    if type(base) is np.ndarray and base.dtype.kind not in "OV" and base.flags.c_contiguous:
-        offset = value.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-        return view, (base, offset, value.shape, value.strides, dtype.str)
-    flags = value.flags
-    by_columns = flags.f_contiguous and not flags.c_contiguous
-    data = value.tobytes("F" if by_columns else "C")
-    return array, (data, dtype.str, value.shape, by_columns + 2 * (not flags.writeable))
+def mask(surface: Any) -> Any:
+    """Return a mask of pygame, from a surface whose alpha is its bits."""
+    return _pygame().mask.from_surface(surface)
 
 
-def _reduce_scalar(value: np.generic) -> Any:
-    return scalar, (value.tobytes(), value.dtype.str)
+def event(kind: int, attributes: dict[str, Any]) -> Any:
+    """Return an event of pygame."""
+    return _pygame().event.Event(kind, attributes)
 
 
-def _reduce_generator(value: np.random.Generator) -> Any:
-    return generator, (value.bit_generator,)
+def _pygame() -> Any:
+    return importlib.import_module("pygame")
 
 
-def _reduce_bit_generator(value: Any) -> Any:
-    seed = value.seed_seq
-    seed_parameters = None
-    if isinstance(seed, np.random.SeedSequence):
-        seed_parameters = _seed_parameters(seed)
-    elif isinstance(seed, _LazySeedSequence):
-        seed_parameters = seed.seed_parameters()
-    return bit_generator, (type(value).__name__, value.state, seed_parameters)
+TARGET_FUNCTIONS = tuple(
+    made.__name__
+    for made in (
+        there,
+        function,
+        native,
+        kept_table,
+        kept,
+        class_named,
+        function_named,
+        function_with_code,
+        with_content,
+        module_named,
+        method,
+        method_of,
+        bound,
+        partial,
+        with_arguments,
+        with_attributes,
+        with_random,
+    )
+)
+"""Functions that need the target environment."""
 
-
-def _reduce_random_state(value: np.random.RandomState) -> Any:
-    return random_state, (value.get_state(legacy=False),)
-
-
-def _reduce_random(value: random.Random) -> Any:
-    return python_random, (value.getstate(),)
-
-
-_SCALARS = set(np.sctypeDict.values()) - {np.object_, np.void, np.str_, np.bytes_}
-
-REDUCERS: dict[type, Any] = {
-    np.ndarray: _reduce_array,
-    np.random.Generator: _reduce_generator,
-    np.random.RandomState: _reduce_random_state,
-    random.Random: _reduce_random,
-    **{getattr(np.random, name): _reduce_bit_generator for name in _BIT_GENERATORS},
-    **dict.fromkeys(_SCALARS, _reduce_scalar),
+PLAIN_FUNCTIONS: dict[str, Any] = {
+    made.__name__: made
+    for made in (
+        array,
+        dense_array,
+        dense_subclass,
+        array_subclass,
+        object_array,
+        with_elements,
+        view,
+        shared_view,
+        shared_scalar,
+        whole_memory,
+        storage,
+        tensor,
+        scalar,
+        bit_generator,
+        generator,
+        random_state,
+        random_state_on,
+        python_random,
+        cell,
+        same,
+        with_cell_content,
+        logger,
+        new_resource,
+        surface,
+        subsurface,
+        mask,
+        event,
+    )
 }
-"""Reduce functions by exact type."""
+"""Functions that need no environment, by name."""
+
+REFERENCES: dict[int, Any] = {
+    id(globals()[name]): NotImplemented for name in (*PLAIN_FUNCTIONS, *TARGET_FUNCTIONS)
+}
+"""By id, what picklers return for these functions: that they are pickled by name."""

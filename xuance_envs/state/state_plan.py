@@ -1,78 +1,105 @@
-"""Selection of the attributes of an environment that are state."""
+"""Selection of the attributes of an environment that are state.
+
+Every value that an environment holds, at any depth, is state, a constant or a resource. State is
+saved and restored. Constants are compared: the identity of the environment and its spaces in its
+fingerprint, attributes of its classes by :mod:`~xuance_envs.state.values.constants`. Resources stay
+with their environment, as do objects with state handlers, whose state is restored in place.
+Anything else cannot be saved.
+"""
 
 from __future__ import annotations
 
 import functools
-import io
-import logging
 import threading
 import types
-import zlib
-from collections.abc import Iterator
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from xuance_envs.state import rebuild
 from xuance_envs.state.ale import REQUESTED_ATTRIBUTE
-from xuance_envs.state.canonical import Difference, first_difference
-from xuance_envs.state.faults import FaultError, type_name
+from xuance_envs.state.faults import FaultError, MismatchError, type_name
 from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
-from xuance_envs.state.graph import Attributes
 from xuance_envs.state.handlers import Handler, handler_of
 from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, layers_of
+from xuance_envs.state.rebuild import NEW_RESOURCES, REFERENCES
+from xuance_envs.state.values.canonical import Difference, first_difference
+from xuance_envs.state.values.code_index import CodeIndex
+from xuance_envs.state.values.constants import Constants, Facts
+from xuance_envs.state.values.functions import full_name
+from xuance_envs.state.values.graph import (
+    ATOMIC,
+    Attributes,
+    follow,
+    parts_of,
+    step_text,
+)
+from xuance_envs.state.values.reducers import has_foreign_memory
+from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
 
 Path = tuple[Any, ...]
-"""Location of an object: layer number, attribute name, keys into containers."""
+"""Location of an object: layer number, attribute name, steps into what it holds."""
 
 _EXCLUDED_NAMES = frozenset({"spec", "_cached_spec", REQUESTED_ATTRIBUTE})
-_EXCLUDED_TYPES = (
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.ModuleType,
-    type,
-    functools.partial,
-    logging.Logger,
-    logging.LoggerAdapter,
-)
-_EXCLUDED_MODULES = (
-    "pygame",
-    "_thread",
-    "threading",
-    "moviepy",
-    "gymnasium.envs.mujoco.mujoco_rendering",
-)
-FUNCTION_KEY = "function"
-"""Prefix of the keys that record a function attribute; alone, it marks states that record them."""
-
 _NATIVE_MODULES = frozenset({"mujoco", "ale_py", "Box2D"})
-_STATELESS_LIBRARIES = frozenset(
-    {"gymnasium", "gym", "xuance_envs", "builtins", "abc", "typing", "collections", "ale_py"}
-)
-"""Libraries whose class attributes environments do not change."""
+_RECORDERS = "xuance_envs.state."
+_MAX_PATHS = 8
 
 
 @functools.cache
-def is_not_state(kind: Any) -> bool:
-    """Return whether values of a type stay with their environment."""
-    module = kind.__module__
-    if issubclass(kind, threading.local):
-        return False
-    return issubclass(kind, _EXCLUDED_TYPES) or any(
-        module == name or module.startswith(f"{name}.") for name in _EXCLUDED_MODULES
-    )
+def why_refused(kind: Any) -> str | None:
+    """Return why objects of a type can be neither saved nor kept, or None."""
+    if kind.__module__.partition(".")[0] in _NATIVE_MODULES and kind.__name__ != "Action":
+        return "its library hides its state from Python"
+    return "a thread runs in one process only" if issubclass(kind, threading.Thread) else None
 
 
-def qualified_name(value: Any) -> str | None:
-    """Return the full name of a function or class, None for other values."""
-    if isinstance(value, functools.partial):
-        return qualified_name(value.func)
-    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
-        return f"{value.__module__}.{value.__qualname__}"
-    return None
+def _save_foreign(array: Any, _: Any) -> tuple[bytes, str, tuple[int, ...]]:
+    return array.tobytes(), array.dtype.str, array.shape
 
 
-@functools.cache
-def is_native(kind: Any) -> bool:
-    """Return whether a type belongs to a library that hides its state from Python."""
-    return kind.__module__.partition(".")[0] in _NATIVE_MODULES and kind.__name__ != "Action"
+def _check_foreign(array: Any, value: Any) -> None:
+    content, dtype, shape = value
+    if (dtype, tuple(shape)) != (array.dtype.str, array.shape) or len(content) != array.nbytes:
+        raise MismatchError(
+            "array in a library's memory", f"{dtype} {shape}", f"{array.dtype.str} {array.shape}"
+        )
+    if not array.flags.writeable and content != array.tobytes():
+        raise FaultError("", "an array in a library's memory is read-only and has other content")
+
+
+def _load_foreign(array: Any, value: Any, _: Any) -> None:
+    if array.flags.writeable:
+        content, dtype, shape = value
+        array[...] = np.frombuffer(content, dtype).reshape(shape)
+
+
+FOREIGN = Handler(_save_foreign, _load_foreign, _check_foreign)
+
+
+def handler_for(value: Any) -> Handler | None:
+    """Return the handler of an object, also of arrays in a library's memory."""
+    if type(value) is np.ndarray:
+        return FOREIGN if has_foreign_memory(value) else None
+    return handler_of(type(value))
+
+
+class KeptTable(NamedTuple):
+    """Where a plan's objects that are not rebuilt are; saved before all that refers to them."""
+
+    table: tuple[Any, ...]
+
+
+@dataclass
+class Kept:
+    """Object that is not rebuilt: one with a state handler, or a resource."""
+
+    obj: Any
+    handler: Handler | None
+    paths: list[Path] = field(default_factory=list)
 
 
 class StatePlan:
@@ -80,30 +107,24 @@ class StatePlan:
 
     def __init__(self, env: Any) -> None:
         self.layers = layers_of(env)
-        self.excluded: list[dict[str, Any]] = []
-        self.excluded_names: list[str] = []
         self.known: dict[int, Path] = {id(layer.obj): (k,) for k, layer in enumerate(self.layers)}
-        self.handled: list[tuple[Handler, Any, Path]] = []
+        self.excluded: list[dict[str, Any]] = []
+        self.kept: list[Kept] = []
+        self.kept_numbers: dict[int, int] = {}
         self.self_saving_layers: set[int] = set()
         self.spaces: list[Any] = []
-        self._functions: list[tuple[str, Any]] = []
-        self._function_digests: dict[str, tuple[int, str]] = {FUNCTION_KEY: (0, "")}
-        seen = set(self.known)
+        self.space_names: list[str] = []
+        self.resources: list[str] = []
+        self._busy_resources: list[Kept] = []
         for k, layer in enumerate(self.layers):
             handler = handler_of(type(layer.obj))
+            self.excluded.append(dict(self._excluded_attributes(k, layer)))
             if handler is not None:
-                self.handled.append((handler, layer.obj, (k,)))
+                self.kept.append(Kept(layer.obj, handler, [(k,)]))
                 self.self_saving_layers.add(k)
-            excluded: dict[str, Any] = {}
-            for name, value in layer.items():
-                if len(self.known.get(id(value), ())) == 1:  # a layer
-                    if name in WRAPPED_ENV_ATTRIBUTES:
-                        excluded[name] = value
-                elif self._is_excluded(k, layer, name, value, seen):
-                    excluded[name] = value
-                    self.known.setdefault(id(value), (k, name))
-            self.excluded.append(excluded)
-            self.excluded_names.append(" ".join(excluded))
+        self.held = self._walk()
+        self._keep(self.held.found.values())
+        self.excluded_names = [" ".join(excluded) for excluded in self.excluded]
         held = list(zip(self.layers, self.excluded, strict=True))
         self._slotted_layers = [(layer, excluded) for layer, excluded in held if layer.slots]
         self._excluded_in_dicts = [
@@ -112,49 +133,71 @@ class StatePlan:
             if not layer.slots
             for item in excluded.items()
         ]
-        self._class_attributes = list(_class_attributes(self.layers))
+        self._located = [kept for kept in self.kept if id(kept.obj) in self.kept_numbers]
+        self.handled = [
+            (kept.handler, kept.obj, kept.paths[0]) for kept in self.kept if kept.handler
+        ]
+        self.table = tuple((name_of(type(kept.obj)), tuple(kept.paths)) for kept in self.kept)
+        self.references = REFERENCES | {
+            each: (rebuild.there, (path,)) for each, path in self.known.items()
+        }
+        self.references.update({e: (rebuild.kept, (n,)) for e, n in self.kept_numbers.items()})
+        self.kept_table = KeptTable(self.table) if self.table else None
+        self.named_spaces = list(zip(self.space_names, self.spaces, strict=True))
         extra: dict[str, Any] = {"libraries": set()}
         for handler, obj, path in self.handled:
             if handler.describe is not None:
                 library, facts = handler.describe(obj, self.owner(path))
                 extra["libraries"].add(library)
-                extra.update(facts)
-        self.fingerprint = Fingerprint.of(self.layers, extra)
+                for name, fact in facts.items():
+                    extra[name if name not in extra else f"{name} of {self.text(path)}"] = fact
+        self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
 
-    def _is_excluded(self, k: int, layer: Layer, name: str, value: Any, seen: set[int]) -> bool:
-        """Return whether an attribute is not state, and register its space, handler or function."""
-        if name in _EXCLUDED_NAMES:
-            return True
-        kind: Any = type(value)
-        if is_space(value):
-            if id(value) not in seen:
-                seen.add(id(value))
-                self.spaces += subspaces(value)
-            return True
-        handler = handler_of(kind)
-        if handler is not None:
-            if id(value) not in seen and k not in self.self_saving_layers:
-                seen.add(id(value))
-                self.handled.append((handler, value, (k, name)))
-            return True
-        if kind is types.MethodType and handler_of(type(value.__self__)) is not None:
-            return True
-        if is_not_state(kind):
-            function = qualified_name(value)
-            if function is not None:
-                key = f"{FUNCTION_KEY}: {layer.name}.{name}"
-                self._function_digests[key] = zlib.crc32(function.encode()), function
-            if isinstance(value, (types.FunctionType, functools.partial)):
-                self._functions.append((f"{layer.name}.{name}", value))
-            return True
-        if is_native(kind) and k not in self.self_saving_layers:
-            raise FaultError(
-                f"{layer.name}.{name}",
-                f"a {type_name(value)} cannot be saved: its library hides its state from Python. "
-                f"Define __env_state__ and __set_env_state__ in {layer.name}, or use "
-                "register_state",
-            )
-        return False
+    def _excluded_attributes(self, k: int, layer: Layer) -> Iterator[tuple[str, Any]]:
+        """Yield attributes that stay whatever else the environment holds; register spaces."""
+        for name, value in layer.items():
+            if len(self.known.get(id(value), ())) == 1:  # a layer
+                stays = name in WRAPPED_ENV_ATTRIBUTES
+            elif is_space(value):
+                if id(value) not in self.known:
+                    parts = list(subspaces(value))
+                    self.spaces += parts
+                    self.space_names += [f"{k}.{name}.{n}" for n in range(len(parts))]
+                stays = True
+            else:
+                stays = name in _EXCLUDED_NAMES or _is_recorder_method(value)
+            if stays:
+                self.known.setdefault(id(value), (k, name))
+                yield name, value
+
+    def _walk(self) -> _Walk:
+        walk = _Walk(self.layers, self.known)
+        for k, (layer, excluded) in enumerate(zip(self.layers, self.excluded, strict=True)):
+            if k not in self.self_saving_layers:
+                walk.add_layer(k, {n: v for n, v in layer.items() if n not in excluded})
+        walk.run()
+        return walk
+
+    def look_again(self) -> None:
+        """Find the functions and classes that the environment holds by now."""
+        self.held = self._walk()
+        self.__dict__.pop("code", None)
+
+    def _keep(self, found: Iterable[Kept]) -> None:
+        """Decide how each object that is not rebuilt is found in a target environment."""
+        for kept in found:
+            if kept.handler is None:
+                self.resources.append(f"{self.text(kept.paths[0])}: {type_name(kept.obj)}")
+                self._busy_resources.append(kept)
+            if [len(path) for path in kept.paths] == [2]:  # only one attribute holds it
+                k, name = kept.paths[0]
+                self.excluded[k][name] = kept.obj
+                self.known[id(kept.obj)] = k, name
+                if kept.handler is None:
+                    continue
+            else:
+                self.kept_numbers[id(kept.obj)] = len(self.kept)
+            self.kept.append(kept)
 
     def owner(self, path: Path) -> Any:
         """Return the layer that a path starts from."""
@@ -166,7 +209,7 @@ class StatePlan:
         return any(handler.replays for handler, _, _ in self.handled)
 
     def is_current(self) -> bool:
-        """Return whether all excluded attributes are still the same objects."""
+        """Return whether all objects that are not rebuilt are still where they were."""
         for attributes, name, value in self._excluded_in_dicts:
             if attributes.get(name) is not value:
                 return False
@@ -175,16 +218,76 @@ class StatePlan:
             for name, value in excluded.items():
                 if attributes.get(name) is not value:
                     return False
-        return True
+        return all(self.find(path) is kept.obj for kept in self._located for path in kept.paths)
+
+    @functools.cached_property
+    def code(self) -> CodeIndex:
+        """Classes and functions that a state may refer to."""
+        kinds = [type(layer.obj) for layer in self.layers]
+        return CodeIndex(self.held.functions, [*kinds, *self.held.classes])
+
+    def facts(self, used: Iterable[Any]) -> Facts:
+        """Return the constants of the layers' classes, and of classes and functions in use."""
+        constants = self._constants
+        return constants.facts(used) if used or constants.classes else {}
+
+    @functools.cached_property
+    def _constants(self) -> Constants:
+        return Constants([type(layer.obj) for layer in self.layers], self.tokens())
+
+    def find_kept(self, table: tuple[Any, ...]) -> list[Any]:
+        """Return this environment's objects that correspond to those in another one's table."""
+        if table == self.table:
+            return [kept.obj for kept in self.kept]
+        candidates = [self._candidates(name, paths) for name, paths in table]
+        found: list[Any] = [None] * len(table)
+        waiting = set(range(len(table)))
+        taken: dict[int, int] = {}
+        while waiting:
+            for k in waiting:
+                candidates[k] = [each for each in candidates[k] if id(each) not in taken]
+            k = min(waiting, key=lambda k: (len(candidates[k]), k))
+            waiting.remove(k)
+            name, paths = table[k]
+            if len(candidates[k]) != 1:
+                if not candidates[k] and name in NEW_RESOURCES:
+                    found[k] = NEW_RESOURCES[name]()
+                    continue
+                number = "no" if not candidates[k] else "more than one"
+                raise MismatchError(f"attribute {self.text(paths[0])}", f"a {name}", f"{number}")
+            (found[k],) = candidates[k]
+            taken[id(found[k])] = k
+        return found
+
+    def _candidates(self, name: str, paths: Iterable[Path]) -> list[Any]:
+        found = {id(value): value for path in paths if (value := self.find(path)) is not None}
+        return [value for value in found.values() if name_of(type(value)) == name]
+
+    def fault(self, path: Path, value: Any, reason: str) -> FaultError:
+        """Return the fault that a value at a path causes, with a remedy."""
+        return FaultError(
+            self.text(path),
+            f"a {type_name(value)} {reason}. Define __env_state__ and __set_env_state__ in "
+            f"{self.layers[path[0]].name}, or use register_state",
+        )
+
+    def check_resources(self) -> None:
+        """Raise a fault if a resource is in use, so that its state would matter."""
+        for kept in self._busy_resources:
+            reason = why_not_kept(kept.obj)
+            if reason is not None:
+                raise self.fault(kept.paths[0], kept.obj, f"cannot be kept: {reason}")
 
     def first_difference(self, other: StatePlan) -> Difference | None:
         """Return the first difference in state from another environment of the same kind."""
-        one, its = ((plan.contents(), plan.layer_tokens()) for plan in (self, other))
-        return first_difference(one[0], its[0], one[1], its[1])
+        return first_difference(self.contents(), other.contents(), self.tokens(), other.tokens())
 
-    def layer_tokens(self) -> dict[int, Any]:
-        """Return the layers' tokens for comparisons, by id."""
-        return {id(layer.obj): ("layer", k) for k, layer in enumerate(self.layers)}
+    def tokens(self) -> dict[int, Any]:
+        """Return tokens of objects that comparisons do not look into, by id."""
+        found: dict[int, Any] = {id(kept.obj): ("kept", kept.paths[0]) for kept in self.kept}
+        for excluded in self.excluded:
+            found.update({id(value): ("kept", type_name(value)) for value in excluded.values()})
+        return found | {id(layer.obj): ("layer", k) for k, layer in enumerate(self.layers)}
 
     def contents(self) -> Attributes:
         """Return all that is saved: attributes, states of handled objects, spaces' generators."""
@@ -195,103 +298,93 @@ class StatePlan:
                     if name not in excluded:
                         found[f"{layer.name}.{name}"] = value
         for handler, obj, path in self.handled:
-            name = ".".join([self.layers[path[0]].name, *map(str, path[1:])])
-            found[f"the state of {name}"] = handler.save(obj, self.owner(path))
-        for k, space in enumerate(self.spaces):
-            found[f"the generator of space {k}, {space}"] = space._np_random
+            found[f"the state of {self.text(path)}"] = handler.save(obj, self.owner(path))
+        for name, space in zip(self.space_names, self.spaces, strict=True):
+            found[f"the generator of space {name}, {space}"] = space._np_random
         return found
+
+    def find(self, path: Path) -> Any:
+        """Return the object at a path, or None."""
+        try:
+            return self.resolve(path)
+        except (AttributeError, LookupError, TypeError, ValueError):
+            return None
 
     def resolve(self, path: Path) -> Any:
         """Return the object at a path."""
         layer = self.layers[path[0]]
         if len(path) == 1:
             return layer.obj
-        _, name, *keys = path
+        _, name, *steps = path
         value = dict(layer.items())[name] if layer.slots else layer.attributes[name]
-        for key in keys:
-            value = value[key]
+        for step in steps:
+            value = follow(value, step)
         return value
 
-    def path_of(self, obj: Any) -> Path | None:
-        """Return the path of an object in the environment's attributes and containers, or None."""
-        for k, layer in enumerate(self.layers):
-            for name, value in layer.items():
-                for path, item in _walk_containers(value, (k, name)):
-                    if item is obj:
-                        return path
-        return None
-
-    def context_digests(self, pickler: Any) -> dict[str, tuple[int, str]]:
-        """Return digests of what a restore cannot set: functions, closures, class attributes."""
-        found = dict(self._function_digests)
-        for name, function in self._functions:
-            content = _closure_values(function)
-            if content is not None:
-                _add_digest(found, f"closure: {name}", content, pickler)
-        for kind, name in self._class_attributes:
-            if name in kind.__dict__:
-                _add_digest(
-                    found,
-                    f"class attribute: {kind.__qualname__}.{name}",
-                    kind.__dict__[name],
-                    pickler,
-                )
-        return found
+    def text(self, path: Path) -> str:
+        """Return a path for error messages."""
+        name = self.layers[path[0]].name
+        if len(path) == 1:
+            return name
+        return f"{name}.{path[1]}" + "".join(map(step_text, path[2:]))
 
 
-def _add_digest(found: dict[str, tuple[int, str]], name: str, value: Any, pickler: Any) -> None:
-    file = io.BytesIO()
-    try:
-        pickler(file).dump(value)
-    except Exception:
-        return  # cannot be pickled, such as a lock: assumed equal
-    found[name] = zlib.crc32(file.getvalue()), repr(value)[:200]
+class _Walk:
+    """Search of all that an environment holds for what is not rebuilt."""
 
+    def __init__(self, layers: list[Layer], known: dict[int, Path]) -> None:
+        self.found: dict[int, Kept] = {}
+        self.functions: list[types.FunctionType] = []
+        self.named: dict[str, Any] = {}
+        self.classes: dict[type, None] = {}
+        self._layers = layers
+        self._known = known
+        self._seen: dict[int, Any] = {}
+        self._waiting: deque[tuple[Any, Path]] = deque()
 
-def _closure_values(function: Any) -> Any:
-    if isinstance(function, functools.partial):
-        return function.args, function.keywords
-    cells = function.__closure__
-    if not cells:
-        return None
-    return [cell.cell_contents for cell in cells if _is_bound(cell)]
+    def add_layer(self, k: int, attributes: dict[str, Any]) -> None:
+        self._waiting += [(value, (k, name)) for name, value in attributes.items()]
 
-
-def _is_bound(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018  # raises for an empty cell
-    except ValueError:
-        return False
-    return True
-
-
-def _class_attributes(layers: list[Layer]) -> Iterator[tuple[type, str]]:
-    seen = set()
-    for layer in layers:
-        for kind in type(layer.obj).__mro__:
-            if kind in seen or kind.__module__.partition(".")[0] in _STATELESS_LIBRARIES:
+    def run(self) -> None:
+        """Visit all values, those nearest to a layer first."""
+        while self._waiting:
+            value, path = self._waiting.popleft()
+            kind: Any = type(value)
+            if kind in ATOMIC or id(value) in self._known:
                 continue
-            seen.add(kind)
-            for name, value in kind.__dict__.items():
-                if name.startswith("__") or name == "_abc_impl" or callable(value):
-                    continue
-                if hasattr(type(value), "__get__") or is_space(value):
-                    continue  # properties, class methods, slots; spaces are compared elsewhere
-                yield kind, name
+            kept = self.found.get(id(value))
+            if kept is not None:
+                if len(kept.paths) < _MAX_PATHS:
+                    kept.paths.append(path)
+            elif id(value) not in self._seen:
+                self._visit(value, kind, path)
+
+    def _visit(self, value: Any, kind: Any, path: Path) -> None:
+        handler = handler_for(value)
+        library = type(self._layers[path[0]].obj).__module__ if len(path) == 2 else ""
+        if handler is not None or is_resource(value, library.partition(".")[0]):
+            self.found[id(value)] = Kept(value, handler, [path])
+            return
+        self._seen[id(value)] = value
+        self.classes[kind] = None
+        if isinstance(value, types.FunctionType):
+            self.functions.append(value)
+        if isinstance(value, _NAMED):
+            module = isinstance(value, types.ModuleType)
+            self.named[f"module.{value.__name__}" if module else full_name(value)] = value
+            if isinstance(value, type):
+                self.classes[value] = None
+        if why_refused(kind) is not None:
+            return
+        for step, part in parts_of(value):
+            if step is not None and type(part) not in ATOMIC:
+                self._waiting.append((part, (*path, step)))
 
 
-_MAX_DEPTH = 3
+_NAMED = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 
 
-def _walk_containers(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    yield path, value
-    if len(path) > _MAX_DEPTH + 2:
-        return
-    if isinstance(value, dict):
-        items = list(value.items())
-    elif isinstance(value, (list, tuple)):
-        items = list(enumerate(value))
-    else:
-        return
-    for key, item in items:
-        yield from _walk_containers(item, (*path, key))
+def _is_recorder_method(value: Any) -> bool:
+    """Return whether a value is a method that records actions in place of the environment's."""
+    owner = value.__self__ if type(value) is types.MethodType else None
+    return type(owner).__module__.startswith(_RECORDERS)

@@ -121,10 +121,10 @@ class GroupStates:
             state = self._state(i)
             acting_state = self._pack_acting_state(i)
             try:
-                plan = state.plan
-                data = state.save(acting_state, plan)
+                data = state.save(acting_state)
             except FaultError as fault:
                 raise to_state_error(self._first + i, fault, "save_state") from None
+            plan = state.saved_plan
             digest = plan.fingerprint.digest
             if digest not in fingerprints:
                 fingerprints[digest] = self._packed_fingerprint(plan.fingerprint)

@@ -13,8 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xuance_envs.state.faults import FaultError, type_name
-from xuance_envs.state.graph import Node, Step, Unordered, is_atomic_sequence, node, step_text
-from xuance_envs.state.rebuild import memory_owner
+from xuance_envs.state.values.graph import (
+    Node,
+    Step,
+    Unordered,
+    is_atomic_sequence,
+    node,
+    step_text,
+)
+from xuance_envs.state.values.reducers import memory_owner
 
 _DIGEST = 12
 _MAX_TEXT = 200

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xuance_envs.state.functions import cell_content, code_digest, full_name, named_in_module
-from xuance_envs.state.rebuild import REDUCERS
+from xuance_envs.state.values.functions import cell_content, code_digest, full_name, named_in_module
+from xuance_envs.state.values.reducers import reduction
 
 Step = Any
 """Part of a path: a key of a container, or a tuple (kind, name)."""
@@ -64,6 +64,21 @@ def node(value: Any) -> Node:
     if isinstance(value, np.ndarray):
         return _array(value)
     return _object(value)
+
+
+def parts_of(value: Any) -> Iterable[tuple[Step | None, Any]]:
+    """Return what a value holds that may hold others; nothing if its class refuses to tell."""
+    kind = type(value)
+    if isinstance(value, np.ndarray):
+        return array_parts(value)
+    if kind is dict and is_atomic_sequence(value.values()) and is_atomic_sequence(value):
+        return ()
+    if kind in (list, tuple, deque) and is_atomic_sequence(value):
+        return ()
+    try:
+        return node(value).parts
+    except Exception:
+        return ()
 
 
 def _atom(value: Any) -> Any:
@@ -160,16 +175,21 @@ def _cell(value: Any) -> Node:
 
 def _array(value: Any) -> Node:
     kind = type(value)
+    content: Any = None
+    if not value.dtype.hasobject:
+        content = hashlib.blake2b(value.tobytes(), digest_size=16).digest()
+    head = "array", full_name(kind), str(value.dtype), value.shape, content
+    return Node(head, array_parts(value))
+
+
+def array_parts(value: Any) -> list[tuple[Step | None, Any]]:
+    """Return what an array holds besides numbers."""
     attributes = getattr(value, "__dict__", {})
     parts: list[tuple[Step | None, Any]] = [(("attr", k), v) for k, v in attributes.items()]
-    plain = value if kind is np.ndarray else value.view(np.ndarray)
-    content: Any = None
-    if plain.dtype.hasobject:
+    if value.dtype.hasobject:
+        plain = value.view(np.ndarray)
         parts += [(("element", k), item) for k, item in enumerate(plain.ravel().tolist())]
-    else:
-        content = hashlib.blake2b(plain.tobytes(), digest_size=16).digest()
-    head = "array", full_name(kind), str(plain.dtype), plain.shape, content
-    return Node(head, parts)
+    return parts
 
 
 def _object(value: Any) -> Node:
@@ -196,13 +216,6 @@ def _object(value: Any) -> Node:
     for key, item in pairs or ():
         parts += [(None, key), (_key_step(key), item)]
     return Node(head, parts)
-
-
-def reduction(value: Any) -> Any:
-    """Return how a value is pickled: its reduction, or the name of a global."""
-    reduce = REDUCERS.get(type(value))
-    reduced = NotImplemented if reduce is None else reduce(value)
-    return value.__reduce_ex__(4) if reduced is NotImplemented else reduced
 
 
 _KINDS: dict[Any, Callable[[Any], Node]] = {

@@ -78,3 +78,28 @@ def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from nested_codes(constant)
+
+
+def functions_of_class(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
+    """Yield the functions that a class defines, also within properties and class methods."""
+    for name, value in list(kind.__dict__.items()):
+        for part in ("fget", "fset", "fdel") if isinstance(value, property) else ("__func__",):
+            function = getattr(value, part, getattr(value, "func", value))
+            if isinstance(function, types.FunctionType):
+                yield name, function
+
+
+@functools.lru_cache(maxsize=256)
+def class_digest(kind: type) -> bytes:
+    """Return a digest that tells apart classes of one name: of their methods and what these use."""
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    for name, function in functions_of_class(kind):
+        digest.update(name.encode() + code_digest(function.__code__))
+        held = [cell_content(cell) for cell in function.__closure__ or ()]
+        held += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        for value in held:
+            if isinstance(value, (int, float, str, bytes, tuple)):
+                digest.update(_constant(value))
+            elif isinstance(value, types.FunctionType):
+                digest.update(code_digest(value.__code__))
+    return digest.digest()

@@ -1,0 +1,83 @@
+"""States that version 0.2 saved.
+
+They lack what functions close over, attributes of classes other than the environment's own, and
+pygame's objects. Where the environment has any of the first, such a state would not be exact.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from xuance_envs.state.faults import FaultError, MismatchError
+from xuance_envs.state.fingerprint import is_space
+from xuance_envs.state.handlers import handler_of
+from xuance_envs.state.state_plan import StatePlan
+from xuance_envs.state.values.functions import cell_content, full_name
+
+_FUNCTION, _CLASS_ATTRIBUTE = "function: ", "class attribute: "
+_CONSTANT = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
+
+
+def converted(content: tuple[Any, ...], plan: StatePlan) -> tuple[Any, ...]:
+    """Return the content of such a state as that of a state of today."""
+    names, digests, attributes, handled, generators, seen = content
+    _check_functions(plan)
+    _check_digests(digests, plan)
+    if len(generators) != len(plan.spaces):
+        raise FaultError(
+            "", f"expected the state of {len(plan.spaces)} spaces, got that of {len(generators)}"
+        )
+    found = zip(plan.space_names, generators, strict=True)
+    objects = list(_handled_objects(plan))
+    if len(handled) != len(objects):
+        raise FaultError(
+            "", f"expected the state of {len(objects)} objects with handlers, got {len(handled)}"
+        )
+    values = {id(obj): value for obj, value in zip(objects, handled, strict=True)}
+    states = [values.get(id(obj)) for _, obj, _ in plan.handled]
+    return plan.table, 0, names, attributes, states, dict(found), seen
+
+
+def _check_functions(plan: StatePlan) -> None:
+    for function in plan.held.functions:
+        names = function.__code__.co_freevars
+        for name, cell in zip(names, function.__closure__ or (), strict=True):
+            value = cell_content(cell)
+            if id(value) not in plan.known and not (
+                isinstance(value, _CONSTANT) or is_space(value)
+            ):
+                raise FaultError(
+                    "",
+                    f"the state is of version 0.2, which did not save the variable {name!r} of the "
+                    f"function {full_name(function)}: save it again with this version",
+                )
+
+
+def _check_digests(digests: Mapping[str, tuple[int, str]], plan: StatePlan) -> None:
+    values = {f"{layer.name}.{n}": value for layer in plan.layers for n, value in layer.items()}
+    classes = {kind.__qualname__: kind for la in plan.layers for kind in type(la.obj).__mro__}
+    for key, (_, saved) in digests.items():
+        here = saved
+        if key.startswith(_FUNCTION):
+            here = full_name(values.get(key.removeprefix(_FUNCTION)))
+        elif key.startswith(_CLASS_ATTRIBUTE):
+            name, _, attribute = key.removeprefix(_CLASS_ATTRIBUTE).rpartition(".")
+            if "0x" not in saved and "{" not in saved:  # addresses, and the order of sets
+                here = repr(getattr(classes.get(name), attribute, None))[:200]
+        if saved != here:
+            raise MismatchError(key, saved, here)
+
+
+def _handled_objects(plan: StatePlan) -> Iterator[Any]:
+    """Yield the objects whose states such a state has, in its order."""
+    seen: set[int] = set()
+    for k, layer in enumerate(plan.layers):
+        values = [layer.obj] if k in plan.self_saving_layers else []
+        values += [] if values else [value for _, value in layer.items()]
+        for value in values:
+            is_layer = len(plan.known.get(id(value), ())) == 1 and value is not layer.obj
+            if not is_layer and id(value) not in seen and handler_of(type(value)) is not None:
+                seen.add(id(value))
+                yield value

@@ -1,0 +1,268 @@
+"""Resolution of a state's references in the environment that it is loaded into."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import operator
+import random
+import types
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from xuance_envs.state import rebuild
+from xuance_envs.state.faults import FaultError, MismatchError
+from xuance_envs.state.handlers import Handler
+from xuance_envs.state.state_plan import FOREIGN, StatePlan, handler_for
+from xuance_envs.state.values.functions import code_digest, find_named, full_name
+
+SAFE_CLASSES = frozenset(
+    {
+        ("collections", "deque"),
+        ("collections", "OrderedDict"),
+        ("collections", "defaultdict"),
+        ("collections", "Counter"),
+        ("builtins", "complex"),
+        ("builtins", "frozenset"),
+        ("builtins", "set"),
+        ("builtins", "bytearray"),
+        ("builtins", "range"),
+        ("builtins", "slice"),
+        ("builtins", "int"),
+        ("builtins", "float"),
+        ("builtins", "list"),
+        ("builtins", "dict"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("numpy.dtypes", "StringDType"),
+        ("numpy._core.multiarray", "scalar"),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy._core.numeric", "_frombuffer"),
+        ("numpy.core.multiarray", "scalar"),
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy.core.numeric", "_frombuffer"),
+        ("gymnasium.wrappers.utils", "RunningMeanStd"),
+        ("gymnasium.spaces.graph", "GraphInstance"),
+        ("gym.wrappers.normalize", "RunningMeanStd"),
+        ("xuance_envs.gym.lazy_frames", "LazyFrames"),
+        ("ale_py._ale_py", "Action"),
+        ("threading", "Event"),
+        ("threading", "Condition"),
+        ("threading", "Semaphore"),
+        ("threading", "BoundedSemaphore"),
+        ("pygame.math", "Vector2"),
+        ("pygame.math", "Vector3"),
+        ("pygame.rect", "Rect"),
+        ("pygame.rect", "FRect"),
+        ("pygame.color", "Color"),
+    }
+)
+"""Classes that an untrusted state may name: they only hold data."""
+
+
+class Target:
+    """Functions that resolve a state's references in the target environment."""
+
+    method = staticmethod(getattr)
+    bound = staticmethod(types.MethodType)
+    partial = staticmethod(functools.partial)
+
+    def __init__(self, plan: StatePlan, trusted: bool, spawn: Any = None) -> None:
+        self._foreign_arrays: list[tuple[Any, Any]] = []
+        self.kept_objects: list[Any] = []
+        self._table: tuple[Any, ...] = ()
+        self.used: list[Any] = []
+        self.there = plan.resolve
+        self.kept = self.kept_objects.__getitem__
+        self._plan = plan
+        self._looked_again = not plan.layers
+        self._trusted = trusted
+        self._spawn = spawn
+
+    def kept_table(self, table: tuple[Any, ...]) -> None:
+        """Find the objects that are not rebuilt."""
+        self._table = table
+        self.kept_objects += self._plan.find_kept(table)
+
+    def handled(self, values: Sequence[Any]) -> list[tuple[Handler, Any, Any, Any]]:
+        """Return the handler, object, state and owner of each object with a state handler."""
+        found = [
+            (handler, obj, self._plan.owner(paths[0]))
+            for obj, (_, paths) in zip(self.kept_objects, self._table, strict=True)
+            if (handler := handler_for(obj)) is not None
+        ]
+        if len(found) != len(values):
+            raise FaultError(
+                "",
+                f"expected the state of {len(found)} objects with state handlers, got "
+                f"{len(values)}",
+            )
+        pairs = zip(found, values, strict=True)
+        return [
+            *((handler, obj, value, owner) for (handler, obj, owner), value in pairs),
+            *((FOREIGN, array, value, None) for array, value in self._foreign_arrays),
+        ]
+
+    def with_attributes(self, made: Any, attributes: dict[str, Any]) -> None:
+        """Set the attributes of a new object; trusted states only."""
+        if not self._trusted:
+            raise unsafe_class_error(type(made).__module__, type(made).__qualname__)
+        own = getattr(made, "__dict__", None)
+        for name, value in attributes.items():
+            if own is None or hasattr(type(made), name):  # a slot
+                object.__setattr__(made, name, value)
+            else:
+                own[name] = value
+
+    def with_random(self, made: Any, state: tuple[Any, dict[str, Any]]) -> None:
+        """Set the state and attributes of a new object derived from ``random.Random``."""
+        drawn, attributes = state
+        self.with_attributes(made, attributes)
+        random.Random.setstate(made, drawn)
+        if self._spawn is not None:
+            self._spawn(made)
+
+    def with_arguments(self, made: Any, content: tuple[Any, ...]) -> None:
+        """Set the arguments and attributes of a partial."""
+        arguments, keywords, attributes = content
+        made.__setstate__((made.func, arguments, keywords, attributes))
+
+    def with_content(self, made: Any, content: tuple[Any, ...]) -> None:
+        """Set the defaults, attributes, names and cells of a new function."""
+        names, values, contents = content
+        made.__name__, made.__qualname__, made.__module__ = names
+        made.__defaults__, made.__kwdefaults__, attributes = values
+        vars(made).update(attributes or {})
+        for cell, value in contents:
+            cell.cell_contents = value
+
+    def function(self, path: tuple[Any, ...], name: str) -> Any:
+        """Return the environment's function at a path, in states of version 0.2."""
+        found = self.there(path)
+        if full_name(found) != name:
+            raise MismatchError(f"function: {self._plan.text(path)}", name, full_name(found))
+        return found
+
+    def native(self, path: tuple[Any, ...], content: bytes) -> Any:
+        """Return an array in another library's memory, in states of version 0.2."""
+        array = self.there(path)
+        self._foreign_arrays.append((array, (content, array.dtype.str, array.shape)))
+        return array
+
+    def class_named(self, module: str, name: str, digest: bytes = b"") -> Any:
+        """Return a class, preferring the one that the environment uses."""
+        if self._trusted or (module, name) in SAFE_CLASSES:
+            found = self._plan.code.class_named(module, name, digest)
+            if found is None and find_named(module, name) is None and "<locals>" in name:
+                found = self._search(lambda plan: plan.code.class_named(module, name, digest))
+            found = found or _class_of(module, name)
+        else:
+            found = self._search(lambda plan: plan.held.named.get(f"{module}.{name}"))
+            if not isinstance(found, type):
+                raise unsafe_class_error(module, name)
+        self.used.append(found)
+        return found
+
+    def function_named(self, module: str, name: str, digest: bytes) -> Any:
+        """Return a function of a module."""
+        found = self._plan.held.named.get(f"{module}.{name}")
+        if found is None and self._trusted:
+            with suppress(ImportError):
+                importlib.import_module(module)
+            found = find_named(module, name)
+        code = getattr(found, "__code__", None)
+        if found is None or (digest and (code is None or code_digest(code) != digest)):
+            found = self.function_with_code(module, name, digest, ())
+        if isinstance(found, types.FunctionType):
+            self.used.append(found)
+        return found
+
+    def function_with_code(
+        self, module: str, name: str, digest: bytes, cells: tuple[Any, ...]
+    ) -> Any:
+        """Return a function with this code and these cells."""
+        found = self._search(lambda plan: plan.code.function(digest, self._trusted))
+        if found is None:
+            trust = "" if self._trusted else ", or load it with trusted=True if it is elsewhere"
+            raise FaultError(
+                "",
+                f"the state contains the function {module}.{name}, and this environment has no "
+                f"function with this code: create the environment in the same way{trust}",
+            )
+        return found.made(cells)
+
+    def module_named(self, name: str) -> Any:
+        """Return a module."""
+        found = self._search(lambda plan: plan.held.named.get(f"module.{name}"))
+        if found is None and not self._trusted:
+            raise unsafe_class_error(name, "module")
+        return importlib.import_module(name) if found is None else found
+
+    def _search(self, find: Callable[[StatePlan], Any]) -> Any:
+        """Find something that the environment holds, also if it holds it only since a while."""
+        found = find(self._plan)
+        if found is None and not self._looked_again:
+            self._looked_again = True
+            self._plan.look_again()
+            found = find(self._plan)
+        return found
+
+    def method_of(self, owner: Any, kind: type, name: str) -> Any:
+        """Return a method that a class in the owner's MRO defines."""
+        return kind.__dict__[name].__get__(
+            *((None, owner) if isinstance(owner, type) else (owner, type(owner)))
+        )
+
+
+class InspectionTarget:
+    """Stand-in for the target environment while a state is only inspected."""
+
+    def __init__(self, trusted: bool) -> None:
+        self._trusted = trusted
+        self.unsafe: tuple[str, str] | None = None
+        for name in rebuild.TARGET_FUNCTIONS:
+            if not hasattr(self, name):
+                setattr(self, name, _placeholder)
+
+    def class_named(self, module: str, name: str, digest: bytes = b"") -> Any:
+        """Return a class if it is safe, otherwise something that cannot be called."""
+        if (module, name) in SAFE_CLASSES:
+            return _class_of(module, name)
+        self.unsafe = self.unsafe or (module, name)
+        return _PLACEHOLDER
+
+
+def _class_of(module: str, name: str) -> Any:
+    try:
+        return operator.attrgetter(name)(importlib.import_module(module))
+    except (AttributeError, ImportError):
+        raise FaultError(
+            "",
+            f"the state contains a {module}.{name}, and neither this environment nor its module "
+            "has this class",
+        ) from None
+
+
+class _Placeholder:
+    """Inert stand-in for a part of the target environment, which cannot be called."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return 0
+
+
+_PLACEHOLDER = _Placeholder()
+
+
+def _placeholder(*_: Any) -> _Placeholder:
+    return _PLACEHOLDER
+
+
+def unsafe_class_error(module: str, name: str) -> FaultError:
+    return FaultError(
+        "",
+        f"the state contains a {module}.{name}, which is not on the list of safe classes: load it "
+        "with trusted=True if you trust its source",
+    )

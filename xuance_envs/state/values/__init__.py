@@ -1,0 +1,1 @@
+"""Values that environments hold: their parts, comparison and reduction."""

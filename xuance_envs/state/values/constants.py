@@ -1,0 +1,114 @@
+"""Constants: what a state depends on and a restore does not set.
+
+These are the attributes of classes, and the defaults, attributes and closures of their functions
+and of functions in modules. Only classes and functions of the environment's own package, of
+``__main__`` and of other modules that are not installed are looked at.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import reprlib
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from xuance_envs.state.faults import FaultError, MismatchError
+from xuance_envs.state.fingerprint import is_space
+from xuance_envs.state.values.canonical import digest
+from xuance_envs.state.values.functions import full_name, functions_of_class
+from xuance_envs.state.values.graph import ATOMIC, function_parts, node, step_text
+
+Facts = dict[str, tuple[Any, str]]
+"""By name, what is compared of a constant, and a description of its value."""
+
+_LIBRARIES = frozenset({"gymnasium", "gym", "xuance_envs", "ale_py", "mujoco", "builtins"})
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_INSTALLED = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_describe = reprlib.Repr()
+_describe.maxstring = _describe.maxother = 120
+
+
+class Constants:
+    """Constants of the classes and functions that an environment uses."""
+
+    def __init__(self, kinds: Sequence[type], tokens: Mapping[int, Any]) -> None:
+        packages = {base.__module__.partition(".")[0] for kind in kinds for base in kind.__mro__}
+        self._packages = {name for name in packages if not _is_installed(name)} | {"__main__"}
+        self._tokens = tokens
+        self.classes = self._own(kinds)
+
+    def _own(self, values: Iterable[Any]) -> dict[Any, None]:
+        """Return the classes, with their bases, and functions that are not of libraries."""
+        found = [base for each in values for base in getattr(each, "__mro__", (each,))]
+        return dict.fromkeys(each for each in found if self._is_own(each.__module__))
+
+    def facts(self, used: Iterable[Any]) -> Facts:
+        """Return what must be equal when a state is loaded."""
+        found: Facts = {}
+        for each in self.classes | self._own(used):
+            items = _of_class(each) if isinstance(each, type) else _of_function(each, "function")
+            for name, value in items:
+                while name in found:  # another class of the same name
+                    name += "'"
+                found[name] = self._fact(name, value)
+        return found
+
+    def _fact(self, name: str, value: Any) -> tuple[Any, str]:
+        if type(value) in ATOMIC:
+            return node(value).head, repr(value)[:200]
+        try:
+            found = digest(value, self._tokens)
+        except FaultError as fault:
+            raise FaultError(f"{name}{fault.where}", fault.reason) from None
+        return found, _ADDRESS.sub("", _describe.repr(value))
+
+    def _is_own(self, module: str) -> bool:
+        return module.partition(".")[0] in self._packages or not _is_installed(module)
+
+
+@functools.cache
+def _is_installed(module: str) -> bool:
+    if module.partition(".")[0] in _LIBRARIES or _is_standard(module):
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return module in sys.modules
+    return file.startswith(_INSTALLED) or "-packages" in file
+
+
+def _is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
+    for name, value in list(kind.__dict__.items()):
+        if name.startswith("__") or name == "_abc_impl" or is_space(value):
+            continue  # spaces are compared in the fingerprint
+        if not (hasattr(type(value), "__get__") and _is_standard(type(value).__module__)):
+            yield f"class attribute: {kind.__qualname__}.{name}", value
+    for name, function in functions_of_class(kind):
+        yield from _of_function(function, f"class attribute: {kind.__qualname__}.{name}")
+
+
+def _of_function(function: types.FunctionType, prefix: str) -> Iterator[tuple[str, Any]]:
+    if prefix == "function":
+        prefix = f"function: {full_name(function)}"
+    for step, value in function_parts(function):
+        yield prefix + step_text(step), value
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if name != "__class__":
+            yield f"{prefix}.<variable {name}>", cell
+
+
+def check(saved: Facts, here: Facts) -> None:
+    """Raise a fault if a constant differs."""
+    for name in {**saved, **here}:
+        before, now = saved.get(name, (None, "nothing")), here.get(name, (None, "nothing"))
+        if before[0] != now[0]:
+            raise MismatchError(name, before[1], now[1])

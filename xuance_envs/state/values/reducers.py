@@ -1,0 +1,356 @@
+"""Reductions of values to calls of the functions in :mod:`~xuance_envs.state.rebuild`."""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import importlib
+import logging
+import random
+import types
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.state import rebuild
+from xuance_envs.state.faults import FaultError, type_name
+from xuance_envs.state.layers import slots_of
+
+_STRIDED: Any = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
+_NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
+
+
+def reduction(value: Any) -> Any:
+    """Return how a value is saved: a reduction as of :mod:`pickle`, or the name of a global."""
+    kind: Any = type(value)
+    reduce = REDUCERS.get(kind) or _inherited(kind)
+    if reduce is not None and (reduced := reduce(value)) is not NotImplemented:
+        return reduced
+    reduce = copyreg.dispatch_table.get(kind)
+    return value.__reduce_ex__(4) if reduce is None else reduce(value)
+
+
+@functools.cache
+def _inherited(kind: Any) -> Any:
+    """Return the reducer for subclasses whose own pickles are incomplete."""
+    if issubclass(kind, random.Random):
+        return _reduce_random_subclass
+    if issubclass(kind, np.ndarray):
+        return _reduce_array_subclass
+    if issubclass(kind, np.void):
+        return _reduce_structured_scalar
+    if issubclass(kind, (np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
+        return _refuse_generator
+    pickles = getattr(kind, "__getstate__", None)
+    if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # calls __init__ instead
+        return _reduce_ez_pickle
+    return BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def incomplete(kind: Any) -> bool:
+    """Return whether a class needs a reducer besides :data:`REDUCERS`."""
+    return _inherited(kind) is not None
+
+
+# -- arrays ------------------------------------------------------------------------------
+
+
+def memory_owner(value: Any) -> Any:
+    """Return the object that owns an array's memory."""
+    while True:
+        if isinstance(value, np.ndarray):
+            if value.base is None:
+                return value
+            value = value.base
+        elif isinstance(value, memoryview) and value.obj is not None:
+            value = value.obj
+        elif type(value) is _STRIDED:
+            value = value.base
+        else:
+            return value
+
+
+def has_foreign_memory(value: Any) -> bool:
+    """Return whether an array lies in another library's memory, where it must stay."""
+    if value.base is None or (type(value.base) is np.ndarray and value.base.base is None):
+        return False
+    owner = memory_owner(value)
+    if isinstance(owner, (np.ndarray, bytes, bytearray)):
+        return False
+    return not _is_tensor(owner)
+
+
+def _is_tensor(owner: Any) -> bool:
+    kind: Any = type(owner)
+    return is_tensor_class(kind)
+
+
+@functools.cache
+def is_tensor_class(kind: Any) -> bool:
+    """Return whether a class is PyTorch's tensor or parameter."""
+    return kind.__module__.partition(".")[0] == "torch" and kind.__name__ in ("Tensor", "Parameter")
+
+
+def _reduce_array(value: NDArray[Any]) -> Any:
+    dtype, base, flags = value.dtype, value.base, value.flags
+    if base is None and flags.c_contiguous and dtype.kind not in "OVT" and not dtype.metadata:
+        return rebuild.array, (value.tobytes(), dtype.str, value.shape, 2 * (not flags.writeable))
+    if base is not None and value.size:
+        owner = memory_owner(value)
+        if _is_tensor(owner):
+            return _reduce_view(value, tensor_storage(owner))
+        if isinstance(owner, (np.ndarray, bytearray)):
+            return _reduce_view(value, owner)
+    if dtype.kind in "OVT" or dtype.metadata:
+        if dtype.kind == "O":
+            own = value if base is None else value.copy()
+            content = rebuild.memory(own).tolist(), flags.writeable
+            shape = own.shape, own.strides
+            return rebuild.object_array, shape, content, None, None, rebuild.with_elements
+        if dtype.hasobject or dtype.kind == "T":
+            return NotImplemented
+        return rebuild.dense_array, _dense(value, dtype)
+    by_columns = flags.f_contiguous and not flags.c_contiguous
+    if base is None and not (by_columns or flags.c_contiguous):
+        return rebuild.dense_array, _dense(value, dtype.str)
+    data = value.tobytes("F" if by_columns else "C")
+    return rebuild.array, (data, dtype.str, value.shape, by_columns + 2 * (not flags.writeable))
+
+
+def _dense(value: Any, dtype: Any) -> tuple[Any, ...]:
+    plain = value.view(np.ndarray)
+    if value.base is not None:
+        plain = plain.copy()
+    content = rebuild.memory(plain).tobytes()
+    return content, dtype, value.shape, plain.strides, value.flags.writeable
+
+
+def _reduce_view(value: NDArray[Any], owner: Any) -> Any:
+    dtype: Any = value.dtype
+    memory = rebuild.memory(owner)
+    if dtype.hasobject and not dtype.kind == memory.dtype.kind == "O":
+        raise FaultError("", "a view of an array whose items hold objects and other values")
+    writeable = value.flags.writeable
+    if writeable and not memory.flags.writeable:
+        raise FaultError("", "a view that can be written, of an array that is read-only")
+    start = memory.__array_interface__["data"][0]
+    offset = value.__array_interface__["data"][0] - start
+    extents = [(n - 1) * stride for n, stride in zip(value.shape, value.strides, strict=True)]
+    low = offset + sum(min(0, extent) for extent in extents)
+    high = offset + sum(max(0, extent) for extent in extents) + value.itemsize
+    if low < 0 or high > memory.nbytes:
+        raise FaultError("", f"a view of memory outside of a {type_name(owner)}")
+    simple = dtype.kind not in "OV" and not dtype.metadata
+    how = offset, value.shape, value.strides, dtype.str if simple else dtype, writeable
+    return rebuild.shared_view, (owner, *how)
+
+
+def _reduce_array_subclass(value: Any) -> Any:
+    if value.dtype.hasobject and value.dtype.kind != "O":
+        return NotImplemented
+    attributes = dict(getattr(value, "__dict__", None) or {})
+    attributes |= {name: getattr(value, name) for name in slots_of(type(value))}
+    if value.base is None and not value.dtype.hasobject:
+        made: Any = rebuild.dense_subclass, (type(value), *_dense(value, value.dtype))
+    else:
+        made = rebuild.array_subclass, (value.view(np.ndarray), type(value))
+    if not attributes:
+        return made
+    return *made, attributes, None, None, rebuild.with_attributes
+
+
+def _reduce_structured_scalar(value: Any) -> Any:
+    if value.base is None or value.dtype.hasobject:
+        return NotImplemented
+    memory = rebuild.memory(memory_owner(value.base))
+    place = np.frombuffer(memoryview(value), np.uint8).__array_interface__["data"][0]
+    offset = place - memory.__array_interface__["data"][0]
+    return rebuild.shared_scalar, (np.ndarray((), value.dtype, memory, offset),)
+
+
+def _reduce_scalar(value: np.generic) -> Any:
+    return rebuild.scalar, (value.tobytes(), value.dtype.str)
+
+
+def _reduce_memoryview(value: memoryview) -> Any:
+    owner: Any = value.obj
+    whole = None if owner is None else memoryview(owner)
+    if whole is None or (whole.format, whole.shape) != (value.format, value.shape):
+        return NotImplemented
+    return rebuild.whole_memory, (owner, value.readonly)
+
+
+class TensorStorage:
+    """Memory that tensors and their arrays share."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.torch = importlib.import_module("torch")
+        empty = self.torch.empty(0, dtype=self.torch.uint8)
+        self.bytes = empty.set_(tensor.untyped_storage())
+
+    def detach(self) -> Any:
+        """Return all bytes as a tensor, see :func:`~xuance_envs.state.rebuild.memory`."""
+        return self.bytes
+
+
+_storages: weakref.WeakValueDictionary[int, TensorStorage] = weakref.WeakValueDictionary()
+
+
+def tensor_storage(tensor: Any) -> TensorStorage:
+    """Return the memory of a tensor: the same object while anybody holds it."""
+    address = tensor.untyped_storage().data_ptr()
+    try:
+        return _storages[address]
+    except KeyError:
+        return _storages.setdefault(address, TensorStorage(tensor))
+
+
+def _reduce_tensor(value: Any) -> Any:
+    if not is_plain_tensor(value):
+        return NotImplemented
+    place = value.storage_offset(), tuple(value.shape), value.stride()
+    return rebuild.tensor, (tensor_storage(value), str(value.dtype), *place)
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """Return whether a tensor consists of its memory and no more."""
+    torch = importlib.import_module("torch")
+    return (
+        type(value) is torch.Tensor
+        and value.device.type == "cpu"
+        and value.layout is torch.strided
+        and not (value.requires_grad or value.is_conj() or value.is_neg() or value.is_quantized)
+        and value.untyped_storage().nbytes() > 0
+        and not vars(value)
+    )
+
+
+def _reduce_storage(value: TensorStorage) -> Any:
+    return rebuild.storage, (value.bytes.numpy().tobytes(),)
+
+
+# -- generators of random numbers ---------------------------------------------------------
+
+
+def _reduce_generator(value: np.random.Generator) -> Any:
+    return rebuild.generator, (value.bit_generator,)
+
+
+def _reduce_bit_generator(value: Any) -> Any:
+    return rebuild.bit_generator, (
+        type(value).__name__,
+        value.state,
+        rebuild.seed_parameters_of(value.seed_seq),
+    )
+
+
+def _reduce_random_state(value: np.random.RandomState) -> Any:
+    state: dict[str, Any] = value.get_state(legacy=False)
+    how = value._bit_generator, state["has_gauss"], state["gauss"]
+    return rebuild.random_state_on, how
+
+
+def _reduce_random(value: random.Random) -> Any:
+    return rebuild.python_random, (value.getstate(),)
+
+
+def _reduce_random_subclass(value: random.Random) -> Any:
+    state = random.Random.getstate(value), vars(value)
+    return _NEW_OBJECT, (type(value),), state, None, None, rebuild.with_random
+
+
+def _refuse_generator(value: Any) -> Any:
+    raise FaultError("", f"NumPy's pickles do not record subclasses of {type(value).__base__}")
+
+
+# -- functions ---------------------------------------------------------------------------
+
+
+def _reduce_partial(value: Any) -> Any:
+    content = value.args, value.keywords, vars(value) or None
+    return rebuild.partial, (value.func,), content, None, None, rebuild.with_arguments
+
+
+def _reduce_method(value: types.MethodType) -> Any:
+    owner: Any = value.__self__
+    function = value.__func__
+    kind = type(owner)
+    name = getattr(function, "__name__", "")
+    if isinstance(owner, type):
+        if getattr(owner, name, None) == value:
+            return rebuild.method, (owner, name)
+    elif getattr(kind, name, None) is function and name not in getattr(owner, "__dict__", ()):
+        return rebuild.method, (owner, name)
+    for each in owner.__mro__ if isinstance(owner, type) else kind.__mro__:
+        for name, found in each.__dict__.items():
+            if found is function or getattr(found, "__func__", None) is function:
+                return rebuild.method_of, (owner, each, name)
+    return rebuild.bound, (function, owner)
+
+
+def _reduce_logger(value: logging.Logger) -> Any:
+    if logging.getLogger(value.name) is not value:
+        return NotImplemented
+    return rebuild.logger, (value.name,)
+
+
+# -- other objects -----------------------------------------------------------------------
+
+
+def _reduce_ez_pickle(value: Any) -> Any:
+    return _NEW_OBJECT, (type(value),), vars(value), None, None, rebuild.with_attributes
+
+
+def _reduce_surface(value: Any) -> Any:
+    if value.get_locked():
+        raise FaultError("", "a locked surface, such as one with a pixel array")
+    parent = value.get_parent()
+    if parent is not None:
+        return rebuild.subsurface, (parent, value.get_offset(), value.get_size())
+    masks = value.get_masks()
+    palette = [tuple(color) for color in value.get_palette()] if value.get_bitsize() <= 8 else None
+    how = palette, value.get_colorkey(), value.get_alpha(), tuple(value.get_clip())
+    flags = value.get_flags() & _ALPHA_PER_PIXEL
+    content = value.get_buffer().raw
+    return rebuild.surface, (value.get_size(), flags, value.get_bitsize(), masks, content, how)
+
+
+_ALPHA_PER_PIXEL = 0x00010000  # pygame.SRCALPHA
+
+
+def _reduce_mask(value: Any) -> Any:
+    colors = {"setcolor": (255, 255, 255, 255), "unsetcolor": (0, 0, 0, 0)}
+    return rebuild.mask, (value.to_surface(**colors),)
+
+
+def _reduce_event(value: Any) -> Any:
+    return rebuild.event, (value.type, value.dict)
+
+
+_SCALARS = set(np.sctypeDict.values()) - {np.object_, np.void, np.str_, np.bytes_}
+
+REDUCERS: dict[type, Any] = {
+    np.ndarray: _reduce_array,
+    np.random.Generator: _reduce_generator,
+    np.random.RandomState: _reduce_random_state,
+    random.Random: _reduce_random,
+    **{getattr(np.random, name): _reduce_bit_generator for name in rebuild.BIT_GENERATORS},
+    **dict.fromkeys(_SCALARS, _reduce_scalar),
+    TensorStorage: _reduce_storage,
+    functools.partial: _reduce_partial,
+    types.MethodType: _reduce_method,
+    logging.Logger: _reduce_logger,
+    logging.RootLogger: _reduce_logger,
+    memoryview: _reduce_memoryview,
+}
+"""Reduce functions by exact type."""
+
+BY_NAME: dict[str, Any] = {
+    "torch.Tensor": _reduce_tensor,
+    "pygame.surface.Surface": _reduce_surface,
+    "pygame.mask.Mask": _reduce_mask,
+    "pygame.event.Event": _reduce_event,
+}
+"""Reduce functions by class name, of libraries that need not be installed."""

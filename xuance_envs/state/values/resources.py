@@ -1,0 +1,102 @@
+"""A process's own resources, which each environment keeps: the whole list.
+
+Windows, renderers, sockets, locks and files mean something in one process only. They are not state,
+as long as nothing depends on what they are doing: a held lock is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+
+def _held(value: Any) -> str | None:
+    return None if repr(value).startswith("<unlocked") else "it is held"
+
+
+def _readable(value: Any) -> str | None:
+    with suppress(ValueError):  # it is closed
+        if value.readable():
+            return "how far it has been read is not known"
+    return None
+
+
+def _connected(value: Any) -> str | None:
+    with suppress(OSError):
+        value.getpeername()
+        return "it is connected, and the state of its peer is not known"
+    return None
+
+
+def _free(value: Any) -> str | None:
+    return None
+
+
+_RESOURCES: dict[str, Callable[[Any], str | None]] = {
+    "_thread.lock": _held,
+    "_thread.RLock": _held,
+    "_io.TextIOWrapper": _readable,
+    "_io.BufferedWriter": _readable,
+    "_io.BufferedReader": _readable,
+    "_io.BufferedRandom": _readable,
+    "_io.FileIO": _readable,
+    "socket.socket": _connected,
+    "pygame.time.Clock": _free,
+    "pygame.font.Font": _free,
+    "pygame.freetype.Font": _free,
+    "pygame.mixer.Sound": _free,
+    "pygame.mixer.Channel": _free,
+    "pygame.joystick.Joystick": _free,
+    "pygame._sdl2.video.Window": _free,
+    "pygame.window.Window": _free,
+    "pygame._sdl2.video.Renderer": _free,
+    "pygame._sdl2.video.Texture": _free,
+    "pygame._render.Renderer": _free,
+    "pygame._render.Texture": _free,
+    "mujoco.renderer.Renderer": _free,
+    "gymnasium.envs.mujoco.mujoco_rendering.MujocoRenderer": _free,
+    "gymnasium.envs.mujoco.mujoco_rendering.BaseRender": _free,
+}
+"""By class name, functions that return why an object cannot be kept, or None."""
+
+_SURFACE = "pygame.surface.Surface"
+DRAWING_LIBRARIES = frozenset({"gymnasium", "gym"})
+"""Libraries whose environments redraw their surfaces entirely before they show or return them."""
+
+
+@functools.cache
+def _check_of(kind: Any) -> Callable[[Any], str | None] | None:
+    for each in kind.__mro__:
+        found = _RESOURCES.get(name_of(each))
+        if found is not None:
+            return found
+    return None
+
+
+def name_of(kind: Any) -> str:
+    """Return the name by which a class is listed."""
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return "pygame.font.Font" if name == "pygame.ftfont.Font" else name
+
+
+def is_resource(value: Any, library: str = "") -> bool:
+    """Return whether a value, held by an environment of a library, is a resource."""
+    kind: Any = type(value)
+    if _check_of(kind) is not None:
+        return True
+    if name_of(kind) == _SURFACE:
+        if library in DRAWING_LIBRARIES:
+            return True
+        pygame = importlib.import_module("pygame")
+        return pygame.display.get_init() and value is pygame.display.get_surface()
+    return False
+
+
+def why_not_kept(value: Any) -> str | None:
+    """Return why a resource cannot be kept, or None."""
+    kind: Any = type(value)
+    check = _check_of(kind)
+    return None if check is None else check(value)
