@@ -9,7 +9,6 @@ unchanged, and :data:`KILL_SIGNAL` as SIGKILL. The two have separate process gro
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing
 import os
 import signal
@@ -57,6 +56,8 @@ def signal_after_main(number: int) -> int | None:
 
     Return the descriptor that must stay open, or None if the system does not support this.
     """
+    import fcntl  # not available on Windows, where the main process imports this module
+
     parent = multiprocessing.parent_process()
     if parent is None or not hasattr(fcntl, "F_SETSIG"):  # not Linux
         return None
