@@ -33,6 +33,9 @@ MAX_HEAD = 64 * 2**10
 
 MAX_HEADERS = 100
 
+DISCARD_PAUSE = 0.02
+"""Seconds between reads of a refused request, so that other requests go first."""
+
 HEAD_END = b"\r\n\r\n"
 
 WRITE_BUFFER = 64 * 2**10
@@ -138,6 +141,8 @@ class ServerConnection(HttpToolsProtocol):
     @override
     def data_received(self, data: bytes) -> None:
         if self._discards:
+            self.flow.pause_reading()
+            self.loop.call_later(DISCARD_PAUSE, self._read_on)
             return
         before, begins = self.cycle, self._is_between_requests
         if begins and self._last_request is not None:
@@ -312,6 +317,10 @@ class ServerConnection(HttpToolsProtocol):
         self._discards = True
         self.flow.resume_reading()
         self.loop.call_later(LINGER_TIMEOUT, self.transport.close)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a malformed request, or one that was refused while its head was parsed."""
