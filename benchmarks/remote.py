@@ -1,8 +1,8 @@
 """Measure a vectorized environment over HTTP on this machine.
 
 The script compares it with one in this process. Then it measures many concurrent sessions:
-requests per second, latency, and fairness. Finally, it measures the delay of other clients during
-expensive requests.
+requests per second, latency, and fairness. Finally, it measures the delay of other clients and the
+server's memory during expensive requests; this needs the program openssl.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import dataclasses
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.shared.attacks import longest_waits
+from benchmarks.shared.attacks import Attacker, Effect, effects
 from benchmarks.shared.contest import race
 from benchmarks.shared.question import add_outputs, begin, finish, make_parser, with_notes
 from benchmarks.shared.sessions import Load, load
@@ -69,16 +71,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     text = with_notes(markdown_table(header, rows), notes)
     if loads:
         text += "\n\n" + table_of(loads)
-    waits = measure_attacks(args.env, args.attacks) if args.attacks else {}
-    if waits:
-        rows = [[name, f"{seconds * 1e3:.0f} ms"] for name, seconds in waits.items()]
-        text += "\n\n" + markdown_table(
-            ("expensive request", "longest /healthz of other clients"), rows
-        )
+    found = measure_attacks(args.env, args.attacks) if args.attacks else {}
+    if found:
+        rows = [
+            [name, f"{each.health * 1e3:.0f} ms", f"{each.step * 1e3:.0f} ms", f"{each.growth:.0f}"]
+            for name, each in found.items()
+        ]
+        others = "longest /healthz of other clients", "longest step of a small session"
+        text += "\n\n" + markdown_table(("expensive request", *others, "+ MiB of server"), rows)
     print(f"\n{args.num_envs} × {args.env}\n\n{text}")
     kept = {name: dataclasses.asdict(result) for name, result in results.items()}
     kept |= {f"{count} sessions": dataclasses.asdict(each) for count, each in loads.items()}
-    kept |= {"longest /healthz": waits} if waits else {}
+    kept |= {"attacks": {name: each._asdict() for name, each in found.items()}} if found else {}
     kept["requests per vector step"] = {"count": requests}
     finish(args, __doc__, run, text, results=kept)
 
@@ -91,15 +95,48 @@ def measure_sessions(args: argparse.Namespace, sessions: int) -> Load:
         *("--max-envs-per-token", many, "--max-processes", many),
         *("--max-processes-per-token", many),
     ]
-    with served(args.env, *limits) as url:
+    with served(args.env, *limits) as (url, _):
         runs = load(url, args.env, sessions, 8, 3 * args.seconds, runs=3)
     return sorted(runs, key=lambda run: run.requests)[1]
 
 
-def measure_attacks(env_id: str, times: int) -> dict[str, float]:
-    """Return the delay of other clients during each attack, with the default limits."""
-    with served(env_id, "--allow-option", "a") as url:
-        return longest_waits(url, "anybody", times)
+def measure_attacks(env_id: str, times: int) -> dict[str, Effect]:
+    """Return the effects of each attack with the default limits; the first one is no attack."""
+
+    def usual(attacker: Attacker) -> dict[str, Callable[[], object]]:
+        return {"nothing": lambda: time.sleep(0.3), **attacker.attacks}
+
+    with served(env_id, "--allow-option", "a") as (url, pid):
+        found = effects(url, pid, times, usual)
+    with served("benchmarks.shared.text_env:benchmarks/Text-v0") as (url, pid):
+        found |= effects(
+            url, pid, times, lambda attacker: {"64,000 texts of 30 KB": attacker.texts}
+        )
+    with certificate() as (certfile, keyfile):
+        files = "--certfile", certfile, "--keyfile", keyfile
+        with served(env_id, *files) as (url, pid):
+            found |= effects(
+                url,
+                pid,
+                times,
+                lambda attacker: {"1,200 connections without TLS handshake": attacker.silent},
+                certfile,
+            )
+    return found
+
+
+@contextmanager
+def certificate() -> Iterator[tuple[str, str]]:
+    """Create a TLS certificate for the loopback address; yield its file and its key's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        certfile, keyfile = f"{folder}/cert.pem", f"{folder}/key.pem"
+        command = (
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", keyfile, "-out", certfile),
+        )
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        yield certfile, keyfile
 
 
 def table_of(loads: Mapping[int, Load]) -> str:
@@ -125,7 +162,7 @@ def measure_remote(
     """Return the figures of each implementation, and the requests per vector step."""
     functions = [partial(Gym_Env, args.env)] * args.num_envs
     with (
-        served(args.env) as url,
+        served(args.env) as (url, _),
         RemoteVecEnv(url, args.env, args.num_envs) as remote,
         DummyVecEnv_Gym(functions) as dummy,
         SubprocVecEnv_Gym(functions, in_series=args.num_envs) as worker,
@@ -142,8 +179,8 @@ def measure_remote(
 
 
 @contextmanager
-def served(env_id: str, *more: str) -> Iterator[str]:
-    """Start a server process with the command line; yield its address."""
+def served(env_id: str, *more: str) -> Iterator[tuple[str, int]]:
+    """Start a server process with the command line; yield its address and process id."""
     command = [sys.executable, "-m", "xuance_envs", "serve", "--env", env_id, "--port", "0"]
     command += ["--no-access-log", *more]
     with subprocess.Popen(
@@ -152,10 +189,10 @@ def served(env_id: str, *more: str) -> Iterator[str]:
         try:
             assert server.stdout is not None
             said = server.stdout.readline()
-            match = re.search(r"http://[\d.:]+", said)
+            match = re.search(r"https?://[\d.:]+", said)
             if match is None:
                 raise RuntimeError(f"the server did not start; its output: {said!r}")
-            yield match[0]
+            yield match[0], server.pid
         finally:
             server.terminate()
 

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import random
 import socket
+import ssl
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import httpx
 import msgpack
 
-__all__ = ["Attacker", "longest_waits", "watched_health"]
+__all__ = ["Attacker", "Effect", "effects", "watched_health"]
 
 API_PREFIX = "/api/v1"
 MANY = 2**20
+BODY = 16 * 2**20
+
+
+class Effect(NamedTuple):
+    """Longest ``/healthz`` and step of other clients in seconds, and the server's growth in MiB."""
+
+    health: float
+    step: float
+    growth: float
 
 
 class Attacker:
     """A client, with or without a token, that sends expensive requests."""
 
-    def __init__(self, url: str, number: int, token: str) -> None:
+    def __init__(self, url: str, number: int, token: str, verify: Any = True) -> None:
         self._url = url
         self._rng = random.Random(number)
         headers = {"Authorization": f"Bearer {token}"}
-        self._client = httpx.Client(base_url=url, headers=headers, timeout=120)
+        limits = httpx.Limits(max_connections=None)
+        self._client = httpx.Client(
+            base_url=url, headers=headers, timeout=120, verify=verify, limits=limits
+        )
         self._session = ""
 
     @property
@@ -43,6 +61,9 @@ class Attacker:
             "creation of 20 environments": self.environments,
             "new session": self.renew,
             "480,000 numbers as JSON": self.json,
+            "60 bodies of 16 MiB to session/create": lambda: self.bodies("session/create"),
+            "60 bodies of 16 MiB to episode/statistics": lambda: self.bodies("episode/statistics"),
+            "1,200 connections with unread replies": self.pipelined,
         }
 
     def attack(self) -> None:
@@ -67,8 +88,9 @@ class Attacker:
         return self._client.post(f"{API_PREFIX}/episode/{path}", content=body, headers=headers)
 
     def _connection(self) -> socket.socket:
-        host, port = self._url.removeprefix("http://").split(":")
-        return socket.create_connection((host, int(port)), timeout=20)
+        address = urlsplit(self._url)
+        assert address.port is not None
+        return socket.create_connection((address.hostname, address.port), timeout=20)
 
     def heads(self) -> None:
         with closing(self._connection()) as connection:
@@ -112,19 +134,53 @@ class Attacker:
         message = {"session_id": self._session, "actions": [[0.5] * 60_000] * 8}
         self._client.post(f"{API_PREFIX}/episode/vectorized_step", json=message)
 
+    def bodies(self, path: str) -> None:
+        body = b" " * (BODY - 2) + b"{}"
+        headers = {"Content-Type": "application/json"}
+
+        def send(_: int) -> None:
+            with suppress(httpx.TransportError):
+                self._client.post(f"{API_PREFIX}/{path}", content=body, headers=headers)
+
+        with ThreadPoolExecutor(60) as threads:
+            list(threads.map(send, range(60)))
+
+    def pipelined(self) -> None:
+        request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with ExitStack() as stack:
+            for _ in range(1200):
+                connection = stack.enter_context(self._connection())
+                connection.setblocking(False)
+                with suppress(OSError):
+                    connection.send(request * 1000)
+            time.sleep(5.0)
+
+    def silent(self) -> None:
+        """Open connections without a TLS handshake."""
+        with ExitStack() as stack:
+            for _ in range(1200):
+                stack.enter_context(self._connection())
+            time.sleep(2.0)
+
+    def texts(self) -> None:
+        """Repeat steps of environments with large objects as observations."""
+        self._post("create", num_envs=64)
+        self._post("vectorized_reset")
+        self._post("vectorized_step", actions=[0] * 64, steps=1000)
+
     def environments(self) -> None:
         for _ in range(20):
             self._post("create", num_envs=1)
 
 
 @contextmanager
-def watched_health(url: str) -> Iterator[list[float]]:
-    """Request ``/healthz`` continuously from a separate process.
+def watched_health(url: str, cafile: str | None = None) -> Iterator[list[float]]:
+    """Request ``/healthz`` and steps of a small session continuously, from a separate process.
 
-    The yielded list receives the longest delay in seconds at the end.
+    The yielded list receives the longest delay of each in seconds at the end.
     """
     here, there = get_context("spawn").Pipe()
-    asking = get_context("spawn").Process(target=_ask, args=(url, there))
+    asking = get_context("spawn").Process(target=_ask, args=(url, cafile, there))
     asking.start()
     longest: list[float] = []
     here.recv()
@@ -132,39 +188,97 @@ def watched_health(url: str) -> Iterator[list[float]]:
         yield longest
     finally:
         here.send(None)
-        longest.append(here.recv())
+        longest += here.recv()
         asking.join()
 
 
-def _ask(url: str, told: Connection) -> None:
-    longest = 0.0
-    with httpx.Client(base_url=url, timeout=120) as client:
-        client.get("/healthz")
-        told.send(None)
-        over = False
-        while not over:
-            over = told.poll(0.002)  # wait once more, because short attacks take effect later
-            start = time.perf_counter()
-            client.get("/healthz").raise_for_status()
-            longest = max(longest, time.perf_counter() - start)
+class _Client:
+    """A client that connects again if the server closed its connection."""
+
+    def __init__(self, url: str, cafile: str | None) -> None:
+        address = urlsplit(url)
+        assert address.hostname is not None
+        self._connection = http.client.HTTPConnection(address.hostname, address.port, timeout=120)
+        if cafile is not None:
+            self._connection = http.client.HTTPSConnection(
+                address.hostname,
+                address.port,
+                timeout=120,
+                context=ssl.create_default_context(cafile=cafile),
+            )
+
+    def request(self, method: str, path: str, message: Mapping[str, Any] | None = None) -> Any:
+        body = None if message is None else json.dumps(message)
+        headers = {"Authorization": "Bearer other", "Content-Type": "application/json"}
+        while True:
+            try:
+                self._connection.request(method, path, body, headers)
+                reply = self._connection.getresponse()
+                answer = json.loads(reply.read())
+            except (ConnectionError, http.client.HTTPException):
+                self._connection.close()
+                continue
+            if reply.status != 200:
+                raise RuntimeError(f"{method} {path} was refused: {answer}")
+            return answer
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _ask(url: str, cafile: str | None, told: Connection) -> None:
+    health, steps = _Client(url, cafile), _Client(url, cafile)
+    session = steps.request("POST", f"{API_PREFIX}/session/create", {})["session_id"]
+    message = {"session_id": session, "actions": [0]}
+    steps.request("POST", f"{API_PREFIX}/episode/create", {"session_id": session})
+    steps.request("POST", f"{API_PREFIX}/episode/vectorized_reset", {"session_id": session})
+    health.request("GET", "/healthz")
+    told.send(None)
+    longest = [0.0, 0.0]
+    over = False
+    while not over:
+        over = told.poll(0.002)  # short attacks take effect afterwards: wait once more
+        start = time.perf_counter()
+        health.request("GET", "/healthz")
+        between = time.perf_counter()
+        steps.request("POST", f"{API_PREFIX}/episode/vectorized_step", message)
+        seconds = between - start, time.perf_counter() - between
+        longest = [max(pair) for pair in zip(longest, seconds, strict=True)]
+        health.close()  # new clients are served, too
+    steps.request("DELETE", f"{API_PREFIX}/session/{session}")
     told.send(longest)
 
 
-def longest_waits(url: str, token: str, times: int) -> dict[str, float]:
-    """Return the longest delay of ``/healthz`` during each attack.
-
-    The first entry is the delay without attacks.
-    """
-    attacker = Attacker(url, 0, token)
-    waits = {}
+def effects(
+    url: str,
+    pid: int,
+    times: int,
+    attacks: Callable[[Attacker], Mapping[str, Callable[[], object]]],
+    cafile: str | None = None,
+) -> dict[str, Effect]:
+    """Return the effect of each attack on a server process and its other clients."""
+    verify = True if cafile is None else ssl.create_default_context(cafile=cafile)
+    attacker = Attacker(url, 0, "anybody", verify)
+    found = {}
     try:
         attacker.renew()
-        for name, attack in {"nothing": lambda: time.sleep(0.3), **attacker.attacks}.items():
-            with watched_health(url) as longest:
+        for name, attack in attacks(attacker).items():
+            before = _memory(pid, "VmRSS", reset_peak=True)
+            with watched_health(url, cafile) as longest:
                 for _ in range(times):
                     with suppress(httpx.TransportError, OSError):
                         attack()
-            (waits[name],) = longest
+            health, step = longest
+            found[name] = Effect(health, step, _memory(pid, "VmHWM") - before)
     finally:
         attacker.close()
-    return waits
+    return found
+
+
+def _memory(pid: int, field: str, reset_peak: bool = False) -> float:
+    """Return a process's memory, or its peak, in MiB."""
+    folder = Path(f"/proc/{pid}")
+    if reset_peak:
+        (folder / "clear_refs").write_text("5")
+    lines = (folder / "status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))

@@ -20,4 +20,6 @@ def test_it_measures_all_three_counts_requests_and_makes_each_attack(tmp_path: P
     assert many["requests"] > 0
     assert 0 < many["least"] <= 1
     assert 0 < many["p50"] <= many["p99"]
-    assert all(seconds > 0 for seconds in results["longest /healthz"].values())
+    attacks = results["attacks"]
+    assert all(each["health"] > 0 and each["step"] > 0 for each in attacks.values())
+    assert {"nothing", "64,000 texts of 30 KB"} < attacks.keys()
