@@ -112,6 +112,8 @@ def measure_attacks(env_id: str, times: int) -> dict[str, Effect]:
         found |= effects(
             url, pid, times, lambda attacker: {"64,000 texts of 30 KB": attacker.texts}
         )
+    with served("benchmarks.shared.heavy_env:benchmarks/Heavy-v0") as (url, pid):
+        found |= effects(url, pid, times, lambda attacker: attacker.on_states)
     with certificate() as (certfile, keyfile):
         files = "--certfile", certfile, "--keyfile", keyfile
         with served(env_id, *files) as (url, pid):

@@ -168,6 +168,39 @@ class Attacker:
         self._post("vectorized_reset")
         self._post("vectorized_step", actions=[0] * 64, steps=1000)
 
+    @property
+    def on_states(self) -> dict[str, Callable[[], object]]:
+        """Attacks with states, by name, for environments with states of 60 MiB."""
+        return {
+            "16 states of 60 MiB, beyond the limit": self.refused_states,
+            "4 states of 60 MiB, loaded 16 times in other processes": self.kept_states,
+        }
+
+    def refused_states(self) -> None:
+        self._post("states", operation="save", episode_ids=self._created(16))
+
+    def kept_states(self) -> None:
+        own, opened = self._session, []
+        for _ in range(4):
+            answer = self._client.post(f"{API_PREFIX}/session/create", json={}).json()
+            self._session = answer["session_id"]
+            opened.append(self._session)
+            saved, loaded = self._created(1), self._created(1)
+            states = self._post("states", operation="save", episode_ids=saved)
+            numbers = msgpack.unpackb(states.content)["states"]
+            for _ in range(4):
+                self._post("states", operation="load", states=numbers, episode_ids=loaded)
+        for session in opened:
+            self._client.delete(f"{API_PREFIX}/session/{session}")
+        self._session = own
+
+    def _created(self, num_envs: int) -> list[str]:
+        """Create environments, reset them and return their episode ids."""
+        answer = self._post("create", num_envs=num_envs)
+        episodes: list[str] = msgpack.unpackb(answer.content)["episode_ids"]
+        self._post("vectorized_reset", episode_ids=episodes).raise_for_status()
+        return episodes
+
     def environments(self) -> None:
         for _ in range(20):
             self._post("create", num_envs=1)

@@ -22,4 +22,6 @@ def test_it_measures_all_three_counts_requests_and_makes_each_attack(tmp_path: P
     assert 0 < many["p50"] <= many["p99"]
     attacks = results["attacks"]
     assert all(each["health"] > 0 and each["step"] > 0 for each in attacks.values())
-    assert {"nothing", "64,000 texts of 30 KB"} < attacks.keys()
+    names = {"nothing", "64,000 texts of 30 KB", "16 states of 60 MiB, beyond the limit"}
+    assert names < attacks.keys()
+    assert max(each["growth"] for name, each in attacks.items() if "states" in name) < 100
