@@ -210,7 +210,7 @@ class StateUnpickler(pickle.Unpickler):
     def load_facts(self) -> Any:
         """Return the constants, after the state; states of version 0.2 have none."""
         file, size = self._rest
-        return self.load() if file.tell() < size else {}
+        return _FactsUnpickler(file).load() if file.tell() < size else {}
 
     @property
     def resolved(self) -> Target:
@@ -232,6 +232,14 @@ class StateUnpickler(pickle.Unpickler):
                 return getattr(self._target, name)
         elif (module, name) in SAFE_CLASSES or self._trusted:
             return super().find_class(module, name)
+        raise unsafe_class_error(module, name)
+
+
+class _FactsUnpickler(pickle.Unpickler):
+    """Unpickler of constants, which are tuples of strings and numbers."""
+
+    @override
+    def find_class(self, module: str, name: str) -> Any:
         raise unsafe_class_error(module, name)
 
 

@@ -280,11 +280,12 @@ class StatePlan:
 
     def first_difference(self, other: StatePlan) -> Difference | None:
         """Return the first difference in state from another environment of the same kind."""
-        return first_difference(self.contents(), other.contents(), self.tokens(), other.tokens())
+        one, its = (StatePlan(plan.layers[0].obj) for plan in (self, other))
+        return first_difference(one.contents(), its.contents(), one.tokens(), its.tokens())
 
     def tokens(self) -> dict[int, Any]:
         """Return tokens of objects that comparisons do not look into, by id."""
-        found: dict[int, Any] = {id(kept.obj): ("kept", kept.paths[0]) for kept in self.kept}
+        found: dict[int, Any] = {}
         for excluded in self.excluded:
             found.update({id(value): ("kept", type_name(value)) for value in excluded.values()})
         return found | {id(layer.obj): ("layer", k) for k, layer in enumerate(self.layers)}
@@ -297,7 +298,7 @@ class StatePlan:
                 for name, value in sorted(layer.items()):
                     if name not in excluded:
                         found[f"{layer.name}.{name}"] = value
-        for handler, obj, path in self.handled:
+        for handler, obj, path in sorted(self.handled, key=lambda each: self.text(each[2])):
             found[f"the state of {self.text(path)}"] = handler.save(obj, self.owner(path))
         for name, space in zip(self.space_names, self.spaces, strict=True):
             found[f"the generator of space {name}, {space}"] = space._np_random

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xuance_envs.state.faults import FaultError, type_name
+from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.values.graph import (
     Node,
     Step,
@@ -22,6 +23,7 @@ from xuance_envs.state.values.graph import (
     step_text,
 )
 from xuance_envs.state.values.reducers import memory_owner
+from xuance_envs.state.values.resources import is_resource
 
 _DIGEST = 12
 _MAX_TEXT = 200
@@ -73,7 +75,12 @@ class Tokens:
             yield head, trail, value
 
     def _node(self, value: Any, trail: _Trail) -> Node:
-        kind = type(value)
+        kind: Any = type(value)
+        if is_resource(value):
+            return Node(("resource", type_name(value)))
+        handler = handler_of(kind)
+        if handler is not None:
+            return Node(("state of", type_name(value)), [(None, handler.save(value, None))])
         if kind in (list, tuple) and len(value) >= _MIN_COMPACT and is_atomic_sequence(value):
             return Node((kind.__name__, [node(item).head for item in value]), (), kind is list)
         try:
