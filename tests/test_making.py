@@ -106,6 +106,57 @@ def test_auto_takes_the_choice_with_its_options(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"on_worker_failure": "restart"}, SubprocVecEnv),
+        ({"num_workers": 2}, SubprocVecEnv),
+        ({"in_series": 3, "context": "forkserver"}, SubprocVecEnv),
+        ({"copy": False, "record_failures": None}, (DummyVecEnv, SubprocVecEnv)),
+    ],
+)
+def test_auto_honours_the_options(options: Any, kind: Any) -> None:
+    with make_vec("CartPole-v1", 4, vector_kwargs=options) as envs:
+        assert isinstance(envs, kind)
+        assert options.items() <= envs.autotuned.choice.options.items()
+        if "num_workers" in options:
+            assert len(envs.pids) == 2
+        envs.reset(seed=0)
+        assert envs.step([0] * 4)[0].flags.writeable is options.get("copy", True)
+
+
+def test_auto_takes_the_only_backend_that_has_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def backend_class(name: str) -> Any:
+        return lambda env_fns, **options: asked.append((name, options)) or DummyVecEnv(env_fns)
+
+    monkeypatch.setattr(making, "backend_class", backend_class)
+    make_vec("CartPole-v1", 2, vector_kwargs={"actors": "core", "step_timeout": 3}).close()
+    assert asked == [("ray", {"actors": "core", "step_timeout": 3})]
+
+
+@pytest.mark.parametrize("given", [{}, {"backend": "subproc"}, {"vectorization_mode": "async"}])
+def test_an_option_among_the_arguments_of_environments_is_recognized(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"in_series: .*use vector_kwargs=\{'in_series': 2\}"):
+        make_vec("CartPole-v1", 4, in_series=2, sutton_barto_reward=True, **given)
+    assert multiprocessing.active_children() == []
+
+
+def test_an_environment_keeps_an_argument_that_it_shares_with_the_options() -> None:
+    class Copied(CartPoleEnv):
+        def __init__(self, copy: bool = False, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.copied = copy
+
+    gymnasium.register("Copied-v0", Copied)
+    try:
+        with make_vec("Copied-v0", 2, backend="dummy", copy=True) as envs:
+            assert envs.get_attr("copied") == (True, True)
+    finally:
+        del gymnasium.registry["Copied-v0"]
+
+
+@pytest.mark.parametrize(
     ("env_id", "expected"),
     [
         ("CartPole-v1", Gym_Env),
@@ -133,7 +184,7 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
 ) -> None:
     asked: list[Any] = []
 
-    def told(env_fn: Any, num_envs: int, others: Any) -> Autotuned:
+    def told(env_fn: Any, num_envs: int, options: Any, others: Any) -> Autotuned:
         asked.append(sorted(others))
         choice = Candidate(sorted(others)[0] if others else "dummy", {}, math.nan)
         return Autotuned(num_envs, 1.0, 1.0, (choice,), choice, "so it is")
@@ -143,7 +194,8 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
     with make_vec("CartPole-v1", 2, allow_native=True) as envs:
         assert not isinstance(envs, DummyVecEnv)
     make_vec("MountainCar-v0", 2, allow_native=True).close()
-    assert asked == [[], ["native"], []]
+    make_vec("CartPole-v1", 2, allow_native=True, vector_kwargs={"copy": False}).close()
+    assert asked == [[], ["native"], [], []]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +204,16 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
         ({"num_envs": 0}, ValueError, "num_envs: expected at least 1, got 0"),
         ({"num_envs": 1.5}, TypeError, "integer"),
         ({"backend": "threads"}, ValueError, "backend: expected one of 'auto', .*got 'threads'"),
-        ({"vector_kwargs": {"copy": False}}, ValueError, "vector_kwargs cannot be combined"),
+        (
+            {"vector_kwargs": {"step_timout": 3}},
+            TypeError,
+            "unknown option 'step_timout' .*; did you mean 'step_timeout'",
+        ),
+        (
+            {"vector_kwargs": {"address": "auto", "caller_steps": True}},
+            ValueError,
+            "one backend has together, got options of these: address: ray; caller_steps: subproc",
+        ),
         ({"env_id": "MountainCar-v0", "backend": "native"}, ValueError, "no vectorized impl"),
         ({"seed": 1.5}, ValueError, "seed: expected a non-negative int, got 1.5"),
         ({"backend": "native", "wrappers": [abs]}, ValueError, "wrappers cannot be combined"),

@@ -164,6 +164,40 @@ def test_further_candidates_are_measured_with_the_rest() -> None:
     assert tuned.choice.name == "native"
 
 
+@pytest.mark.parametrize(
+    ("options", "names_of_candidates"),
+    [
+        ({"on_worker_failure": "restart"}, ["subproc, on_worker_failure=restart"]),
+        ({"num_workers": 2}, ["subproc, num_workers=2", "subproc, caller_steps, num_workers=2"]),
+        ({"num_workers": 8}, ["subproc, num_workers=8"]),  # none is left for this process
+        (
+            {"envs_per_worker": 2, "caller_steps": True},
+            ["subproc, envs_per_worker=2, caller_steps"],
+        ),
+        (
+            {"info_bytes": 9},
+            [f"{n}, info_bytes=9" for n in ("dummy", "subproc", "subproc, caller_steps")],
+        ),
+    ],
+)
+def test_every_candidate_has_the_options(options: Any, names_of_candidates: list[str]) -> None:
+    tuned = autotune(partial(Work, compute=0.0005), 8, options=options)
+    assert names(tuned) == names_of_candidates
+    assert options.items() <= tuned.choice.options.items()
+    assert all(each.steps_per_second > 0 for each in tuned.candidates)
+
+
+def test_environments_that_wait_are_split_as_the_options_say() -> None:
+    tuned = autotune(partial(Work, sleep=0.02), 16, options={"num_workers": 4})
+    assert tuned.choice.options == {"num_workers": 4}
+    assert tuned.choice.steps_per_second == pytest.approx(4 / tuned.step_time, rel=0.1)
+
+
+def test_the_number_of_workers_is_checked_before_any_starts() -> None:
+    with pytest.raises(ValueError, match=r"num_workers: expected an int from 1 to 4, .* got 5"):
+        autotune(Work, 4, options={"num_workers": 5})
+
+
 def test_it_prints_as_a_table() -> None:
     lines = str(autotune(partial(Work, sleep=0.005), 16)).splitlines()
     assert lines[0].startswith("16 environments, ")
@@ -209,6 +243,9 @@ def test_where_drawn_actions_are_refused_a_backend_is_chosen_without(
     assert tuned.choice.backend == backend
     assert str(tuned).startswith(f"{num_envs} environments, not timed")
     assert "action 1 is not allowed now" in caplog.text
+    options: Any = {"step_timeout": 3}
+    choice = backend_for(Strict, num_envs, options=options).choice
+    assert (choice.backend, choice.options) == ("subproc", options)
 
 
 def test_what_cannot_be_made_is_an_error_all_the_same() -> None:

@@ -65,6 +65,8 @@ from xuance_envs.transforms.stacking import StackObservations as StackObservatio
 from xuance_envs.tuning import Autotuned as Autotuned
 from xuance_envs.tuning import autotune as autotune
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv as DummyVecEnv
+from xuance_envs.vector_envs.options import BackendOptions as BackendOptions
+from xuance_envs.vector_envs.ray_vec_env import RayVecEnv as RayVecEnv
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym as RayVecEnv_Gym
 from xuance_envs.vector_envs.statistics import WorkerStatistics as WorkerStatistics
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv as SubprocVecEnv

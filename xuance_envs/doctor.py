@@ -103,7 +103,8 @@ def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContex
     """Yield the name and factory of every backend that can run here."""
     functions = [_cartpole] * 4
     classes: dict[str, Callable[..., Any]] = {"DummyVecEnv_Gym": DummyVecEnv_Gym}
-    for method in multiprocessing.get_all_start_methods():
+    methods: list[Any] = multiprocessing.get_all_start_methods()
+    for method in methods:
         classes[f"SubprocVecEnv_Gym, {method}"] = partial(SubprocVecEnv_Gym, context=method)
     classes["SubprocVecEnv_Gym, caller_steps"] = partial(SubprocVecEnv_Gym, caller_steps=True)
     classes["compat.gymnasium.SyncVectorEnv"] = SyncVectorEnv

@@ -21,11 +21,14 @@ from xuance_envs.transforms.normalize_observations import NormalizeObservations
 from xuance_envs.transforms.normalize_rewards import NormalizeRewards
 from xuance_envs.tuning import backend_class, backend_for
 from xuance_envs.vector_envs.arguments import checked_seed
+from xuance_envs.vector_envs.option_names import naming_misplaced_options
+from xuance_envs.vector_envs.options import BackendName, BackendOptions
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["env_maker", "make_vec"]
 
 AtariPreset = Literal["dqn"]
+VectorizationMode = Literal["sync", "async", "vector_entry_point"]
 BACKENDS = ("auto", "dummy", "subproc", "ray", "native")
 
 logger = logging.getLogger("xuance_envs")
@@ -36,14 +39,14 @@ def make_vec(
     env_id: str | EnvSpec,
     num_envs: int,
     *,
-    backend: str = "auto",
+    backend: BackendName = "auto",
     seed: int | None = None,
     render_mode: str | None = None,
     allow_native: bool = False,
     normalize: bool = False,
     atari_preset: AtariPreset | None = None,
     vectorization_mode: None = None,
-    vector_kwargs: Mapping[str, Any] | None = None,
+    vector_kwargs: BackendOptions | None = None,
     wrappers: Wrappers = (),
     **env_kwargs: Any,
 ) -> VecEnv: ...
@@ -52,8 +55,22 @@ def make_vec(
     env_id: str | EnvSpec,
     num_envs: int,
     *,
+    backend: Literal["native"],
+    seed: int | None = None,
     render_mode: str | None = None,
-    vectorization_mode: str | VectorizeMode,
+    allow_native: bool = False,
+    normalize: bool = False,
+    vectorization_mode: None = None,
+    vector_kwargs: Mapping[str, Any] | None = None,
+    **env_kwargs: Any,
+) -> VecEnv: ...
+@overload
+def make_vec(
+    env_id: str | EnvSpec,
+    num_envs: int,
+    *,
+    render_mode: str | None = None,
+    vectorization_mode: VectorizationMode | VectorizeMode,
     vector_kwargs: Mapping[str, Any] | None = None,
     wrappers: Wrappers = (),
     **env_kwargs: Any,
@@ -106,14 +123,17 @@ def make_vec(
             for the environment's own vectorized implementation, unchanged. Cannot be combined
             with ``backend``, ``allow_native``, ``normalize``, ``atari_preset`` or ``seed`` (pass
             the seed to ``reset``).
-        vector_kwargs: further arguments for the vector environment class. Cannot be combined with
-            ``backend="auto"``.
+        vector_kwargs: options of the vector environment class, such as
+            ``{"on_worker_failure": "restart"}``. ``backend="auto"`` chooses among the backends that
+            have all of them.
         wrappers: functions applied to every environment, in this order.
         **env_kwargs: further arguments for every environment.
 
     Raises:
         ValueError: ``backend``, ``vectorization_mode``, ``num_envs`` or ``seed`` is invalid,
             arguments cannot be combined, or the observations cannot be normalized.
+        TypeError: an option is unknown, or an option of the vector environment is among
+            ``env_kwargs``.
         gymnasium.error.Error: the environment id is unknown.
         EnvError: an environment could not be made.
 
@@ -132,7 +152,7 @@ def make_vec(
         raise ValueError(f"backend: expected one of {expected}, got {backend!r}")
     if seed is not None:
         seed = checked_seed("seed", seed)
-    options = dict(vector_kwargs or {})
+    options: Any = dict(vector_kwargs or {})
     given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     if vectorization_mode is not None:
         if backend != "auto" or seed is not None or allow_native or normalize or atari_preset:
@@ -140,14 +160,15 @@ def make_vec(
                 f"vectorization_mode={vectorization_mode!r} cannot be combined with backend, "
                 "allow_native, normalize, atari_preset or seed (pass the seed to reset)"
             )
-        return make_gymnasium_vec(
-            _registered_id(env_id),
-            num_envs,
-            vectorization_mode,
-            options,
-            wrappers,
-            {**given, **env_kwargs},
-        )
+        with naming_misplaced_options(env_kwargs):
+            return make_gymnasium_vec(
+                _registered_id(env_id),
+                num_envs,
+                vectorization_mode,
+                options,
+                wrappers,
+                {**given, **env_kwargs},
+            )
     make_env = env_maker(env_id, render_mode, **env_kwargs)
     if atari_preset is not None:
         if atari_preset != "dqn":
@@ -162,22 +183,19 @@ def make_vec(
         make_env = partial(wrapped, make_env, tuple(wrappers))
     native = partial(_native, env_id, num_envs, wrappers=wrappers, seed=seed, **given, **env_kwargs)
     tuned = None
-    if backend == "auto":
-        if options:
-            raise ValueError(
-                "vector_kwargs cannot be combined with backend='auto', which chooses the options "
-                f"itself: got {options}; name a backend"
+    with naming_misplaced_options(env_kwargs):
+        if backend == "auto":
+            allow_native = allow_native and not (wrappers or options) and _has_native_form(env_id)
+            others = {"native": native} if allow_native else {}
+            tuned = backend_for(make_env, num_envs, options=options, others=others)
+            backend, options = tuned.choice.backend, dict(tuned.choice.options)
+            logger.info("%s x %d: %s", _name_of(env_id), num_envs, tuned.choice.name)
+        if backend == "native":
+            vec_env = native(**options)
+        else:
+            vec_env = backend_class(backend)(
+                [partial(make_env, **_seeded(seed, i)) for i in range(num_envs)], **options
             )
-        allow_native = allow_native and not wrappers and _has_native_form(env_id)
-        tuned = backend_for(make_env, num_envs, others={"native": native} if allow_native else {})
-        backend, options = tuned.choice.backend, dict(tuned.choice.options)
-        logger.info("%s x %d: %s", _name_of(env_id), num_envs, tuned.choice.name)
-    if backend == "native":
-        vec_env = native(**options)
-    else:
-        vec_env = backend_class(backend)(
-            [partial(make_env, **_seeded(seed, i)) for i in range(num_envs)], **options
-        )
     vec_env.autotuned = tuned
     return _normalized(vec_env) if normalize else vec_env
 

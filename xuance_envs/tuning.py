@@ -24,8 +24,11 @@ from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.errors import EnvError
 from xuance_envs.measure import StepLoop, Throughput, measure, sample_actions
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS, backends_with
+from xuance_envs.vector_envs.options import BackendOptions
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.worker_settings import WorkerSettings
 
 if sys.platform != "win32":
     import resource
@@ -73,6 +76,14 @@ WORKER_OVERHEAD = 60e-6
 
 If this process steps environments, too, the overhead is half as large.
 """
+
+NOT_IN_MAIN_PROCESS = frozenset(
+    {
+        *("caller_steps", "on_worker_failure", "max_restarts", "restart_on_exception"),
+        *("step_timeout", "worker_threads", "record_failures"),
+    }
+)
+"""If one of these options is given, the main process is no candidate for stepping a share."""
 
 MIN_EXPECTED_RATIO = 0.5
 """Candidates with less than this fraction of the highest estimate are not measured."""
@@ -175,6 +186,7 @@ def autotune(
     env_fn: Callable[[], Any],
     num_envs: int,
     *,
+    options: BackendOptions | None = None,
     others: Mapping[str, Callable[[], VecEnv]] | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Autotuned:
@@ -185,6 +197,8 @@ def autotune(
     Args:
         env_fn: makes one environment.
         num_envs: number of environments to choose a backend for.
+        options: options that the backend must have, such as ``{"on_worker_failure": "restart"}``.
+            They are among the options of each candidate.
         others: factories of further candidates, by backend name.
         progress: called with a candidate's name and its environment steps per second after each
             measurement.
@@ -193,7 +207,8 @@ def autotune(
         The candidates with their throughput, and the choice.
 
     Raises:
-        ValueError: ``num_envs`` is below 1.
+        ValueError: ``num_envs`` is below 1, or no backend has all ``options``.
+        TypeError: an option is unknown.
         EnvError: an environment failed.
 
     Example:
@@ -205,11 +220,15 @@ def autotune(
     """
     if num_envs < 1:
         raise ValueError(f"num_envs: expected at least 1, got {num_envs!r}")
+    given: dict[str, Any] = {**(options or {})}
+    backends = backends_with(given)
+    if backends == ["ray"]:
+        return _unmeasured(num_envs, Candidate("ray", given), f"only 'ray' has {', '.join(given)}")
     probe = _Probe(env_fn)
     if progress is not None:
         progress("one environment", 1 / probe.step_time)
     makers = dict(others or {})
-    estimates = _estimates(probe, num_envs)
+    estimates = _estimates(probe, num_envs, given, backends)
     plan = _Plan.of(estimates, probe, num_envs, bool(makers))
     figures = _measured(plan, makers, env_fn, progress)
     measured = _scaled_to_all(plan, figures, probe, num_envs)
@@ -230,6 +249,7 @@ def backend_for(
     env_fn: Callable[[], Any],
     num_envs: int,
     *,
+    options: BackendOptions | None = None,
     others: Mapping[str, Callable[[], VecEnv]] | None = None,
 ) -> Autotuned:
     """Find the fastest backend like :func:`autotune`, but accept failing steps.
@@ -241,23 +261,33 @@ def backend_for(
     Args:
         env_fn: makes one environment.
         num_envs: number of environments to choose a backend for.
+        options: as for :func:`autotune`.
         others: factories of further candidates, by backend name.
 
     Raises:
-        ValueError: ``num_envs`` is below 1.
+        ValueError: ``num_envs`` is below 1, or no backend has all ``options``.
+        TypeError: an option is unknown.
         EnvError: an environment could not be made or reset.
     """
     try:
-        return autotune(env_fn, num_envs, others=others)
+        return autotune(env_fn, num_envs, options=options, others=others)
     except EnvError as error:
         if error.command != "step":
             raise
-        backend = "subproc" if num_envs > 1 and available_cpus() > 1 else "dummy"
-        choice = Candidate(backend)
+        given: dict[str, Any] = {**(options or {})}
+        backends = backends_with(given)
+        parallel = num_envs > 1 and available_cpus() > 1 and "subproc" in backends
+        choice = Candidate("subproc" if parallel else backends[0], given)
         reason = f"not measured: a step with a sampled action failed: {error.reason}"
-        tuned = Autotuned(num_envs, math.nan, math.nan, (choice,), choice, reason)
-        logger.warning("autotuned:\n%s", tuned)
-        return tuned
+        return _unmeasured(num_envs, choice, reason, logging.WARNING)
+
+
+def _unmeasured(
+    num_envs: int, choice: Candidate, reason: str, level: int = logging.INFO
+) -> Autotuned:
+    tuned = Autotuned(num_envs, math.nan, math.nan, (choice,), choice, reason)
+    logger.log(level, "autotuned:\n%s", tuned)
+    return tuned
 
 
 def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> Candidate:
@@ -312,23 +342,32 @@ def _sleeps() -> int:
     return resource.getrusage(who).ru_nvcsw
 
 
-def _estimates(probe: _Probe, num_envs: int) -> list[Candidate]:
+def _estimates(
+    probe: _Probe, num_envs: int, options: Mapping[str, Any], backends: Sequence[str]
+) -> list[Candidate]:
     """Return every candidate with its estimated throughput, the simplest first."""
     cpus = available_cpus()
-    alone = probe.step_time * num_envs
-    candidates = [Candidate("dummy", {}, num_envs / alone)]
-    if num_envs == 1:
+    candidates = [Candidate("dummy", options, 1 / probe.step_time)] if "dummy" in backends else []
+    if candidates and num_envs == 1:
         return candidates
-    if probe.waits:
+    variants: list[dict[str, Any]] = []
+    if probe.waits and not any(name in options for name in SPLIT_OPTIONS):
         workers = min(num_envs, MAX_WORKERS, math.ceil(cpus / max(probe.cpu_fraction, 1e-3)))
-        in_series = math.ceil(num_envs / workers)
-        step = probe.step_time * in_series + WORKER_OVERHEAD
-        candidates.append(Candidate("subproc", {"in_series": in_series}, num_envs / step))
-    if cpus > 1:
-        share = probe.step_time * math.ceil(num_envs / cpus)
-        candidates.append(Candidate("subproc", {}, num_envs / (share + WORKER_OVERHEAD)))
-        rate = num_envs / (share + WORKER_OVERHEAD / 2)
-        candidates.append(Candidate("subproc", {"caller_steps": True}, rate))
+        variants.append({"in_series": math.ceil(num_envs / workers)})
+    if cpus > 1 or not (candidates or variants):
+        variants.append({})
+        shares = options.get("num_workers") or 1
+        if shares < num_envs and NOT_IN_MAIN_PROCESS.isdisjoint(options):
+            variants.append({"caller_steps": True})
+    for variant in variants:
+        chosen = {**variant, **options}
+        own_share = bool(chosen.get("caller_steps"))
+        settings = WorkerSettings(**{n: chosen[n] for n in SPLIT_OPTIONS if n in chosen})
+        largest = max(hi - lo for lo, hi in settings.split(num_envs, cpus, own_share))
+        if not probe.waits:
+            largest = max(largest, math.ceil(num_envs / cpus))
+        step = probe.step_time * largest + WORKER_OVERHEAD / (1 + own_share)
+        candidates.append(Candidate("subproc", chosen, num_envs / step))
     return candidates
 
 
@@ -351,6 +390,9 @@ class _Plan:
                 "that wait need their own processes"
             )
         if len(estimates) == 1 and not others:
+            only = estimates[0]
+            if only.backend == "subproc":
+                return cls.nothing(f"only 'subproc' has {', '.join(only.options)}")
             return cls.nothing(f"only one {'environment' if num_envs == 1 else 'CPU'}")
         if num_envs * probe.step_time < MIN_PARALLEL_SECONDS and not others:
             return cls.nothing("stepping all environments takes less time than waking a worker")
@@ -380,6 +422,8 @@ def _affordable(candidates: Sequence[Candidate], probe: _Probe, num_envs: int) -
     count = math.floor(MAX_MAKING_SECONDS / max(probe.making_time * one_each, 1e-9))
     if count >= num_envs:
         return num_envs
+    if any(name in candidates[0].options for name in SPLIT_OPTIONS):
+        return 0  # the options may not fit fewer environments
     count -= count % cpus  # even shares per CPU
     return count if count >= MIN_ENVS_PER_CPU * cpus else 0
 
@@ -413,7 +457,8 @@ def _scaled_to_all(
     """Return the plan's candidates with their throughput extrapolated to all environments."""
     cpus = available_cpus()
     more = math.ceil(num_envs / cpus) - math.ceil(plan.count / cpus)
-    step_time = 1 / figures["dummy"].best if "dummy" in figures else probe.step_time
+    dummies = [each for each in plan.candidates if each.backend == "dummy"]
+    step_time = 1 / figures[dummies[0].name].best if dummies else probe.step_time
     candidates = []
     for each in plan.candidates:
         rate = figures[each.name].best

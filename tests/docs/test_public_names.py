@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, is_typeddict
 
 import pytest
 from backends import need_remote
@@ -35,14 +35,14 @@ NAMES = pytest.mark.parametrize(
 
 
 def described(function: Any) -> str:
-    """A docstring, with those of the classes it derives from, and what it refers to."""
-    if not inspect.isclass(function):
-        return inspect.getdoc(function) or ""
-    return "\n".join(base.__doc__ or "" for base in function.__mro__)
+    """A docstring; of an exception, also those of the classes it derives from."""
+    if inspect.isclass(function) and issubclass(function, BaseException):
+        return "\n".join(base.__doc__ or "" for base in function.__mro__)
+    return inspect.getdoc(function) or ""
 
 
 def arguments(function: Any) -> set[str]:
-    if inspect.isclass(function) and function.__init__ is Exception.__init__:
+    if is_typeddict(function) or function.__init__ is Exception.__init__:
         return set()
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()

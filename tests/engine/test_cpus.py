@@ -8,7 +8,7 @@ import pytest
 
 from xuance_envs.engine import cpus
 from xuance_envs.engine.cpus import available_cpus
-from xuance_envs.vector_envs.arguments import split_envs
+from xuance_envs.vector_envs.worker_settings import WorkerSettings
 
 
 @pytest.fixture
@@ -117,14 +117,14 @@ SHARES = {
 
 @pytest.mark.parametrize(("envs", "in_series", "count", "expected"), SHARES.values(), ids=SHARES)
 def test_environments_are_split_like_this(envs, in_series, count, expected):
-    assert split_envs(envs, in_series, count) == expected
+    assert WorkerSettings(in_series=in_series).split(envs, count) == expected
 
 
 def test_every_split_has_every_environment_once():
     for envs in range(1, 20):
         for in_series in [*range(1, 22), "auto"]:
             for count in range(1, 6):
-                split = split_envs(envs, in_series, count)
+                split = WorkerSettings(in_series=in_series).split(envs, count)
                 assert [env for lo, hi in split for env in range(lo, hi)] == list(range(envs))
                 sizes = [hi - lo for lo, hi in split]
                 if in_series == "auto":
@@ -137,4 +137,4 @@ def test_every_split_has_every_environment_once():
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "all", None, True], ids=repr)
 def test_another_in_series_is_refused(wrong):
     with pytest.raises(ValueError, match=rf"in_series: expected .*got {wrong!r}"):
-        split_envs(5, wrong, 2)
+        WorkerSettings(in_series=wrong).split(5, 2)

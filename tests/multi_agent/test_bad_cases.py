@@ -284,8 +284,8 @@ def test_actions_by_group_are_refused_by_the_groups_name(make_here):
 def test_there_is_no_other_backend():
     with pytest.raises(ValueError, match="backend: expected one of 'auto', 'dummy'"):
         MultiAgentVecEnv([Herd], backend="threads")
-    with pytest.raises(ValueError, match="cannot be combined with backend='auto'"):
-        MultiAgentVecEnv([Herd], copy=False)
+    with pytest.raises(ValueError, match="one backend has together"):
+        MultiAgentVecEnv([Herd], caller_steps=True, actors="core")
     with pytest.raises(ValueError, match="at least one function"):
         MultiAgentVecEnv([], backend="dummy")
 

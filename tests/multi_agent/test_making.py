@@ -45,6 +45,17 @@ def test_options_for_the_class():
         assert len(envs.vec_env.pids) == 2
 
 
+def test_auto_honours_the_options_of_the_class():
+    with make_multi_agent_vec(Herd, 2, vector_kwargs={"num_workers": 2}) as envs:
+        assert envs.autotuned.choice.options["num_workers"] == 2
+        assert len(envs.vec_env.pids) == 2
+
+
+def test_an_option_among_the_arguments_of_environments_is_recognized():
+    with pytest.raises(TypeError, match=r"use vector_kwargs=\{'in_series': 2\}"):
+        make_multi_agent_vec(Herd, 2, in_series=2)
+
+
 def test_a_name():
     pytest.importorskip("mpe2")
     with make_multi_agent_vec("mpe2:simple_spread_v3", 2, backend="dummy", N=4) as envs:

@@ -11,7 +11,7 @@ from process_env import ProcessEnv
 
 from xuance_envs import SubprocVecEnv
 from xuance_envs.vector_envs import subproc_vec_env
-from xuance_envs.vector_envs.arguments import split_envs
+from xuance_envs.vector_envs.worker_settings import WorkerSettings
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from xuance_envs.vector_envs.arguments import split_envs
 def test_environments_are_split_evenly(
     num_envs: int, in_series: int | str, cpus: int, sizes: list[int]
 ) -> None:
-    split = split_envs(num_envs, in_series, cpus)
+    split = WorkerSettings(in_series=in_series).split(num_envs, cpus)
     assert [hi - lo for lo, hi in split] == sizes
     assert [lo for lo, _ in split] == [0, *(hi for _, hi in split[:-1])]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -39,8 +39,17 @@ from xuance_envs.compat.vector_arguments import (
 from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.errors import EnvError, caller_stacklevel
+from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
+from xuance_envs.vector_envs.options import InSeries, ProcessOptions, StartMethod
+from xuance_envs.vector_envs.signatures import with_options
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+from xuance_envs.vector_envs.worker_settings import ProcessSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+@with_options(ProcessOptions, SubprocVecEnv)
 class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
     """Environments in worker processes; replaces :class:`gymnasium.vector.AsyncVectorEnv`.
 
@@ -63,8 +72,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         max_concurrency: maximum number of environments stepped at the same time, that is, of
             workers.
         **options: further arguments of
-            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`: ``in_series``,
-            ``caller_steps``, ``worker_threads`` and so on.
+            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
 
     Raises:
         RuntimeError: the environments' spaces are not compatible.
@@ -87,21 +95,24 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         env_fns: Iterable[Callable[[], gymnasium.Env[Any, Any]]],
         shared_memory: bool = True,
         copy: bool = True,
-        context: str | None = None,
+        context: StartMethod | None = None,
         daemon: bool = True,
         worker: Callable[..., None] | None = None,
         observation_mode: ObservationMode = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         max_concurrency: int | None = None,
-        **options: Any,
+        *,
+        in_series: InSeries = "auto",
+        **options: Unpack[ProcessOptions],
     ) -> None:
         self._stepper: ProcessStepper | None = None
         functions = list(env_fns)
+        given = [*options, *(["in_series"] if in_series != "auto" else [])]
         if worker is not None:
-            if options:
+            if given:
                 raise TypeError(
                     "worker: a custom worker selects Gymnasium's implementation, which does not "
-                    f"accept {', '.join(options)}"
+                    f"accept {', '.join(given)}"
                 )
             limit: dict[str, Any] = {}  # before 1.4, Gymnasium does not accept the argument
             if max_concurrency is not None:
@@ -131,17 +142,17 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         self.max_concurrency = max_concurrency
         self.num_envs = len(functions)
         if max_concurrency is not None:
-            if "in_series" in options:
+            if both := [name for name in SPLIT_OPTIONS if name in given]:
                 raise TypeError(
-                    "max_concurrency cannot be combined with in_series: both set the number of "
-                    "workers"
+                    f"max_concurrency cannot be combined with {', '.join(both)}: both set the "
+                    "number of workers"
                 )
-            options["in_series"] = -(-self.num_envs // min(int(max_concurrency), self.num_envs))
+            in_series = -(-self.num_envs // min(int(max_concurrency), self.num_envs))
         specs = custom_registrations(gymnasium.registry.values())
         prepared = [RegisteringEnvFn(function, specs) for function in functions]
-        options["context"] = start_method(context)
+        settings = ProcessSettings(context=start_method(context), in_series=in_series, **options)
         mode = AUTORESET[self.autoreset_mode]
-        stepper = raise_original(lambda: ProcessStepper(prepared, mode, **options))
+        stepper = raise_original(lambda: ProcessStepper(prepared, mode, settings))
         try:
             self._describe(stepper)
         except BaseException:

@@ -11,7 +11,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -40,6 +40,13 @@ from xuance_envs.engine.data.mask_layout import MASK_METHOD
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.errors import caller_stacklevel
+from xuance_envs.vector_envs import subproc_vec_env
+from xuance_envs.vector_envs.options import InSeries, ProcessOptions, StartMethod
+from xuance_envs.vector_envs.signatures import with_options
+from xuance_envs.vector_envs.worker_settings import ProcessSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
@@ -143,6 +150,7 @@ class DummyVecEnv(_SB3StatesMixin, sb3.DummyVecEnv):
         return OrderedDict(batch) if isinstance(batch, dict) else batch
 
 
+@with_options(ProcessOptions, subproc_vec_env.SubprocVecEnv)
 class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
     """Environments in worker processes; replaces Stable-Baselines3's ``SubprocVecEnv``.
 
@@ -154,8 +162,7 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
         start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``. None is ``"forkserver"`` where
             the system supports it, else ``"spawn"``.
         **options: further arguments of
-            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`: ``in_series``,
-            ``caller_steps``, ``worker_threads`` and so on.
+            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
 
     Raises:
         ValueError: the start method is unknown.
@@ -177,8 +184,10 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
     def __init__(
         self,
         env_fns: Iterable[Callable[[], Any]],
-        start_method: str | None = None,
-        **options: Any,
+        start_method: StartMethod | None = None,
+        *,
+        in_series: InSeries = "auto",
+        **options: Unpack[ProcessOptions],
     ) -> None:
         self.closed = False
         if start_method is None:
@@ -189,8 +198,9 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
         functions = [
             RegisteringEnvFn(env_functions.SB3EnvFn(function), specs) for function in env_fns
         ]
+        settings = ProcessSettings(context=start_method, in_series=in_series, **options)
         self._stepper: ProcessStepper = raise_original(
-            lambda: ProcessStepper(functions, Autoreset.SAME_STEP, context=start_method, **options)
+            ProcessStepper, functions, Autoreset.SAME_STEP, settings
         )
         try:
             sb3.VecEnv.__init__(

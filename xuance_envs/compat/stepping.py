@@ -26,6 +26,7 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
+from xuance_envs.vector_envs.worker_settings import ProcessSettings
 
 
 class FinishedStep:
@@ -228,10 +229,13 @@ class SerialStepper(Stepper):
 
 class ProcessStepper(Stepper):
     def __init__(
-        self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset, **options: Any
+        self,
+        env_fns: Iterable[Callable[..., Any]],
+        autoreset: Autoreset,
+        settings: ProcessSettings,
     ) -> None:
         recipe = checked_recipe(env_fns, None, autoreset)
-        groups = start_processes(recipe, describe=_first_description, **options)
+        groups = start_processes(recipe, settings, describe=_first_description)
         self._workers = groups.backend.workers
         super().__init__(groups)
 

@@ -6,10 +6,11 @@ differences under "Tianshou".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -33,8 +34,14 @@ from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.vector_envs.arguments import checked_recipe, env_indices
-from xuance_envs.vector_envs.ray_vec_env import start_actors
-from xuance_envs.vector_envs.subproc_vec_env import start_processes
+from xuance_envs.vector_envs.options import ActorOptions, InSeries, ProcessOptions
+from xuance_envs.vector_envs.ray_vec_env import RayVecEnv, start_actors
+from xuance_envs.vector_envs.signatures import with_options
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv, start_processes
+from xuance_envs.vector_envs.worker_settings import ProcessSettings, RaySettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["DummyVectorEnv", "RayVectorEnv", "ShmemVectorEnv", "SubprocVectorEnv"]
 
@@ -56,7 +63,9 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is n
     """Default of :meth:`get_env_attr` for a missing attribute; empty to raise an error."""
 
     _make_groups: Callable[..., Groups]
-    """Function that starts the groups from a recipe and the options of the class."""
+    """Function that starts the groups from a recipe and the options."""
+
+    _options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,
@@ -65,7 +74,6 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is n
         timeout: float | None = None,
         *,
         as_objects: bool = False,
-        **options: Any,
     ) -> None:
         recipe = checked_recipe(env_fns, None, Autoreset.DISABLED)
         count = len(recipe)
@@ -84,16 +92,19 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is n
             tianshou_env_functions.TianshouEnvFn(each, as_objects) for each in recipe.env_fns
         ]
         recipe = replace(recipe, env_fns=env_fns)
-        groups = raise_original(lambda: self._make_groups(recipe, **options))
+        groups = raise_original(lambda: self._make_groups(recipe, **self._options))
         self._stepper = SubsetStepper(groups)
         self._has_object_space = tianshou_env_functions.has_object_space(
             groups.description.observation_space
         )
         self.is_closed = False
 
-    def _envs_per_worker(self, in_series: int | str | None) -> int | str:
-        """Return the environments per worker, by default 1 if ``step`` does not wait for all."""
-        return (1 if self.is_async else "auto") if in_series is None else in_series
+    def _split_options(self, in_series: InSeries | None, options: Mapping[str, Any]) -> Any:
+        """Add the default, one environment per worker if ``step`` does not wait for all."""
+        if in_series is None:
+            given = options.get("num_workers") or options.get("envs_per_worker")
+            in_series = 1 if self.is_async and not given else "auto"
+        return {"in_series": in_series, **options}
 
     def reset(self, env_id: Ids = None, **kwargs: Any) -> tuple[NDArray[Any], NDArray[np.object_]]:
         """Reset all or some environments; none of them may be stepping.
@@ -310,6 +321,7 @@ class DummyVectorEnv(_VectorEnv, tianshou.DummyVectorEnv):  # type: ignore[misc]
         return LocalGroups(recipe, _common_description)
 
 
+@with_options(ProcessOptions, SubprocVecEnv)
 class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[misc]  # as above
     """Environments in worker processes; replaces Tianshou's ``SubprocVectorEnv``.
 
@@ -327,8 +339,7 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
         as_objects: see :class:`DummyVectorEnv`.
         in_series: environments per worker, or ``"auto"``; None for the default described above.
         **options: further arguments of
-            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`: ``caller_steps``,
-            ``worker_threads`` and so on.
+            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -353,17 +364,14 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
         context: Any = None,
         *,
         as_objects: bool = False,
-        **options: Any,
+        in_series: InSeries | None = None,
+        **options: Unpack[ProcessOptions],
     ) -> None:
-        options = {"as_objects": as_objects, "context": context, **options}
-        _VectorEnv.__init__(self, env_fns, wait_num, timeout, **options)
+        self._options = {"context": context, "in_series": in_series, **options}
+        _VectorEnv.__init__(self, env_fns, wait_num, timeout, as_objects=as_objects)
 
     def _make_groups(
-        self,
-        recipe: Recipe,
-        context: Any,
-        in_series: int | str | None = None,
-        **options: Any,
+        self, recipe: Recipe, context: Any, in_series: InSeries | None, **options: Any
     ) -> Groups:
         if not (context is None or isinstance(context, str)):
             context = context.get_start_method()
@@ -371,14 +379,15 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
         prepared = [RegisteringEnvFn(function, specs) for function in recipe.env_fns]
         return start_processes(
             replace(recipe, env_fns=prepared),
-            in_series=self._envs_per_worker(in_series),
-            context=start_method(context),
+            ProcessSettings(
+                context=start_method(context), **self._split_options(in_series, options)
+            ),
             describe=_common_description,
             caller_busy=self.is_async,
-            **options,
         )
 
 
+@with_options(None, SubprocVectorEnv)
 class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore[misc]  # as above
     """The same as :class:`SubprocVectorEnv`, under Tianshou's other name.
 
@@ -394,6 +403,7 @@ class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore
     """
 
 
+@with_options(ActorOptions, RayVecEnv)
 class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # as above
     """Environments in Ray actors; replaces Tianshou's ``RayVectorEnv``.
 
@@ -420,25 +430,30 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
             observations, infos = envs.reset()
     """
 
-    def _make_groups(
+    def __init__(
         self,
-        recipe: Recipe,
-        in_series: int | str | None = None,
+        env_fns: Iterable[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        *,
+        as_objects: bool = False,
+        in_series: InSeries | None = None,
         num_cpus_per_worker: float | None = None,
-        **options: Any,
-    ) -> Groups:
-        envs_per_worker = self._envs_per_worker(in_series)
-        cpus = num_cpus_per_worker
-        if cpus is None:
-            cpus = 0.0 if envs_per_worker == 1 else 1.0
+        **options: Unpack[ActorOptions],
+    ) -> None:
+        cpus = {} if num_cpus_per_worker is None else {"num_cpus_per_worker": num_cpus_per_worker}
+        self._options = {"in_series": in_series, **cpus, **options}
+        _VectorEnv.__init__(self, env_fns, wait_num, timeout, as_objects=as_objects)
+
+    def _make_groups(self, recipe: Recipe, in_series: InSeries | None, **options: Any) -> Groups:
+        given = self._split_options(in_series, options)
+        one_each = 1 in (given["in_series"], options.get("envs_per_worker"))
         # Each worker has its own actor, because workers that share an actor reply together.
-        actors = "core" if envs_per_worker == 1 else "auto"
-        return start_actors(
-            recipe,
-            num_cpus_per_worker=cpus,
-            describe=_common_description,
-            **{"in_series": envs_per_worker, "actors": actors, **options},
-        )
+        defaults = {
+            "num_cpus_per_worker": 0.0 if one_each else 1.0,
+            "actors": "core" if one_each else "auto",
+        }
+        return start_actors(recipe, RaySettings(**{**defaults, **given}), _common_description)
 
 
 def _common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:

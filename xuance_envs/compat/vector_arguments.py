@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space, create_s
 from numpy.typing import NDArray
 
 from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.vector_envs.options import StartMethod
 from xuance_envs.vector_envs.subproc_vec_env import fork_hazard
 
 ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
@@ -152,9 +153,9 @@ def check_shareable(space: Space[Any]) -> None:
         ) from error
 
 
-def start_method(context: str | None) -> str:
+def start_method(context: StartMethod | None) -> StartMethod:
     """Return the workers' start method: Python's default for None, unless it is an unsafe fork."""
     if context is not None:
         return context
-    method = multiprocessing.get_start_method()
+    method: Any = multiprocessing.get_start_method()
     return "spawn" if method == "fork" and fork_hazard() is not None else method

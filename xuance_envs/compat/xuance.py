@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xuance_envs.multi_agent.xuance import (
     DummyVecEnv_Football,
@@ -23,7 +23,11 @@ from xuance_envs.multi_agent.xuance import (
     SubprocVecMultiAgentEnv,
 )
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.options import SubprocBackendOptions
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Installed", "install", "uninstall"]
 
@@ -82,7 +86,7 @@ class Installed:
             _originals.clear()
 
 
-def install(**options: Any) -> Installed:
+def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
     """Make XuanCe use this package's vectorized environments.
 
     Every entry of ``xuance.environment.REGISTRY_VEC_ENV`` is replaced, so configurations and
@@ -129,9 +133,9 @@ def install(**options: Any) -> Installed:
     for name, entry in before.items():
         _originals.setdefault(name, entry)
     for name in before:
-        given = options
+        given: dict[str, Any] = {**options}
         if name in IN_PROCESS:
-            given = {option: options[option] for option in options if option in dummy_options}
+            given = {option: given[option] for option in given if option in dummy_options}
         registry[name] = partial(known[name], **given) if given else known[name]
     logger.info("XuanCe %s: vector environments replaced: %s", version, ", ".join(before))
     if numbers == LEGACY_VERSION:

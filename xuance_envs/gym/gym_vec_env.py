@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.options import InSeries, StartMethod, SubprocOptions
+from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["DummyVecEnv_Atari", "DummyVecEnv_Gym", "SubprocVecEnv_Atari", "SubprocVecEnv_Gym"]
 
 
+@with_options(None, DummyVecEnv)
 class DummyVecEnv_Gym(DummyVecEnv):
     """XuanCe's name for :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`.
 
@@ -23,6 +29,7 @@ class DummyVecEnv_Gym(DummyVecEnv):
     """
 
 
+@with_options(SubprocOptions, SubprocVecEnv)
 class SubprocVecEnv_Gym(SubprocVecEnv):
     """XuanCe's form of :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
 
@@ -39,15 +46,16 @@ class SubprocVecEnv_Gym(SubprocVecEnv):
     def __init__(
         self,
         env_fns: Iterable[Callable[..., Any]],
-        context: str = "spawn",
-        in_series: int | str = "auto",
+        context: StartMethod = "spawn",
+        in_series: InSeries = "auto",
         *,
         env_seed: int | None = None,
-        **options: Any,
+        **options: Unpack[SubprocOptions],
     ) -> None:
         super().__init__(env_fns, env_seed, in_series, context=context, **options)
 
 
+@with_options(None, DummyVecEnv)
 class DummyVecEnv_Atari(DummyVecEnv_Gym):
     """XuanCe's name for :class:`~xuance_envs.gym.gym_vec_env.DummyVecEnv_Gym` with Atari games.
 
@@ -62,6 +70,7 @@ class DummyVecEnv_Atari(DummyVecEnv_Gym):
     """
 
 
+@with_options(SubprocOptions, SubprocVecEnv)
 class SubprocVecEnv_Atari(SubprocVecEnv_Gym):
     """XuanCe's form of :class:`~xuance_envs.gym.gym_vec_env.SubprocVecEnv_Gym` for Atari games.
 
@@ -82,8 +91,8 @@ class SubprocVecEnv_Atari(SubprocVecEnv_Gym):
         env_fns: Iterable[Callable[..., Any]],
         env_seed: int | None = None,
         *,
-        context: str = "spawn",
-        in_series: int | str = "auto",
-        **options: Any,
+        context: StartMethod = "spawn",
+        in_series: InSeries = "auto",
+        **options: Unpack[SubprocOptions],
     ) -> None:
         super().__init__(env_fns, context, in_series, env_seed=env_seed, **options)

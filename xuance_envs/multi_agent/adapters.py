@@ -10,6 +10,7 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.team import Groups
 from xuance_envs.multi_agent.xuance_env import XuanCeAgentsEnv
+from xuance_envs.vector_envs.options import AutoBool
 
 _adapter_cache: WeakValueDictionary[Any, AgentsEnv] = WeakValueDictionary()
 """Adapters in this process. Functions that return the same environment get the same adapter."""
@@ -25,8 +26,8 @@ class SeededEnv(NamedTuple):
 def agents_env(
     env_fn: Callable[..., Any],
     groups: Groups | None = None,
-    state: bool | str = "auto",
-    action_mask: bool | str = "auto",
+    state: AutoBool = "auto",
+    action_mask: AutoBool = "auto",
     **keywords: Any,
 ) -> AgentsEnv:
     """Create a multi-agent environment and wrap it in its adapter."""

@@ -15,6 +15,7 @@ from xuance_envs.extras import naming_extra
 from xuance_envs.multi_agent.env_record import EnvRecord
 from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
 from xuance_envs.multi_agent.team import MASK, Groups, Team, agent_list, build_team
+from xuance_envs.vector_envs.options import AutoBool
 
 
 class AgentsEnv:
@@ -30,8 +31,8 @@ class AgentsEnv:
         self,
         env: Any,
         groups: Groups | None,
-        state: bool | str,
-        action_mask: bool | str,
+        state: AutoBool,
+        action_mask: AutoBool,
         first_seed: int | None = None,
     ) -> None:
         self.source_env = env
@@ -85,7 +86,7 @@ class AgentsEnv:
             )
         return env
 
-    def _team(self, groups: Groups | None, state: bool | str, masks: bool | str) -> Team:
+    def _team(self, groups: Groups | None, state: AutoBool, masks: AutoBool) -> Team:
         agents = agent_list(self.env.possible_agents)
         return self._build_team(
             agents,
@@ -102,8 +103,8 @@ class AgentsEnv:
         observation_spaces: Mapping[Any, Space[Any]],
         action_spaces: Mapping[Any, Space[Any]],
         groups: Groups | None,
-        state: bool | str,
-        masks: bool | str,
+        state: AutoBool,
+        masks: AutoBool,
     ) -> Team:
         for name, value in (("state", state), ("action_mask", masks)):
             if value is not True and value is not False and value != "auto":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,8 @@ from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.team import Groups
 from xuance_envs.vector_envs.arguments import checked_seed
+from xuance_envs.vector_envs.option_names import naming_misplaced_options
+from xuance_envs.vector_envs.options import AutoBool, BackendName, BackendOptions
 
 __all__ = ["make_agents_env", "make_multi_agent_vec"]
 
@@ -22,12 +24,12 @@ def make_multi_agent_vec(
     env: str | Callable[..., Any],
     num_envs: int,
     *,
-    backend: str = "auto",
+    backend: BackendName = "auto",
     seed: int | None = None,
     groups: Groups | None = None,
-    state: bool | str = "auto",
-    action_mask: bool | str = "auto",
-    vector_kwargs: Mapping[str, Any] | None = None,
+    state: AutoBool = "auto",
+    action_mask: AutoBool = "auto",
+    vector_kwargs: BackendOptions | None = None,
     **env_kwargs: Any,
 ) -> MultiAgentVecEnv:
     """Create a vectorized multi-agent environment.
@@ -42,11 +44,12 @@ def make_multi_agent_vec(
         groups: as for ``MultiAgentVecEnv``.
         state: as for ``MultiAgentVecEnv``.
         action_mask: as for ``MultiAgentVecEnv``.
-        vector_kwargs: further arguments for ``MultiAgentVecEnv``; not with ``backend="auto"``.
+        vector_kwargs: further arguments for ``MultiAgentVecEnv``.
         **env_kwargs: arguments for the environment function.
 
     Raises:
         ValueError: the name is invalid, ``num_envs`` is below 1, or an argument is out of range.
+        TypeError: ``env_kwargs`` has an option that belongs in ``vector_kwargs``.
         ImportError: there is no such module.
         EnvError: an environment could not be created.
 
@@ -67,14 +70,15 @@ def make_multi_agent_vec(
     if seed is not None:
         first = checked_seed("seed", seed)
         seeds = [first + i for i in range(num_envs)]
-    return MultiAgentVecEnv(
-        [make_env if each is None else partial(_make_seeded, make_env, each) for each in seeds],
-        backend=backend,
-        groups=groups,
-        state=state,
-        action_mask=action_mask,
-        **dict(vector_kwargs or {}),
-    )
+    with naming_misplaced_options(env_kwargs):
+        return MultiAgentVecEnv(
+            [make_env if each is None else partial(_make_seeded, make_env, each) for each in seeds],
+            backend=backend,
+            groups=groups,
+            state=state,
+            action_mask=action_mask,
+            **(vector_kwargs or {}),
+        )
 
 
 def make_agents_env(
@@ -82,8 +86,8 @@ def make_agents_env(
     *,
     env_seed: int | None = None,
     groups: Groups | None = None,
-    state: bool | str = "auto",
-    action_mask: bool | str = "auto",
+    state: AutoBool = "auto",
+    action_mask: AutoBool = "auto",
     **env_kwargs: Any,
 ) -> AgentsEnv:
     """Create one multi-agent environment whose observations and actions are records, for a server.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from gymnasium import Space
@@ -19,14 +19,42 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.tuning import backend_class, backend_for
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_recipe, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.options import (
+    AutoBool,
+    BackendName,
+    DummyOptions,
+    RecordOptions,
+    SubprocOptions,
+)
+from xuance_envs.vector_envs.signatures import with_options
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.worker_settings import RaySettings
 from xuance_envs.vector_envs.wrapper import VecEnvDelegate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["MultiAgentVecEnv"]
 
 BACKENDS = ("auto", "dummy", "subproc", "ray")
 
 
+class TeamOptions(TypedDict, total=False):
+    groups: Groups | None
+    state: AutoBool
+    action_mask: AutoBool
+
+
+class DummyMultiAgentOptions(DummyOptions, TeamOptions, total=False):
+    """Options of XuanCe's multi-agent vec envs in the main process."""
+
+
+class SubprocMultiAgentOptions(SubprocOptions, TeamOptions, total=False):
+    """Options of XuanCe's multi-agent vec envs in worker processes."""
+
+
+@with_options(RecordOptions, SubprocVecEnv, RaySettings)
 class MultiAgentVecEnv(VecEnvDelegate):
     """Vectorized multi-agent environment.
 
@@ -58,10 +86,13 @@ class MultiAgentVecEnv(VecEnvDelegate):
             ``"auto"`` to return them if any environment provides one at its first reset. Until all
             environments have been reset, ``"auto"`` returns masks.
         check_actions: True to check that the action of every active agent is in its space.
-        **backend_kwargs: arguments for the backend's class:
-            :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`,
-            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` or
-            :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`. Not with ``"auto"``.
+        actors: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
+        num_cpus_per_worker: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
+        resources: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
+        runtime_env: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
+        scheduling_strategy: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
+        address: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
+        **options: options of the backend's class. ``"auto"`` chooses a backend that has them all.
 
     Attributes:
         agents (tuple): ids of the agents, in the order of ``possible_agents``.
@@ -82,7 +113,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         EnvError: a callable raised, did not return a multi-agent environment, or returned one with
             unsupported spaces. Its ``__cause__`` names the agent.
         ValueError: there is no such backend, ``env_fns`` is empty, two callables returned the same
-            object, or backend options are combined with ``"auto"``.
+            object, or no backend has all the options.
         RuntimeError: the environments' agents or spaces differ.
 
     Example:
@@ -104,12 +135,12 @@ class MultiAgentVecEnv(VecEnvDelegate):
         env_fns: Iterable[Callable[..., Any]],
         env_seed: int | None = None,
         *,
-        backend: str = "auto",
+        backend: BackendName = "auto",
         groups: Groups | None = None,
-        state: bool | str = "auto",
-        action_mask: bool | str = "auto",
+        state: AutoBool = "auto",
+        action_mask: AutoBool = "auto",
         check_actions: bool = False,
-        **backend_kwargs: Any,
+        **options: Unpack[RecordOptions],
     ) -> None:
         if backend not in BACKENDS:
             expected = ", ".join(map(repr, BACKENDS))
@@ -117,26 +148,24 @@ class MultiAgentVecEnv(VecEnvDelegate):
                 f"backend: expected one of {expected}, got {backend!r}; for environments on a "
                 "server, use MultiAgentVecEnv.of(RemoteVecEnv(...))"
             )
+        name: str = backend
+        given: Any = options
         recipe = checked_recipe(env_fns, env_seed)
         if groups is not None:
             groups = {name: tuple(agents) for name, agents in groups.items()}
         makers = [partial(agents_env, fn, groups, state, action_mask) for fn in recipe.env_fns]
         tuned = None
         if backend == "auto":
-            if backend_kwargs:
-                raise ValueError(
-                    "backend options cannot be combined with backend='auto', which chooses them "
-                    f"by measurement: got {backend_kwargs}; name a backend instead"
-                )
-            tuned = backend_for(partial(makers[0], **recipe.keywords[0]), len(makers))
-            backend, backend_kwargs = tuned.choice.backend, dict(tuned.choice.options)
-        vec_env = backend_class(backend)(makers, env_seed=env_seed, **backend_kwargs)
+            make_env = partial(makers[0], **recipe.keywords[0])
+            tuned = backend_for(make_env, len(makers), options=given)
+            name, given = tuned.choice.backend, tuned.choice.options
+        vec_env = backend_class(name)(makers, env_seed=env_seed, **given)
         vec_env.autotuned = tuned
         self._attach(vec_env, action_mask, check_actions)
 
     @classmethod
     def of(
-        cls, vec_env: VecEnv, *, action_mask: bool | str = "auto", check_actions: bool = False
+        cls, vec_env: VecEnv, *, action_mask: AutoBool = "auto", check_actions: bool = False
     ) -> MultiAgentVecEnv:
         """Wrap an existing vectorized environment of records, in any backend.
 
@@ -154,7 +183,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         envs._attach(vec_env, action_mask, check_actions)
         return envs
 
-    def _attach(self, vec_env: VecEnv, action_mask: bool | str, check_actions: bool) -> None:
+    def _attach(self, vec_env: VecEnv, action_mask: AutoBool, check_actions: bool) -> None:
         space = vec_env.observation_space
         if not isinstance(space, ObservationRecord):
             raise TypeError(

@@ -11,6 +11,7 @@ from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.multi_agent.infos import MultiAgentInfos
 from xuance_envs.multi_agent.record_layout import RecordLayout
+from xuance_envs.vector_envs.options import AutoBool
 
 __all__ = ["MultiAgentStart", "MultiAgentStep", "StepReader"]
 
@@ -138,7 +139,7 @@ def _replaced(whole: Any, rows: NDArray[np.intp], part: Any) -> Any:
 class StepReader:
     """Reader that converts records to step results."""
 
-    def __init__(self, record: RecordLayout, num_envs: int, action_mask: bool | str) -> None:
+    def __init__(self, record: RecordLayout, num_envs: int, action_mask: AutoBool) -> None:
         self._record = record
         self._team = record.team
         self._shows_masks = bool(action_mask)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
+from xuance_envs.multi_agent.multi_agent_vec_env import (
+    DummyMultiAgentOptions,
+    MultiAgentVecEnv,
+    SubprocMultiAgentOptions,
+)
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
+from xuance_envs.vector_envs.options import InSeries, StartMethod
+from xuance_envs.vector_envs.signatures import with_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "DummyVecEnv_Football",
@@ -238,6 +247,7 @@ def _rows(batch: Any) -> Iterable[Any]:
     return rows
 
 
+@with_options(DummyMultiAgentOptions, MultiAgentVecEnv)
 class DummyVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
     """XuanCe's vectorized multi-agent environment that runs in this process.
 
@@ -258,7 +268,10 @@ class DummyVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
     """
 
     def __init__(
-        self, env_fns: Iterable[Callable[..., Any]], env_seed: int | None = None, **options: Any
+        self,
+        env_fns: Iterable[Callable[..., Any]],
+        env_seed: int | None = None,
+        **options: Unpack[DummyMultiAgentOptions],
     ) -> None:
         super().__init__(MultiAgentVecEnv(env_fns, env_seed, backend="dummy", **options))
 
@@ -269,6 +282,7 @@ class DummyVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
         return environments
 
 
+@with_options(SubprocMultiAgentOptions, MultiAgentVecEnv)
 class SubprocVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
     """XuanCe's vectorized multi-agent environment that runs in worker processes.
 
@@ -293,9 +307,9 @@ class SubprocVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
         self,
         env_fns: Iterable[Callable[..., Any]],
         env_seed: int | None = None,
-        context: str = "spawn",
-        in_series: int | str = "auto",
-        **options: Any,
+        context: StartMethod = "spawn",
+        in_series: InSeries = "auto",
+        **options: Unpack[SubprocMultiAgentOptions],
     ) -> None:
         super().__init__(
             MultiAgentVecEnv(
@@ -312,8 +326,8 @@ class SubprocVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
 class _Battles(XuanCeVecMultiAgentEnv):
     """Battle counters for environments in which teams fight."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, envs: MultiAgentVecEnv) -> None:
+        super().__init__(envs)
         self.battles_game = np.zeros(self.num_envs, np.int32)
         self.battles_won = np.zeros(self.num_envs, np.int32)
 
@@ -337,39 +351,6 @@ class _StarCraft2(_Battles):
         battles_won (numpy.ndarray): won episodes by environment.
         dead_allies_count (numpy.ndarray): allies killed, by environment.
         dead_enemies_count (numpy.ndarray): enemies killed, by environment.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.num_enemies = self.env_info["num_enemies"]
-        self.dead_allies_count = np.zeros(self.num_envs, np.int32)
-        self.dead_enemies_count = np.zeros(self.num_envs, np.int32)
-
-    def _count(self, env: int, info: Mapping[str, Any]) -> None:
-        self.battles_won[env] += bool(info.get("battle_won"))
-        self.dead_allies_count[env] += info.get("dead_allies", 0)
-        self.dead_enemies_count[env] += info.get("dead_enemies", 0)
-
-
-class _Football(_Battles):
-    """Match statistics of football environments.
-
-    Attributes:
-        num_adversaries (int): number of adversaries.
-        battles_game (numpy.ndarray): finished episodes by environment.
-        battles_won (numpy.ndarray): episodes by environment that ended with a goal scored.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.num_adversaries = self.env_info["num_adversaries"]
-
-    def _count(self, env: int, info: Mapping[str, Any]) -> None:
-        self.battles_won[env] += info.get("score_reward", 0) > 0
-
-
-class DummyVecEnv_StarCraft2(_StarCraft2, DummyVecMultiAgentEnv):
-    """``DummyVecMultiAgentEnv`` with battle statistics of StarCraft II.
 
     Example:
         >>> from xuance_envs import MPE_Env, DummyVecEnv_StarCraft2
@@ -387,29 +368,25 @@ class DummyVecEnv_StarCraft2(_StarCraft2, DummyVecMultiAgentEnv):
         (array([1, 1], dtype=int32), array([1, 1], dtype=int32))
     """
 
+    def __init__(self, envs: MultiAgentVecEnv) -> None:
+        super().__init__(envs)
+        self.num_enemies = self.env_info["num_enemies"]
+        self.dead_allies_count = np.zeros(self.num_envs, np.int32)
+        self.dead_enemies_count = np.zeros(self.num_envs, np.int32)
 
-class SubprocVecEnv_StarCraft2(_StarCraft2, SubprocVecMultiAgentEnv):
-    """``SubprocVecMultiAgentEnv`` with battle statistics of StarCraft II.
-
-    Example:
-        >>> from xuance_envs import MPE_Env, SubprocVecEnv_StarCraft2
-        >>> class Skirmish(MPE_Env):
-        ...     def get_env_info(self):
-        ...         return {**super().get_env_info(), "num_enemies": 5}
-        ...     def step(self, actions):
-        ...         *result, _ = super().step(actions)
-        ...         return *result, {"battle_won": 1, "dead_allies": 0, "dead_enemies": 5}
-        >>> with SubprocVecEnv_StarCraft2([lambda: Skirmish("simple_v3")] * 2) as envs:
-        ...     _ = envs.reset()
-        ...     for _ in range(25):
-        ...         _ = envs.step([{"agent_0": 0}] * 2)
-        >>> envs.battles_game, envs.battles_won
-        (array([1, 1], dtype=int32), array([1, 1], dtype=int32))
-    """
+    def _count(self, env: int, info: Mapping[str, Any]) -> None:
+        self.battles_won[env] += bool(info.get("battle_won"))
+        self.dead_allies_count[env] += info.get("dead_allies", 0)
+        self.dead_enemies_count[env] += info.get("dead_enemies", 0)
 
 
-class DummyVecEnv_Football(_Football, DummyVecMultiAgentEnv):
-    """``DummyVecMultiAgentEnv`` with match statistics of football.
+class _Football(_Battles):
+    """Match statistics of football environments.
+
+    Attributes:
+        num_adversaries (int): number of adversaries.
+        battles_game (numpy.ndarray): finished episodes by environment.
+        battles_won (numpy.ndarray): episodes by environment that ended with a goal scored.
 
     Example:
         >>> from xuance_envs import MPE_Env, DummyVecEnv_Football
@@ -427,22 +404,29 @@ class DummyVecEnv_Football(_Football, DummyVecMultiAgentEnv):
         (array([1, 1], dtype=int32), array([1, 1], dtype=int32))
     """
 
+    def __init__(self, envs: MultiAgentVecEnv) -> None:
+        super().__init__(envs)
+        self.num_adversaries = self.env_info["num_adversaries"]
 
-class SubprocVecEnv_Football(_Football, SubprocVecMultiAgentEnv):
-    """``SubprocVecMultiAgentEnv`` with match statistics of football.
+    def _count(self, env: int, info: Mapping[str, Any]) -> None:
+        self.battles_won[env] += info.get("score_reward", 0) > 0
 
-    Example:
-        >>> from xuance_envs import MPE_Env, SubprocVecEnv_Football
-        >>> class Match(MPE_Env):
-        ...     def get_env_info(self):
-        ...         return {**super().get_env_info(), "num_adversaries": 5}
-        ...     def step(self, actions):
-        ...         *result, _ = super().step(actions)
-        ...         return *result, {"score_reward": 1}
-        >>> with SubprocVecEnv_Football([lambda: Match("simple_v3")] * 2) as envs:
-        ...     _ = envs.reset()
-        ...     for _ in range(25):
-        ...         _ = envs.step([{"agent_0": 0}] * 2)
-        >>> envs.battles_game, envs.battles_won
-        (array([1, 1], dtype=int32), array([1, 1], dtype=int32))
-    """
+
+@with_options(None, _StarCraft2, DummyVecMultiAgentEnv)
+class DummyVecEnv_StarCraft2(DummyVecMultiAgentEnv, _StarCraft2):
+    """``DummyVecMultiAgentEnv`` with battle statistics of StarCraft II."""
+
+
+@with_options(None, _StarCraft2, SubprocVecMultiAgentEnv)
+class SubprocVecEnv_StarCraft2(SubprocVecMultiAgentEnv, _StarCraft2):
+    """``SubprocVecMultiAgentEnv`` with battle statistics of StarCraft II."""
+
+
+@with_options(None, _Football, DummyVecMultiAgentEnv)
+class DummyVecEnv_Football(DummyVecMultiAgentEnv, _Football):
+    """``DummyVecMultiAgentEnv`` with match statistics of football."""
+
+
+@with_options(None, _Football, SubprocVecMultiAgentEnv)
+class SubprocVecEnv_Football(SubprocVecMultiAgentEnv, _Football):
+    """``SubprocVecMultiAgentEnv`` with match statistics of football."""

@@ -14,6 +14,7 @@ from xuance_envs.engine.group.single_env import to_scalar
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import shared_info_key
 from xuance_envs.multi_agent.team import Groups, Team, agent_list
+from xuance_envs.vector_envs.options import AutoBool
 
 _BOOL = np.dtype(np.bool_)
 
@@ -35,7 +36,7 @@ class XuanCeAgentsEnv(AgentsEnv):
             raise BadValueError(f"expected at least one agent in agents of {env!r}, got none")
         return env
 
-    def _team(self, groups: Groups | None, state: bool | str, masks: bool | str) -> Team:
+    def _team(self, groups: Groups | None, state: AutoBool, masks: AutoBool) -> Team:
         env = self.env
         spaces = env.observation_space, env.action_space
         return self._build_team(agent_list(env.agents), *spaces, groups, state, masks)

@@ -19,7 +19,9 @@ from xuance_envs.remote.wire.infos import InfoTables
 from xuance_envs.remote.wire.templates import TemplateCache
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv, state_unknown_after
+from xuance_envs.vector_envs.options import StartMethod
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
+from xuance_envs.vector_envs.worker_settings import ProcessSettings
 
 # Seconds that a worker spins before it blocks: a client on the same machine sends the next step
 # within about a millisecond.
@@ -44,7 +46,7 @@ class HostedVecEnv(GroupedVecEnv):
         self,
         functions: Sequence[Callable[..., Any]],
         env_seed: int | None,
-        context: str,
+        context: StartMethod,
         step_timeout: float | None,
         start_timeout: float | None,
         check_actions: bool = False,
@@ -55,11 +57,13 @@ class HostedVecEnv(GroupedVecEnv):
         if shared_backend is None:
             groups = start_processes(
                 recipe,
-                in_series=len(recipe),
-                context=context,
-                step_timeout=step_timeout,
-                start_timeout=start_timeout,
-                pin_workers=False,
+                ProcessSettings(
+                    num_workers=1,
+                    context=context,
+                    step_timeout=step_timeout,
+                    start_timeout=start_timeout,
+                    pin_workers=False,
+                ),
                 spin=SPIN,
                 event_loop_waits=True,  # spinning would block other sessions
                 on_backend_created=on_backend_created,

@@ -15,6 +15,7 @@ from xuance_envs.multi_agent.making import make_agents_env
 from xuance_envs.remote.access.permissions import Permissions, check_keyword
 from xuance_envs.remote.access.tokens import TOKENS_VARIABLE, Owner, Tokens
 from xuance_envs.remote.failures import RefusedError
+from xuance_envs.vector_envs.options import StartMethod
 
 __all__ = [
     "TOKENS_VARIABLE",
@@ -245,7 +246,7 @@ class Settings:
     tokens: Tokens = field(default_factory=Tokens)
     limits: Limits = field(default_factory=Limits)
     permissions: Permissions = field(default_factory=Permissions)
-    context: str = field(default_factory=lambda: safe_context())
+    context: StartMethod = field(default_factory=lambda: safe_context())
     access_log: bool = True
     allowed_hosts: frozenset[str] = frozenset()
     pages_need_token: bool = False
@@ -266,7 +267,7 @@ class Settings:
         return replace(self.limits, **overrides) if overrides else self.limits
 
 
-def safe_context() -> str:
+def safe_context() -> StartMethod:
     """Return the fastest start method that is safe in a process with threads."""
     methods = multiprocessing.get_all_start_methods()
     return "forkserver" if "forkserver" in methods else "spawn"

@@ -16,6 +16,7 @@ from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
 from xuance_envs.rollout.state_layout import StateLayout, StateSlot
 from xuance_envs.rollout.transfer import Transfer
+from xuance_envs.vector_envs.options import AutoBool
 
 L = TypeVar("L", bound="AgentLoop")
 
@@ -48,7 +49,7 @@ class AgentLoop(EpisodeMetrics):
         *,
         device: torch.device | str | None,
         state_dtype: torch.dtype,
-        channels_first: bool | str,
+        channels_first: AutoBool,
         recorder: GifRecorder | None,
         window: int,
         seed: int | Sequence[int | None] | None,

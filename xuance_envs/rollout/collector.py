@@ -12,10 +12,13 @@ from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
 from xuance_envs.rollout.env_adapters import MultiAgentEnvs
+from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.playing import RolloutLoop
 from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.rollout.results import RESULTS, check_end_values
 from xuance_envs.rollout.storage import Rollout, SegmentEnds
+from xuance_envs.vector_envs.options import AutoBool
+from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 if TYPE_CHECKING:  # since Python 3.11 they are in typing
@@ -24,17 +27,22 @@ if TYPE_CHECKING:  # since Python 3.11 they are in typing
 __all__ = ["CollectorOptions", "MultiAgentRolloutCollector", "RolloutCollector"]
 
 
-class CollectorOptions(TypedDict, total=False):
-    """Optional arguments of collectors."""
+class PlayOptions(TypedDict, total=False):
+    """Optional arguments of collectors, except for recorders."""
 
     device: torch.device | str | None
     state_dtype: torch.dtype
-    channels_first: bool | str
+    channels_first: AutoBool
     progress: bool
-    recorder: GifRecorder | None
     window: int
     seed: int | Sequence[int | None] | None
-    halves: int | str
+    halves: Halves
+
+
+class CollectorOptions(PlayOptions, total=False):
+    """Optional arguments of collectors."""
+
+    recorder: GifRecorder | None
 
 
 class RolloutCollector(RolloutLoop):
@@ -146,6 +154,7 @@ class RolloutCollector(RolloutLoop):
     __new__.__signature__ = signature(RolloutLoop.__init__)  # type: ignore[attr-defined]  # for help
 
 
+@with_options(None, RolloutCollector)
 class MultiAgentRolloutCollector(RolloutCollector):
     """A collector of fixed-length rollouts in multi-agent environments.
 

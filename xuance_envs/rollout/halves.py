@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from operator import attrgetter
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.rollout.env_adapters import EpisodeEnd, LoopStep
 from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.vector_envs.vector_env import VecEnv
+
+Halves = Literal[1, 2, "auto"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -37,9 +40,7 @@ def half_bounds(vec_env: VecEnv | MultiAgentVecEnv) -> list[tuple[int, int]]:
     return [(0, middle), (middle, vec_env.num_envs)]
 
 
-def validate_halves(
-    halves: int | str, vec_env: VecEnv | MultiAgentVecEnv, records: bool
-) -> int | str:
+def validate_halves(halves: Halves, vec_env: VecEnv | MultiAgentVecEnv, records: bool) -> Halves:
     """Validate ``halves``; replace ``"auto"`` by 1 if two halves are not possible."""
     if halves not in (1, 2, "auto"):
         raise ValueError(f"halves: expected 1, 2 or 'auto', got {halves!r}")
@@ -110,13 +111,13 @@ class HalvesTrial:
         """Number of halves in the next turn."""
         return 1 if len(self._seconds[1]) <= len(self._seconds[2]) else 2
 
-    def record(self, seconds: float, steps: int) -> int | str:
+    def record(self, seconds: float, steps: int) -> Halves:
         """Record a turn's duration; after the last turn return the faster mode, else ``"auto"``."""
         self._seconds[self.halves].append(seconds / steps)
         if len(self._seconds[2]) < TURNS_PER_MODE:
             return "auto"
         whole, halved = (float(np.median(self._seconds[kind][1:])) for kind in (1, 2))
-        found = 2 if whole > MIN_SPEEDUP * halved else 1
+        found: Halves = 2 if whole > MIN_SPEEDUP * halved else 1
         logger.info(
             "halves=%d: a step takes %.0f µs with halves=1, %.0f µs with halves=2",
             *(found, whole * 1e6, halved * 1e6),

@@ -19,6 +19,7 @@ from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
 from xuance_envs.rollout.halves import (
     STEPS_PER_TURN,
     Half,
+    Halves,
     HalvesTrial,
     half_bounds,
     validate_halves,
@@ -26,6 +27,7 @@ from xuance_envs.rollout.halves import (
 from xuance_envs.rollout.recorder import GifRecorder, image_of
 from xuance_envs.rollout.results import RolloutResults
 from xuance_envs.rollout.storage import Rollout, RolloutStorage, SegmentEnds
+from xuance_envs.vector_envs.options import AutoBool
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["RolloutLoop"]
@@ -47,12 +49,12 @@ class RolloutLoop(RolloutResults, AgentLoop):
         *,
         device: torch.device | str | None = None,
         state_dtype: torch.dtype = torch.float32,
-        channels_first: bool | str = "auto",
+        channels_first: AutoBool = "auto",
         progress: bool = False,
         recorder: GifRecorder | None = None,
         window: int = 10,
         seed: int | Sequence[int | None] | None = None,
-        halves: int | str = 1,
+        halves: Halves = 1,
     ) -> None:
         if steps_per_env < 1:
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")

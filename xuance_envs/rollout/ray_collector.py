@@ -30,6 +30,7 @@ from xuance_envs.rollout.episode_statistics import (
     EpisodeMetrics,
     merge_statistics,
 )
+from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.results import RolloutResults
 from xuance_envs.rollout.state_layout import StateLayout
@@ -38,8 +39,9 @@ from xuance_envs.vector_envs.arguments import (
     checked_positive,
     checked_recipe,
     seed_per_env,
-    split_envs,
 )
+from xuance_envs.vector_envs.options import AutoBool, InSeries
+from xuance_envs.vector_envs.worker_settings import is_count, split_evenly
 
 __all__ = ["RayRolloutCollector"]
 
@@ -127,13 +129,13 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         steps_per_env: int,
         *,
         num_envs: int | None = None,
-        processes: int | str = "auto",
+        processes: InSeries = "auto",
         seed: int | Sequence[int | None] | None = None,
         device: torch.device | str | None = None,
         state_dtype: torch.dtype = torch.float32,
-        channels_first: bool | str = "auto",
+        channels_first: AutoBool = "auto",
         window: int = 10,
-        halves: int | str = 1,
+        halves: Halves = 1,
         env_seed: int | None = None,
         step_timeout: float | None = None,
         resources: Mapping[str, float] | None = None,
@@ -152,7 +154,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             )
         if steps_per_env < 1:
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
-        if processes != "auto" and not (isinstance(processes, int) and processes >= 1):
+        if processes != "auto" and not is_count(processes):
             raise ValueError(
                 f"processes: expected 'auto' or an int of at least 1, got {processes!r}"
             )
@@ -166,7 +168,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self.global_steps = 0
         self.statistics = EpisodeHistory(self.num_envs, window)
         self._steps_before = 0  # global steps before the first turn
-        self._split = split_envs(self.num_envs, "auto", num_collectors)
+        self._split = split_evenly(self.num_envs, num_collectors)
         self._shapes = weight_shapes(agent)
         seeds = seed_per_env(seed, range(self.num_envs))
         makers = [partial(f, **k) if k else f for f, k in zip(functions, keywords, strict=True)]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import Leaf, SpaceLayout
 from xuance_envs.rollout.transfer import Transfer
+from xuance_envs.vector_envs.options import AutoBool
 
 IMAGE_AXES = 3
 
@@ -35,7 +36,7 @@ class StateLayout:
         self,
         space: Space[Any],
         state_dtype: torch.dtype,
-        channels_first: bool | str,
+        channels_first: AutoBool,
         transfer: Transfer,
         leading_axes: Sequence[int] = (),
     ) -> None:
@@ -197,7 +198,7 @@ class _StagingBuffer:
 
 
 def _state_leaf(
-    leaf: Leaf, state_dtype: torch.dtype, channels_first: bool | str, alone: bool, before: int
+    leaf: Leaf, state_dtype: torch.dtype, channels_first: AutoBool, alone: bool, before: int
 ) -> _StateLeaf:
     if leaf.dtype is None:
         raise ValueError(

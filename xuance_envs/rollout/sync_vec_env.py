@@ -6,26 +6,37 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from numbers import Real
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.rollout.agents import Agent
-from xuance_envs.rollout.collector import RolloutCollector
+from xuance_envs.rollout.collector import PlayOptions, RolloutCollector
+from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
+from xuance_envs.vector_envs.options import AutoBool, SubprocBackendOptions
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = ["SyncVecEnv"]
 
+Backend = Literal["dummy", "subproc"]
 BACKENDS: dict[str, Callable[..., VecEnv]] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
 
 SIGNATURES = (
     "SyncVecEnv(env_fn, num_envs, steps_per_env, agent, render_every=0, render_fps=30.0) or "
     "SyncVecEnv(env_fn, num_envs, steps_per_env, render_every, render_fps, agent)"
 )
+
+
+class SyncOptions(PlayOptions, SubprocBackendOptions, total=False):
+    """Options of the collector and of its backend."""
 
 
 class SyncVecEnv(RolloutCollector):
@@ -53,7 +64,9 @@ class SyncVecEnv(RolloutCollector):
         seed: seed of the first reset; environment i gets ``seed + i``.
         halves: double buffering, as in :class:`~xuance_envs.rollout.collector.RolloutCollector`.
             With 2 and the backend ``"subproc"``, the default is two workers per CPU.
-        **backend_options: passed to the backend.
+        **backend_options: options of
+            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`, or arguments of the
+            callable.
 
     Raises:
         ValueError: an argument is out of range.
@@ -88,15 +101,8 @@ class SyncVecEnv(RolloutCollector):
         render_every: float = 0,
         render_fps: float = 30.0,
         *,
-        backend: str | Callable[..., VecEnv] = "dummy",
-        device: torch.device | str | None = None,
-        state_dtype: torch.dtype = torch.float32,
-        channels_first: bool | str = "auto",
-        progress: bool = False,
-        window: int = 10,
-        seed: int | Sequence[int | None] | None = None,
-        halves: int | str = 1,
-        **backend_options: Any,
+        backend: Backend = "dummy",
+        **options: Unpack[SyncOptions],
     ) -> None: ...
 
     @overload
@@ -108,6 +114,37 @@ class SyncVecEnv(RolloutCollector):
         render_every: float,
         render_fps: float,
         agent: Agent,
+        *,
+        backend: Backend = "dummy",
+        **options: Unpack[SyncOptions],
+    ) -> None: ...
+
+    # A callable may accept arguments of its own.
+    @overload
+    def __init__(
+        self,
+        env_fn: Callable[[], Any],
+        num_envs: int,
+        steps_per_env: int,
+        agent: Agent,
+        render_every: float = 0,
+        render_fps: float = 30.0,
+        *,
+        backend: Callable[..., VecEnv],
+        **options: Any,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        env_fn: Callable[[], Any],
+        num_envs: int,
+        steps_per_env: int,
+        render_every: float,
+        render_fps: float,
+        agent: Agent,
+        *,
+        backend: Callable[..., VecEnv],
         **options: Any,
     ) -> None: ...
 
@@ -117,14 +154,14 @@ class SyncVecEnv(RolloutCollector):
         num_envs: int,
         steps_per_env: int,
         *args: Any,
-        backend: str | Callable[..., VecEnv] = "dummy",
+        backend: Backend | Callable[..., VecEnv] = "dummy",
         device: torch.device | str | None = None,
         state_dtype: torch.dtype = torch.float32,
-        channels_first: bool | str = "auto",
+        channels_first: AutoBool = "auto",
         progress: bool = False,
         window: int = 10,
         seed: int | Sequence[int | None] | None = None,
-        halves: int | str = 1,
+        halves: Halves = 1,
         **kwargs: Any,
     ) -> None:
         names = ("agent", "render_every", "render_fps")
@@ -140,8 +177,9 @@ class SyncVecEnv(RolloutCollector):
                 )
             # The collector reads observations before the next step overwrites them.
             kwargs.setdefault("copy", False)
-            if halves == 2 and backend == "subproc":
-                kwargs.setdefault("in_series", math.ceil(num_envs / (2 * available_cpus())))
+            is_split = any(name in kwargs for name in SPLIT_OPTIONS)
+            if halves == 2 and backend == "subproc" and not is_split:
+                kwargs["in_series"] = math.ceil(num_envs / (2 * available_cpus()))
             backend = BACKENDS[backend]
         recorder = GifRecorder(render_every, render_fps) if render_every > 0 else None
         self.render_every = render_every if render_every > 0 else 1

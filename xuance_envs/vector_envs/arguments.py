@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.restarts import RestartPolicy
 from xuance_envs.state.env_states import EnvStates
 
 _BOOLS = frozenset({bool, np.bool_})  # neither can be subclassed
@@ -23,8 +22,9 @@ def checked_recipe(
     env_fns: Iterable[Callable[..., Any]],
     env_seed: int | None,
     autoreset: Autoreset = Autoreset.SAME_STEP,
+    num_workers_hint: str = "num_workers={}",
 ) -> Recipe:
-    """Validate ``env_fns`` and ``env_seed``."""
+    """Validate ``env_fns`` and ``env_seed``; the hint is for a number of workers in its place."""
     try:
         functions = list(env_fns)
     except TypeError:
@@ -42,8 +42,27 @@ def checked_recipe(
         keywords: list[Mapping[str, Any]] = [{}] * len(functions)
     else:
         seed = checked_seed("env_seed", env_seed)
+        for i, function in enumerate(functions):
+            if not _accepts(function, "env_seed"):
+                raise TypeError(
+                    f"{seed} was taken as env_seed; did you mean {num_workers_hint.format(seed)}? "
+                    "With env_seed, each function must accept the keyword argument env_seed, "
+                    f"and env_fns[{i}] does not"
+                )
         keywords = [{"env_seed": seed + i} for i in range(len(functions))]
     return Recipe(functions, keywords, autoreset=autoreset)
+
+
+def _accepts(function: Callable[..., Any], name: str) -> bool:
+    try:
+        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return True
+    return any(
+        each.kind is each.VAR_KEYWORD
+        or (each.name == name and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY))
+        for each in parameters
+    )
 
 
 def checked_env_ids(
@@ -100,35 +119,6 @@ def checked_seed(name: str, seed: Any, otherwise: str = "") -> int:
         if (number := operator.index(seed)) >= 0:
             return number
     raise ValueError(f"{name}: expected a non-negative int{otherwise}, got {seed!r}")
-
-
-def split_envs(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, int]]:
-    """Split the environments into contiguous ranges, one per worker."""
-    if in_series == "auto":
-        count = min(num_envs, cpus)
-        bounds = [num_envs * k // count for k in range(count + 1)]
-        return list(itertools.pairwise(bounds))
-    if not isinstance(in_series, int | np.integer) or isinstance(in_series, bool) or in_series < 1:
-        raise ValueError(f"in_series: expected 'auto' or an int of at least 1, got {in_series!r}")
-    size = int(in_series)
-    return [(lo, min(lo + size, num_envs)) for lo in range(0, num_envs, size)]
-
-
-def checked_restarts(
-    on_worker_failure: str, max_restarts: int | None, on_exception: bool, *, resumes: bool = True
-) -> RestartPolicy | None:
-    """Validate the restart options; None means that worker failures raise."""
-    if on_worker_failure not in ("raise", "restart", *["resume"] * resumes):
-        modes = "'raise', 'restart' or 'resume'" if resumes else "'raise' or 'restart'"
-        raise ValueError(f"on_worker_failure: expected {modes}, got {on_worker_failure!r}")
-    if max_restarts is not None and max_restarts < 0:
-        raise ValueError(f"max_restarts: expected None or at least 0, got {max_restarts!r}")
-    if on_worker_failure != "raise":
-        return RestartPolicy(max_restarts, on_exception, on_worker_failure == "resume")
-    if on_exception:
-        modes = "'restart' or 'resume'" if resumes else "'restart'"
-        raise ValueError(f"restart_on_exception=True needs on_worker_failure={modes}, got 'raise'")
-    return None
 
 
 def checked_states(state: Any, count: int | None = None) -> EnvStates:

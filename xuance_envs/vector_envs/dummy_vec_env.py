@@ -62,7 +62,9 @@ class DummyVecEnv(GroupedVecEnv):
         info_bytes: int = INFO_BYTES,
         record_failures: str | Path | None = None,
     ) -> None:
-        recipe, size = checked_recipe(env_fns, env_seed), checked_info_bytes(info_bytes)
+        hint = "SubprocVecEnv(env_fns, num_workers={})"
+        recipe = checked_recipe(env_fns, env_seed, num_workers_hint=hint)
+        size = checked_info_bytes(info_bytes)
         groups = LocalGroups(recipe, info_bytes=size, record_failures=record_failures)
         self._local = groups
         super().__init__(groups, copy=copy, check_actions=check_actions)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
@@ -20,22 +19,23 @@ from xuance_envs.engine.ray.actor_assignment import (
 from xuance_envs.engine.ray.actor_client import ActorSettings
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.ray.ray_backend import RayBackend
-from xuance_envs.vector_envs.arguments import (
-    checked_info_bytes,
-    checked_positive,
-    checked_recipe,
-    checked_restarts,
-    split_envs,
-)
+from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
+from xuance_envs.vector_envs.options import InSeries, RayOptions
+from xuance_envs.vector_envs.signatures import with_options
+from xuance_envs.vector_envs.worker_settings import RaySettings
 
-__all__ = ["RayVecEnv_Gym", "start_actors"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["RayVecEnv", "RayVecEnv_Gym", "start_actors"]
 
 logger = logging.getLogger("xuance_envs")
 
 
+@with_options(RayOptions, RaySettings)
 class RayVecEnv_Gym(GroupedVecEnv):
-    """Vectorized environment on the nodes of a Ray cluster.
+    """Vectorized environment on the nodes of a Ray cluster, also named ``RayVecEnv``.
 
     Each worker steps a group of environments. A Ray actor hosts either all workers of a node, as
     processes that share memory with it, or a single worker. Each vector step sends one request and
@@ -50,7 +50,11 @@ class RayVecEnv_Gym(GroupedVecEnv):
         env_fns: callables that create one environment each, in its actor. Objects defined in
             ``__main__`` are sent by value; modules must be importable on the node.
         in_series: environments per worker. ``"auto"`` starts as many workers as the cluster has
-            room for and splits the environments evenly.
+            room for and splits the environments evenly. At most one of ``in_series``,
+            ``num_workers`` and ``envs_per_worker`` may be given.
+        num_workers: number of workers, from 1 to the number of environments, which are split
+            evenly.
+        envs_per_worker: another name for an int ``in_series``.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``; otherwise without
             arguments.
         actors: ``"machine"`` starts one actor per node, with as many worker processes as the node
@@ -107,118 +111,73 @@ class RayVecEnv_Gym(GroupedVecEnv):
     def __init__(
         self,
         env_fns: Iterable[Callable[..., Any]],
-        in_series: int | str = "auto",
+        in_series: InSeries = "auto",
         *,
-        actors: str = "auto",
         env_seed: int | None = None,
-        num_cpus_per_worker: float = 1.0,
-        resources: Mapping[str, float] | None = None,
-        runtime_env: Mapping[str, Any] | None = None,
-        scheduling_strategy: Any = "SPREAD",
-        address: str | None = None,
         copy: bool = True,
-        step_timeout: float | None = None,
-        start_timeout: float | None = 120.0,
-        on_worker_failure: str = "raise",
-        max_restarts: int | None = 100,
-        restart_on_exception: bool = False,
-        worker_threads: int | None = 1,
         check_actions: bool = False,
-        info_bytes: int = INFO_BYTES,
+        **options: Unpack[RayOptions],
     ) -> None:
-        groups = start_actors(
-            checked_recipe(env_fns, env_seed),
-            in_series=in_series,
-            actors=actors,
-            num_cpus_per_worker=num_cpus_per_worker,
-            resources=resources,
-            runtime_env=runtime_env,
-            scheduling_strategy=scheduling_strategy,
-            address=address,
-            step_timeout=step_timeout,
-            start_timeout=start_timeout,
-            on_worker_failure=on_worker_failure,
-            max_restarts=max_restarts,
-            restart_on_exception=restart_on_exception,
-            worker_threads=worker_threads,
-            info_bytes=info_bytes,
-        )
+        settings = RaySettings(in_series=in_series, **options)
+        groups = start_actors(checked_recipe(env_fns, env_seed), settings)
         super().__init__(groups, copy=copy, check_actions=check_actions)
 
 
-def start_actors(  # noqa: D417  # the class documents the others
-    recipe: Recipe,
-    *,
-    in_series: int | str = "auto",
-    actors: str = "auto",
-    num_cpus_per_worker: float = 1.0,
-    resources: Mapping[str, float] | None = None,
-    runtime_env: Mapping[str, Any] | None = None,
-    scheduling_strategy: Any = "SPREAD",
-    address: str | None = None,
-    step_timeout: float | None = None,
-    start_timeout: float | None = 120.0,
-    on_worker_failure: str = "raise",
-    max_restarts: int | None = 100,
-    restart_on_exception: bool = False,
-    worker_threads: int | None = 1,
-    info_bytes: int = INFO_BYTES,
-    describe: Describe = common_description,
+RayVecEnv = RayVecEnv_Gym
+
+
+def start_actors(
+    recipe: Recipe, settings: RaySettings, describe: Describe = common_description
 ) -> WorkerGroups:
     """Start actors, which create their environments.
 
-    The other arguments are those of :class:`RayVecEnv_Gym`.
-
     Args:
         recipe: functions that create the environments, and the autoreset mode.
+        settings: the checked options.
         describe: function that combines the environments' descriptions into one.
     """
-    checked_positive(
-        worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
-    )
-    info_bytes = checked_info_bytes(info_bytes)
-    restarts = checked_restarts(
-        on_worker_failure, max_restarts, restart_on_exception, resumes=False
-    )
-    if not num_cpus_per_worker >= 0:
-        raise ValueError(f"num_cpus_per_worker: expected at least 0, got {num_cpus_per_worker!r}")
-    if actors not in ("auto", "machine", "core"):
-        raise ValueError(f"actors: expected 'auto', 'machine' or 'core', got {actors!r}")
-    if in_series != "auto":
-        split_envs(len(recipe), in_series, 1)  # validate before Ray is started
+    automatic = settings.is_split_automatically
+    if not automatic:
+        settings.split(len(recipe), 1)  # validate before Ray is started
     options = ActorOptions(
-        num_cpus_per_worker, dict(resources or {}), runtime_env, scheduling_strategy
+        settings.num_cpus_per_worker,
+        dict(settings.resources or {}),
+        settings.runtime_env,
+        settings.scheduling_strategy,
     )
-    cluster = RayCluster(address, runtime_env)
+    cluster = RayCluster(settings.address, settings.runtime_env)
     try:
+        actors = settings.actors
         per_worker = actors == "core" or (actors == "auto" and not options.spreads)
-        if in_series == "auto" or not per_worker:
+        if automatic or not per_worker:
             cluster.wait_until_idle(options)
-        free = cluster.free_workers(options) if in_series == "auto" else 1
-        split = split_envs(len(recipe), in_series, free)
+        free = cluster.free_workers(options) if automatic else 1
+        split = settings.split(len(recipe), free)
         placed = None if per_worker else _actor_shares(cluster, options, len(split), actors)
     except BaseException:
         cluster.release()
         raise
-    settings = ActorSettings(cluster, options, len(split), step_timeout, start_timeout)
+    actor_settings = ActorSettings(
+        cluster, options, len(split), settings.step_timeout, settings.start_timeout
+    )
     plan = ActorPlan(
         (),
         in_processes=placed is not None,
-        threads=worker_threads,
-        timeout=step_timeout,
-        start_timeout=start_timeout,
-        restarts=restarts is not None,
-        info_bytes=info_bytes,
+        threads=settings.worker_threads,
+        timeout=settings.step_timeout,
+        start_timeout=settings.start_timeout,
+        restarts=settings.restarts is not None,
+        info_bytes=settings.info_bytes,
     )
     backend = RayBackend(
-        settings,
+        actor_settings,
         plan,
         placed or one_actor_per_worker(len(split)),
         split,
         recipe,
-        info_bytes,
+        settings.info_bytes,
     )
-    groups = WorkerGroups(backend, None, describe, restarts)
+    groups = WorkerGroups(backend, None, describe, settings.restarts)
     places = [actor.place for actor in backend.actors]
     transport_note = (
         ""

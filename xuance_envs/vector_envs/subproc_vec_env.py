@@ -9,12 +9,10 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs.engine.cpus import affinity_cpus, available_cpus
-from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
@@ -24,14 +22,14 @@ from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.process.worker_process import StartSettings
 from xuance_envs.errors import caller_stacklevel
-from xuance_envs.vector_envs.arguments import (
-    checked_info_bytes,
-    checked_positive,
-    checked_recipe,
-    checked_restarts,
-    split_envs,
-)
+from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
+from xuance_envs.vector_envs.options import InSeries, ProcessOptions, StartMethod
+from xuance_envs.vector_envs.signatures import with_options
+from xuance_envs.vector_envs.worker_settings import ProcessSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["SubprocVecEnv", "fork_hazard", "start_processes"]
 
@@ -49,6 +47,7 @@ MIN_CPUS_TO_SHARE = 4
 """Minimum number of CPUs at which a spinning main process may share a CPU with a worker."""
 
 
+@with_options(ProcessOptions, ProcessSettings)
 class SubprocVecEnv(GroupedVecEnv):
     """Vectorized environment in worker processes.
 
@@ -66,7 +65,11 @@ class SubprocVecEnv(GroupedVecEnv):
             arguments.
         in_series: environments per worker. ``"auto"`` starts one worker per CPU available to this
             process and splits the environments evenly. Use 1 for environments that wait (for a
-            network or an external simulator) or that share global state.
+            network or an external simulator) or that share global state. At most one of
+            ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
+        num_workers: number of workers, from 1 to the number of environments, which are split
+            evenly. The main process's own share (``caller_steps``) is not counted.
+        envs_per_worker: another name for an int ``in_series``.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
         copy: True to return new arrays in each step; False to return read-only views that the next
             step overwrites.
@@ -125,37 +128,15 @@ class SubprocVecEnv(GroupedVecEnv):
         self,
         env_fns: Iterable[Callable[..., Any]],
         env_seed: int | None = None,
-        in_series: int | str = "auto",
+        in_series: InSeries = "auto",
         *,
-        context: str = "spawn",
+        context: StartMethod = "spawn",
         copy: bool = True,
-        caller_steps: bool = False,
-        step_timeout: float | None = None,
-        start_timeout: float | None = 120.0,
-        on_worker_failure: str = "raise",
-        max_restarts: int | None = 100,
-        restart_on_exception: bool = False,
-        worker_threads: int | None = 1,
         check_actions: bool = False,
-        pin_workers: bool = True,
-        record_failures: str | Path | None = None,
-        info_bytes: int = INFO_BYTES,
+        **options: Unpack[ProcessOptions],
     ) -> None:
-        groups = start_processes(
-            checked_recipe(env_fns, env_seed),
-            in_series=in_series,
-            context=context,
-            caller_steps=caller_steps,
-            step_timeout=step_timeout,
-            start_timeout=start_timeout,
-            on_worker_failure=on_worker_failure,
-            max_restarts=max_restarts,
-            restart_on_exception=restart_on_exception,
-            worker_threads=worker_threads,
-            pin_workers=pin_workers,
-            record_failures=record_failures,
-            info_bytes=info_bytes,
-        )
+        settings = ProcessSettings(in_series=in_series, context=context, **options)
+        groups = start_processes(checked_recipe(env_fns, env_seed), settings)
         self._backend = groups.backend
         self.in_series = max(driver.hi - driver.lo for driver in groups.drivers)
         self.n_remotes = len(groups.backend.workers)
@@ -167,21 +148,10 @@ class SubprocVecEnv(GroupedVecEnv):
         return tuple(driver.worker.pid for driver in self._backend.workers)
 
 
-def start_processes(  # noqa: D417  # the class documents the others
+def start_processes(
     recipe: Recipe,
+    settings: ProcessSettings,
     *,
-    in_series: int | str = "auto",
-    context: str = "spawn",
-    caller_steps: bool = False,
-    step_timeout: float | None = None,
-    start_timeout: float | None = 120.0,
-    on_worker_failure: str = "raise",
-    max_restarts: int | None = 100,
-    restart_on_exception: bool = False,
-    worker_threads: int | None = 1,
-    pin_workers: bool = True,
-    record_failures: str | Path | None = None,
-    info_bytes: int = INFO_BYTES,
     spin: float = SPIN,
     describe: Describe = common_description,
     on_backend_created: Callable[[ProcessBackend], None] | None = None,
@@ -191,10 +161,9 @@ def start_processes(  # noqa: D417  # the class documents the others
 ) -> WorkerGroups:
     """Start worker processes, which create their environments.
 
-    The other arguments are those of :class:`SubprocVecEnv`.
-
     Args:
         recipe: functions that create the environments, and the autoreset mode.
+        settings: the checked options.
         spin: longest time in seconds that a worker spins before it blocks, if there are CPUs for
             it.
         describe: function that combines the environments' descriptions into one.
@@ -209,42 +178,40 @@ def start_processes(  # noqa: D417  # the class documents the others
         raise RuntimeError(
             "worker processes need select.poll, which this system lacks: use DummyVecEnv instead"
         )
-    checked_positive(
-        worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
-    )
-    info_bytes = checked_info_bytes(info_bytes)
-    restarts = checked_restarts(on_worker_failure, max_restarts, restart_on_exception)
-    _check_context(context)
+    caller_steps = settings.caller_steps
+    _check_context(settings.context)
     if multiprocessing.current_process().daemon:
         raise RuntimeError(
             "cannot start workers, because this process is daemonic: use DummyVecEnv, or create "
             "this process with daemon=False"
         )
-    split = split_envs(len(recipe), in_series, available_cpus())
+    split = settings.split(len(recipe), available_cpus(), own_share=caller_steps)
     own = split.pop() if caller_steps else None
-    settings = StartSettings(
-        multiprocessing.get_context(context),
+    start_settings = StartSettings(
+        multiprocessing.get_context(settings.context),
         SharedMemory(reserved=len(split) * REGION_BYTES),
-        threads=worker_threads,
+        threads=settings.worker_threads,
         # More spinning processes than CPUs would slow each other down.
         spin=spin if len(split) + (caller_steps or caller_busy) <= available_cpus() else 0.0,
         main_spin=SPIN if _main_process_may_spin(len(split)) and not event_loop_waits else 0.0,
         expect_first_ready=caller_steps or event_loop_waits,
-        timeout=step_timeout,
-        start_timeout=start_timeout,
+        timeout=settings.step_timeout,
+        start_timeout=settings.start_timeout,
         guarded=guarded,
     )
-    backend = ProcessBackend(settings, split, recipe, pin_workers, caller_steps, info_bytes)
+    backend = ProcessBackend(
+        start_settings, split, recipe, settings.pin_workers, caller_steps, settings.info_bytes
+    )
     if on_backend_created is not None:
         on_backend_created(backend)
-    groups = WorkerGroups(backend, own, describe, restarts, record_failures)
+    groups = WorkerGroups(backend, own, describe, settings.restarts, settings.record_failures)
     here = " and in this process" if own else ""
     pids = [driver.worker.pid for driver in backend.workers]
     logger.info(
         "%d environments in %d workers (%s)%s: pids %s",
         len(recipe),
         len(pids),
-        context,
+        settings.context,
         here,
         pids,
     )
@@ -281,7 +248,9 @@ def fork_hazard() -> str | None:
 def _check_context(context: str) -> None:
     available = multiprocessing.get_all_start_methods()
     if context not in available:
-        raise ValueError(f"context: expected one of {available}, got {context!r}")
+        number = isinstance(context, int)
+        hint = f"; did you mean num_workers={context}?" if number else ""
+        raise ValueError(f"context: expected one of {available}, got {context!r}{hint}")
     if context == "fork" and (hazard := fork_hazard()) is not None:
         warnings.warn(
             f"context='fork' copies this process, but {hazard}; use 'spawn' or 'forkserver'",

@@ -1,0 +1,69 @@
+"""The names of options, by backend, and errors for unknown and misplaced ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any
+
+from xuance_envs.errors import EnvError
+from xuance_envs.vector_envs.options import (
+    BackendOptions,
+    DummyOptions,
+    RayBackendOptions,
+    SubprocBackendOptions,
+)
+
+OPTIONS_OF: dict[str, frozenset[str]] = {
+    "dummy": frozenset(DummyOptions.__annotations__),
+    "subproc": frozenset(SubprocBackendOptions.__annotations__),
+    "ray": frozenset(RayBackendOptions.__annotations__),
+}
+"""Names of the options, by backend."""
+
+SPLIT_OPTIONS = ("in_series", "num_workers", "envs_per_worker")
+
+
+def backends_with(options: Mapping[str, Any]) -> list[str]:
+    """Return the backends that have all these options."""
+    for name in options:
+        if name not in BackendOptions.__annotations__:
+            raise TypeError(
+                f"unknown option {name!r} of a vectorized environment"
+                + did_you_mean(name, BackendOptions.__annotations__)
+            )
+    found = [backend for backend, names in OPTIONS_OF.items() if names.issuperset(options)]
+    if not found:
+        having = "; ".join(
+            f"{name}: {', '.join(b for b, names in OPTIONS_OF.items() if name in names)}"
+            for name in options
+        )
+        raise ValueError(
+            f"expected options that one backend has together, got options of these: {having}"
+        )
+    return found
+
+
+@contextmanager
+def naming_misplaced_options(env_kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Explain an environment's refusal of an argument that is an option of its backend."""
+    try:
+        yield
+    except (EnvError, TypeError) as error:
+        misplaced = {
+            name: value
+            for name, value in env_kwargs.items()
+            if name in BackendOptions.__annotations__ and f"argument '{name}'" in str(error)
+        }
+        if not misplaced:
+            raise
+        raise TypeError(
+            f"{', '.join(misplaced)}: the environment has no such argument; to pass it to the "
+            f"vectorized environment, use vector_kwargs={misplaced!r}"
+        ) from error
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    close = get_close_matches(name, names, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,95 @@
+"""Signatures and docstrings of classes that accept a ``TypedDict`` as ``**options``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from xuance_envs.vector_envs.option_names import did_you_mean
+
+T = TypeVar("T", bound=type[Any])
+
+SECTIONS = ("Args", "Attributes", "Raises", "Example")
+_HEADER = re.compile(rf"^({'|'.join(SECTIONS)}):\n", re.MULTILINE)
+_ENTRY = re.compile(r"^ {4}(\*{0,2}\w+):.*\n(?: {5,}.*\n)*", re.MULTILINE)
+
+
+def with_options(options: Any = None, *sources: Callable[..., Any]) -> Callable[[T], T]:
+    """Return a class decorator that lists the arguments behind ``**options``.
+
+    Signature and docstring describe each of them as the first of ``sources`` that has it. An
+    unknown argument raises an error that suggests the closest one. Without options, the decorator
+    only completes the docstring, with the entries and sections of base classes among the sources.
+    """
+
+    def decorate(cls: T) -> T:
+        signature = inspect.signature(cls.__init__)
+        if options is not None:
+            signature = _expanded(signature, options, sources)
+            cls.__init__ = _checking_names(cls.__init__, signature)
+        cls.__doc__ = _documented(cls, signature, sources)
+        return cls
+
+    return decorate
+
+
+def _expanded(
+    signature: inspect.Signature, options: Any, sources: tuple[Callable[..., Any], ...]
+) -> inspect.Signature:
+    *own, _ = signature.parameters.values()
+    names = options.__annotations__.keys() - signature.parameters.keys()
+    for source in sources:
+        for each in inspect.signature(source).parameters.values():
+            if each.name in names:
+                own.append(each.replace(kind=each.KEYWORD_ONLY))
+                names.remove(each.name)
+    assert not names, f"no default values for {names}"
+    return signature.replace(parameters=own)
+
+
+def _checking_names(init: Callable[..., None], signature: inspect.Signature) -> Any:
+    @functools.wraps(init)
+    def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in signature.parameters:
+                raise TypeError(
+                    f"{type(self).__name__}() got an unexpected keyword argument {name!r}"
+                    + did_you_mean(name, signature.parameters)
+                )
+        init(self, *args, **kwargs)
+
+    checked_init.__signature__ = signature  # type: ignore[attr-defined]
+    return checked_init
+
+
+def _documented(
+    cls: type[Any], signature: inspect.Signature, sources: tuple[Callable[..., Any], ...]
+) -> str | None:
+    if cls.__doc__ is None:  # python -OO
+        return None
+    summary, sections = _parsed(cls)
+    entries = _entries(sections)
+    for source in sources:
+        _, others = _parsed(source)
+        for name, entry in _entries(others).items():
+            entries.setdefault(name, entry)
+        if source in cls.__mro__:
+            sections = {**others, **sections}
+    own = [name for name in _entries(sections) if name in signature.parameters]
+    names = dict.fromkeys([*own, *signature.parameters])
+    sections["Args"] = "".join(entries[name] for name in names if name in entries)
+    text = [summary, *(f"{name}:\n{sections[name]}" for name in SECTIONS if name in sections)]
+    return "\n".join(part.rstrip("\n") + "\n" for part in text)
+
+
+def _parsed(source: Any) -> tuple[str, dict[str, str]]:
+    """Return a docstring's summary and its sections."""
+    summary, *rest = _HEADER.split(inspect.cleandoc(source.__doc__ or "") + "\n")
+    return summary, dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+def _entries(sections: dict[str, str]) -> dict[str, str]:
+    return {entry[1]: entry[0] for entry in _ENTRY.finditer(sections.get("Args", ""))}

@@ -1,0 +1,140 @@
+"""Checked options of workers, with their default values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.restarts import RestartPolicy
+from xuance_envs.vector_envs.arguments import checked_info_bytes, checked_positive
+from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
+from xuance_envs.vector_envs.options import ActorLayout, InSeries, StartMethod
+
+
+@dataclass(kw_only=True)
+class WorkerSettings:
+    """Checked options of workers."""
+
+    in_series: InSeries = "auto"
+    num_workers: int | None = None
+    envs_per_worker: int | None = None
+    step_timeout: float | None = None
+    start_timeout: float | None = 120.0
+    on_worker_failure: Literal["raise", "restart", "resume"] = "raise"
+    max_restarts: int | None = 100
+    restart_on_exception: bool = False
+    worker_threads: int | None = 1
+    info_bytes: int = INFO_BYTES
+
+    failure_modes: ClassVar[tuple[str, ...]] = ("raise", "restart", "resume")
+
+    def __post_init__(self) -> None:
+        checked_positive(
+            worker_threads=self.worker_threads,
+            step_timeout=self.step_timeout,
+            start_timeout=self.start_timeout,
+        )
+        self.info_bytes = checked_info_bytes(self.info_bytes)
+        check_choice("on_worker_failure", self.on_worker_failure, self.failure_modes)
+        if self.max_restarts is not None and self.max_restarts < 0:
+            raise ValueError(f"max_restarts: expected None or at least 0, got {self.max_restarts}")
+        if self.restart_on_exception and self.on_worker_failure == "raise":
+            modes = " or ".join(map(repr, self.failure_modes[1:]))
+            raise ValueError(
+                f"restart_on_exception=True needs on_worker_failure={modes}, got 'raise'"
+            )
+        given = {} if self.in_series == "auto" else {"in_series": self.in_series}
+        for name in SPLIT_OPTIONS[1:]:
+            if (value := getattr(self, name)) is not None:
+                given[name] = value
+        if len(given) > 1:
+            got = ", ".join(f"{name}={value!r}" for name, value in given.items())
+            raise ValueError(f"expected at most one of {', '.join(SPLIT_OPTIONS)}, got {got}")
+        self.is_split_automatically = not given
+
+    @property
+    def restarts(self) -> RestartPolicy | None:
+        """None if worker failures raise."""
+        if self.on_worker_failure == "raise":
+            return None
+        resumes = self.on_worker_failure == "resume"
+        return RestartPolicy(self.max_restarts, self.restart_on_exception, resumes)
+
+    def split(self, num_envs: int, cpus: int, own_share: bool = False) -> list[tuple[int, int]]:
+        """Split the environments into contiguous ranges, one per worker.
+
+        With ``own_share``, the last range is the main process's.
+        """
+        if self.num_workers is not None:
+            most = num_envs - own_share
+            if not is_count(self.num_workers) or self.num_workers > most:
+                own = (
+                    " with caller_steps=True, since the main process steps one" if own_share else ""
+                )
+                raise ValueError(
+                    f"num_workers: expected an int from 1 to {most}, for {num_envs} environments"
+                    f"{own}, got {self.num_workers!r}"
+                )
+            return split_evenly(num_envs, int(self.num_workers) + own_share)
+        if self.is_split_automatically:
+            return split_evenly(num_envs, min(num_envs, cpus))
+        name = "in_series" if self.envs_per_worker is None else "envs_per_worker"
+        size = getattr(self, name)
+        if not is_count(size):
+            otherwise = "'auto' or " if name == "in_series" else ""
+            raise ValueError(f"{name}: expected {otherwise}an int of at least 1, got {size!r}")
+        return [(lo, min(lo + int(size), num_envs)) for lo in range(0, num_envs, int(size))]
+
+
+@dataclass(kw_only=True)
+class ProcessSettings(WorkerSettings):
+    """Checked options of worker processes."""
+
+    context: StartMethod = "spawn"
+    caller_steps: bool = False
+    pin_workers: bool = True
+    record_failures: str | Path | None = None
+
+
+@dataclass(kw_only=True)
+class RaySettings(WorkerSettings):
+    """Checked options of Ray actors."""
+
+    on_worker_failure: Literal["raise", "restart"] = "raise"
+    actors: ActorLayout = "auto"
+    num_cpus_per_worker: float = 1.0
+    resources: Mapping[str, float] | None = None
+    runtime_env: Mapping[str, Any] | None = None
+    scheduling_strategy: Any = "SPREAD"
+    address: str | None = None
+
+    failure_modes = ("raise", "restart")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.num_cpus_per_worker >= 0:
+            raise ValueError(
+                f"num_cpus_per_worker: expected at least 0, got {self.num_cpus_per_worker!r}"
+            )
+        check_choice("actors", self.actors, ("auto", "machine", "core"))
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
+
+
+def split_evenly(num_envs: int, count: int) -> list[tuple[int, int]]:
+    return list(pairwise(num_envs * k // count for k in range(count + 1)))
+
+
+def is_count(value: Any) -> bool:
+    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_int and bool(value >= 1)
