@@ -44,8 +44,11 @@ LIBRARIES := $(XUANCE)/.installed $(TIANSHOU)/.installed $(TORCHRL)/.installed
 FLOORS := $(OLDEST)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
-# The second builder reuses the doctrees of the first.
-SPHINX := $(RUN) -m sphinx -W --keep-going -q -j auto -d docs/_build/doctrees
+# The second builder reuses the doctrees of the first. Examples show crashes, whose messages go to
+# standard error: show it only if a builder fails.
+SPHINX_LOG := docs/_build/errors.log
+SPHINX = mkdir -p docs/_build && $(RUN) -m sphinx -W --keep-going -q -j auto -d docs/_build/doctrees \
+  -b $(1) docs docs/_build/$(1) 2>$(SPHINX_LOG) || { cat $(SPHINX_LOG); exit 1; }
 
 PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt
 
@@ -101,8 +104,8 @@ types: $(DEV) ## check types
 
 docs: $(DEV) ## build the documentation into docs/_build/html, run its examples, check its pages
 	@rm -rf docs/api
-	@$(SPHINX) -b html docs docs/_build/html
-	@$(SPHINX) -b doctest docs docs/_build/doctest
+	@$(call SPHINX,html)
+	@$(call SPHINX,doctest)
 	@$(RUN) docs/check_links.py docs/_build/html
 	@$(RUN) docs/check_pages.py docs/_build/html
 	@echo "documentation: docs/_build/html/index.html"

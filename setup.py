@@ -47,6 +47,8 @@ EXTRAS["docs"] = [
     "sphinx>=7.2",
     "furo>=2024.1.29",
     "myst-parser>=3",
+    "sphinx-copybutton>=0.5.2",
+    "sphinx-design>=0.6",
     "sphinx-reredirects>=0.1.5",
     "websockets>=13",  # docs/check_pages.py controls a browser
 ]

@@ -20,6 +20,8 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
     "sphinx_reredirects",
 ]
 exclude_patterns = ["_build", "_templates"]
@@ -29,7 +31,12 @@ html_theme_options = {
     "light_css_variables": {"timeline-second": "#b35900"},
     "dark_css_variables": {"timeline-second": "#ffa657"},
 }
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 templates_path = ["_templates"]
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = False
 
 # Old page names, up to 0.2.0.
 redirects = {
@@ -99,7 +106,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"ThreadPoolExecutor|multiprocessing\.context\.BaseContext"),
     (r"py:class", r"Network|ParseLimit|xuance_envs\.remote\.(connection\.T|messages\.M)"),
     (r"py:class", r"xuance_envs\.remote\.serving\.process\.T"),
-    (r"py:class", r"concurrent\.futures\._base\.Future|weakref\.finalize"),
+    (r"py:class", r"functools\.partial|concurrent\.futures\._base\.Future|weakref\.finalize"),
     # asyncio and uvicorn document these under other names.
     (r"py:class", r"asyncio\.transports\.Transport|uvicorn\..*"),
     # Base classes in the engine, and a name that Gymnasium documents elsewhere.

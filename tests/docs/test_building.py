@@ -38,7 +38,7 @@ def build(folder: Path) -> str:
 def test_pages_of_modules_follow_in_a_tree_that_was_built_before(tmp_path: Path) -> None:
     for library in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(library)
-    for name in ("conf.py", "make_inventories.py", "_inventories", "_templates"):
+    for name in ("conf.py", "make_inventories.py", "_inventories", "_static", "_templates"):
         copy = shutil.copytree if (DOCS / name).is_dir() else shutil.copy
         copy(DOCS / name, tmp_path / name)
     (tmp_path / "index.md").write_text("# Index\n\n```{toctree}\napi\n```\n")

@@ -35,6 +35,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
 
     @override
     def reducer_override(self, obj: Any) -> Any:
+        """Reduce objects that cloudpickle sends by name although the receiver lacks them."""
         if (reduced := reduce_exactly(obj)) is not NotImplemented:
             return reduced
         if isinstance(obj, _CACHED) and _needs_by_value(obj):
