@@ -30,18 +30,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "bench
 FENCE = re.compile(r"^(`{3,})(\{[\w-]+\} ?)?(\w*)[^\n]*\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 
 RUN_BY_MAKE_DOCS = {"testcode", "testoutput", "doctest", "testsetup", "testcleanup"}
-NO_CODE = {
-    "dropdown",
-    "yaml",
-    "text",
-    "toctree",
-    "include",
-    "image",
-    "figure",
-    "raw",
-    "index",
-    "glossary",
-}
+NO_CODE = {"text", "toctree", "include", "image", "figure", "raw", "index", "glossary", "yaml"}
+NO_CODE |= {"dropdown"}
 LITERAL = {"literalinclude"}  # of a file that has tests of its own
 
 COMMANDS_NOT_TRIED = {
