@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import random
@@ -18,6 +19,7 @@ from gymnasium.utils import EzPickle
 from xuance_envs import DummyVecEnv, EnvStates, StateError, check_saving
 from xuance_envs.state import rebuild
 from xuance_envs.state.checkpointer import EnvCheckpointer
+from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import check_safe
 
 
@@ -218,6 +220,33 @@ def test_what_cannot_be_saved_says_so(value: Any, reason: str) -> None:
         envs.reset(seed=1)
         with pytest.raises(StateError, match=reason):
             envs.save_state()
+
+
+@pytest.mark.parametrize("name", ["with_content", "with_arguments"])
+def test_functions_and_partials_that_were_there_are_not_changed(name: str) -> None:
+    """A hostile file cannot change an environment's functions while it is only read."""
+    env = after(Partials, 1)
+    env.way = lambda value, more=1: value + more
+    env.made = env.current
+    path = (0, "way" if name == "with_content" else "made")
+    content = {
+        "with_content": (("evil", "evil", "evil"), ((99,), None, None), ()),
+        "with_arguments": ((99,), {}, None),
+    }[name]
+
+    class Where:
+        def __reduce__(self) -> Any:
+            return rebuild.there, (path,)
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return getattr(rebuild, name), (Where(), content)
+
+    checkpointer = EnvCheckpointer(env)
+    with contextlib.suppress(FaultError):
+        checkpointer.prepare(pickle.dumps((None, 2, [""], [{}], [], {}, Evil()), 5), trusted=False)
+    assert env.way.__defaults__ == (1,)
+    assert env.made.args == ()
 
 
 def test_attributes_are_given_to_nothing_that_was_there() -> None:

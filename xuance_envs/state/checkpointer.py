@@ -121,10 +121,10 @@ class EnvCheckpointer:
             raise FaultError(
                 "", f"expected the state of {len(plan.layers)} wrappers, got {len(names)}"
             )
-        pairs = target.handled(handled)
-        unknown = set(generators).difference(plan.space_names)
-        if unknown:
-            raise FaultError("", f"the state has generators of unknown spaces: {sorted(unknown)}")
+        pairs = target.handled(handled) if handled or plan.kept or is_old else []
+        if not plan.generator_names.issuperset(generators):
+            unknown = sorted(set(generators) - plan.generator_names)
+            raise FaultError("", f"the state has generators of unknown spaces: {unknown}")
         doubts: list[str] = []
         for handler, obj, value, _ in pairs:
             if handler.check is not None and (doubt := handler.check(obj, value)):

@@ -143,6 +143,7 @@ class StatePlan:
         }
         self.references.update({e: (rebuild.kept, (n,)) for e, n in self.kept_numbers.items()})
         self.kept_table = KeptTable(self.table) if self.table else None
+        self.generator_names = frozenset(self.space_names)
         self.named_spaces = list(zip(self.space_names, self.spaces, strict=True))
         extra: dict[str, Any] = {"libraries": set()}
         for handler, obj, path in self.handled:
@@ -218,7 +219,11 @@ class StatePlan:
             for name, value in excluded.items():
                 if attributes.get(name) is not value:
                     return False
-        return all(self.find(path) is kept.obj for kept in self._located for path in kept.paths)
+        for kept in self._located:
+            for path in kept.paths:
+                if self.find(path) is not kept.obj:
+                    return False
+        return True
 
     @functools.cached_property
     def code(self) -> CodeIndex:

@@ -66,12 +66,12 @@ class Target:
 
     method = staticmethod(getattr)
     bound = staticmethod(types.MethodType)
-    partial = staticmethod(functools.partial)
 
     def __init__(self, plan: StatePlan, trusted: bool, spawn: Any = None) -> None:
         self._foreign_arrays: list[tuple[Any, Any]] = []
         self.kept_objects: list[Any] = []
         self._table: tuple[Any, ...] = ()
+        self._new: dict[int, Any] = {}
         self.used: list[Any] = []
         self.there = plan.resolve
         self.kept = self.kept_objects.__getitem__
@@ -123,13 +123,23 @@ class Target:
         if self._spawn is not None:
             self._spawn(made)
 
+    def partial(self, function: Any) -> Any:
+        """Return a partial, without its arguments."""
+        made = functools.partial(function)
+        self._new[id(made)] = made
+        return made
+
     def with_arguments(self, made: Any, content: tuple[Any, ...]) -> None:
         """Set the arguments and attributes of a partial."""
         arguments, keywords, attributes = content
+        if id(made) not in self._new:
+            raise FaultError("", "the state changes a partial that was there before")
         made.__setstate__((made.func, arguments, keywords, attributes))
 
     def with_content(self, made: Any, content: tuple[Any, ...]) -> None:
         """Set the defaults, attributes, names and cells of a new function."""
+        if id(made) not in self._new:
+            return  # a class or module defines it; it is a constant
         names, values, contents = content
         made.__name__, made.__qualname__, made.__module__ = names
         made.__defaults__, made.__kwdefaults__, attributes = values
@@ -190,7 +200,10 @@ class Target:
                 f"the state contains the function {module}.{name}, and this environment has no "
                 f"function with this code: create the environment in the same way{trust}",
             )
-        return found.made(cells)
+        made = found.made(cells)
+        if made is not found.defined:
+            self._new[id(made)] = made
+        return made
 
     def module_named(self, name: str) -> Any:
         """Return a module."""

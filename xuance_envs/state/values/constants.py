@@ -7,6 +7,7 @@ and of functions in modules. Only classes and functions of the environment's own
 
 from __future__ import annotations
 
+import enum
 import functools
 import re
 import reprlib
@@ -87,12 +88,15 @@ def _is_standard(module: str) -> bool:
 
 
 def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
+    is_enum = issubclass(kind, enum.Enum)
     for name, value in list(kind.__dict__.items()):
-        if name.startswith("__") or name == "_abc_impl" or is_space(value):
+        if name.startswith("_" if is_enum else "__") or name == "_abc_impl" or is_space(value):
             continue  # spaces are compared in the fingerprint
         if not (hasattr(type(value), "__get__") and _is_standard(type(value).__module__)):
             yield f"class attribute: {kind.__qualname__}.{name}", value
     for name, function in functions_of_class(kind):
+        if _is_installed(function.__module__ or ""):
+            continue  # a library put it there
         yield from _of_function(function, f"class attribute: {kind.__qualname__}.{name}")
 
 
