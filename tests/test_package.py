@@ -364,7 +364,7 @@ PRIVATE_NAMES = {
     "_np_random",  # gymnasium.Env and its spaces
     "_np_random_seed",  # gymnasium.Env
 }
-DOCUMENTED = {"_exit", "_replace"}
+DOCUMENTED = {"_exit", "_fields", "_replace"}
 """Names that are public for all their underscores: of ``os``, and of named tuples."""
 
 

@@ -582,3 +582,12 @@ def test_an_agent_that_is_there_again_plays_again(make_here):
 
 def test_errors_are_of_one_tree():
     assert issubclass(WorkerDiedError, VecEnvError)
+
+
+def test_a_step_shows_shapes_instead_of_values():
+    with MultiAgentVecEnv([Herd] * 2, backend="dummy") as envs:
+        step = envs.reset(seed=0)
+        assert repr(step).startswith("MultiAgentStep(obs=float32(2, ")
+        assert "infos=<2 dicts>, first=None, env_ids=int64(2,))" in repr(step)
+        assert len(repr(step)) < 500
+        assert repr(step.next()).startswith("MultiAgentStart(env_ids=int64(2,), obs=float32(2, ")

@@ -45,6 +45,9 @@ class MultiAgentStart(NamedTuple):
     action_mask: Any
     infos: MultiAgentInfos
 
+    def __repr__(self) -> str:
+        return _summary(self)
+
 
 class MultiAgentStep(NamedTuple):
     """Results of a step of k environments with A agents each.
@@ -95,6 +98,9 @@ class MultiAgentStep(NamedTuple):
     first: MultiAgentStart | None
     env_ids: NDArray[np.intp]
 
+    def __repr__(self) -> str:
+        return _summary(self)
+
     def ends(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return ``(terminated, truncated)``, including agents that ended without a flag.
 
@@ -121,6 +127,22 @@ class MultiAgentStep(NamedTuple):
             _replaced(old, rows, new) for old, new in zip(current[1:5], first[1:5], strict=True)
         ]
         return MultiAgentStart(self.env_ids, obs, alive, state, mask, infos)
+
+
+def _summary(result: MultiAgentStart | MultiAgentStep) -> str:
+    """Return a result's ``repr``: shapes and dtypes instead of values."""
+    fields = zip(result._fields, map(_short, result), strict=True)
+    return f"{type(result).__name__}({', '.join(f'{name}={text}' for name, text in fields)})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_short(part)}" for key, part in value.items()) + "}"
+    if value is None or isinstance(value, MultiAgentStart):
+        return repr(value)
+    return f"<{len(value)} {'dicts' if isinstance(value, MultiAgentInfos) else 'values'}>"
 
 
 def _replaced(whole: Any, rows: NDArray[np.intp], part: Any) -> Any:
