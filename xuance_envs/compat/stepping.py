@@ -21,6 +21,7 @@ from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups, LocalGroups
+from xuance_envs.engine.ledger import values_of
 from xuance_envs.errors import EnvError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import ActionWriter
@@ -106,16 +107,10 @@ class Stepper:
         return list(actions)
 
     def finish_step(self) -> FinishedStep:
-        try:
-            outcomes = self._ledger.finish_step()
-        except Exception:
-            self.fail()
-            raise
-        infos, ends = self._groups.info_collector.infos(outcomes).parts
-        self._ledger.stepping = False
-        if ends is None:
-            return FinishedStep(infos, None, None)
-        return FinishedStep(infos, *ends.resets())
+        infos, ends = self._ledger.finish_step(self.fail).parts
+        resets = (None, None) if ends is None else ends.resets()
+        self._ledger.settle()
+        return FinishedStep(infos, *resets)
 
     def start_reset(
         self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
@@ -131,14 +126,8 @@ class Stepper:
 
     def finish_reset(self) -> InfoBatch:
         """Wait for the pending reset; return the last infos of all environments."""
-        try:
-            outcomes = self._ledger.finish()
-        except Exception:
-            self.fail()
-            raise
-        infos, _ = self._groups.info_collector.infos(outcomes).parts
-        self._ledger.clear_pending()
-        return infos
+        infos = self._ledger.finish(self._groups.info_collector.infos, self.fail)
+        return infos.parts[0]
 
     def start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         """Start calling ``function(env, *arguments)`` with separate arguments per environment."""
@@ -151,9 +140,7 @@ class Stepper:
         )
 
     def finish_apply(self) -> tuple[Any, ...]:
-        answers = self._ledger.finish()
-        self._ledger.clear_pending()
-        return tuple(value for _, values in answers for value in values)
+        return tuple(self._ledger.finish(values_of))
 
     def apply(self, ids: Sequence[int], function: Callable[..., Any], *args: Any) -> list[Any]:
         """Call ``function(env, *args)`` for some environments; return the results in order."""
@@ -224,7 +211,7 @@ class SerialStepper(Stepper):
 
     @override
     def fail(self) -> None:
-        self._ledger.stepping = False
+        pass
 
 
 class ProcessStepper(Stepper):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -214,13 +213,11 @@ class SubsetStepper(Stepper):
         """Run a command in some groups, each after its current request."""
         ledger = self._ledger
         if not ledger.any_in_flight:
-            ledger.start(packed)
             try:
-                self._replies = dict(ledger.finish())
+                self._replies = ledger.command(packed, dict)
             except Exception as error:
                 self._fail_with(error, fatal_on_error)
                 raise
-            ledger.clear_pending()
             return self._replies
         # Wait for interrupted commands too.
         while any([k in packed or self._last_request[k] is None for k in ledger.pending]):
@@ -312,10 +309,7 @@ class SubsetStepper(Stepper):
     def fail(self) -> None:
         """Close the groups, except for environments in this process, which stay usable."""
         if isinstance(self._groups, LocalGroups):
-            self._ledger.stepping = False
-            with suppress(Exception):  # raises the error that is being handled
-                self._ledger.finish()
-            self._ledger.drain()
+            self._ledger.discard_requests()
             self._sent[:] = False
         else:
             self.close()

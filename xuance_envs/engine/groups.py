@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from xuance_envs._override import override
 from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver, GroupDriver, StateTransfer, is_interrupt
 from xuance_envs.engine.failure_files import FailureRecorder
 from xuance_envs.engine.forks import WrongProcessProxy, close_after_fork
@@ -23,7 +26,7 @@ from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription, common_description
 from xuance_envs.engine.info_collector import InfoCollector
-from xuance_envs.engine.ledger import Ledger
+from xuance_envs.engine.ledger import Ledger, values_of
 from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.recording_driver import RecordingDriver
 from xuance_envs.engine.restarts import RestartingDriver, RestartPolicy
@@ -51,15 +54,15 @@ class Groups(ABC):
         after_submit: Callable[[], None] | None = None,
         state_transfer: StateTransfer | None = None,
     ) -> None:
-        self.ledger = Ledger(drivers, poller, before_step, after_submit)
+        self.drivers = list(drivers)
+        self.info_collector = results or InfoCollector(self.drivers, arrays)
+        self.ledger = Ledger(self.drivers, self.info_collector, poller, before_step, after_submit)
         self.state_transfer = state_transfer or StateTransfer()
         self.holds_transfers = False
         self.last_clone_plan: Any = None
-        self.drivers = self.ledger.drivers
         self.group_of = [k for k, driver in enumerate(drivers) for _ in range(driver.lo, driver.hi)]
         self.description = description
         self.arrays = arrays
-        self.info_collector = results or InfoCollector(self.drivers, arrays)
         self.masks = ActionMasks(description.action_space, arrays, self.info_collector)
         self.closed = False
         self.name = "vector environment"
@@ -88,13 +91,17 @@ class Groups(ABC):
             places = [env - driver.lo for env in envs]
             packed[k] = driver.pack(command, places, *arguments(envs))
             order += envs
-        self.ledger.start(packed)
-        values = [value for _, reply in self.ledger.finish() for value in reply]
-        result_of = dict(zip(order, values, strict=True))
-        self.ledger.clear_pending()
+        result_of = dict(zip(order, self.ledger.command(packed, values_of), strict=True))
         if command in ("call", "apply", "set_attr"):
             self.masks.invalidate(ids)
         return [result_of[env] for env in ids]
+
+    def load(
+        self, packed: Mapping[int, Any], ids: Sequence[int], *, of_all: bool = False
+    ) -> StepInfos:
+        """Run packed load commands and return the infos that groups report."""
+        envs = None if of_all else np.array(ids, dtype=np.intp)
+        return self.ledger.command(packed, lambda replies: self.info_collector.infos(replies, envs))
 
     def split_by_group(self, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:
         """Split environments by group, into tuples of group, driver and environments."""
@@ -116,7 +123,7 @@ class Groups(ABC):
             raise ClosedVecEnvError(f"{self.name} is closed; create a new one")
         if not self.ledger.any_in_flight:
             if self.ledger.pending:
-                self.ledger.discard_pending(self.info_collector.absorb)
+                self.ledger.discard_pending()
             if self.holds_transfers:
                 self.discard_states()
 
@@ -125,11 +132,8 @@ class Groups(ABC):
         self.state_transfer.release()
         # A group that fails here has lost its states anyway.
         with suppress(Exception):
-            self.ledger.start(
-                {k: each.pack("discard_states") for k, each in enumerate(self.drivers)}
-            )
-            self.ledger.finish()
-        self.ledger.clear_pending()
+            packed = {k: each.pack("discard_states") for k, each in enumerate(self.drivers)}
+            self.ledger.command(packed, list)
         self.holds_transfers = False
 
     def check_process(self) -> None:
@@ -152,7 +156,7 @@ class Groups(ABC):
     def mark_closed(self) -> None:
         """Reject all further requests."""
         self.closed = True
-        self.ledger.stepping = False
+        self.ledger.settle()
 
     @abstractmethod
     def end(self, close_timeout: float | None = None) -> None:

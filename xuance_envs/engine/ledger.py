@@ -13,13 +13,15 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import OK, Outcome
+from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.polling import FdPoller, Poller
 from xuance_envs.errors import (
     AlreadySteppingError,
@@ -34,8 +36,10 @@ _NO_WAIT = 0.0
 _PendingRequest = tuple[int, Callable[[], None]]
 """Tag of a request, and the function that submits it."""
 
-AbsorbOutcomes = Callable[[Iterable[tuple[int, Outcome]]], None]
-"""Function that stores the column layouts and observations of discarded outcomes."""
+Replies = Sequence[tuple[int, Any]]
+"""Groups and their replies to a command."""
+
+_T = TypeVar("_T")
 
 
 class Ledger:
@@ -43,12 +47,14 @@ class Ledger:
 
     def __init__(
         self,
-        drivers: Sequence[Driver],
+        drivers: list[Driver],
+        info_collector: InfoCollector,
         poller: Poller | None = None,
         before_step: Callable[[], None] | None = None,
         after_submit: Callable[[], None] | None = None,
     ) -> None:
-        self.drivers = list(drivers)
+        self.drivers = drivers
+        self._info_collector = info_collector
         self._before_step = before_step
         self._after_submit = after_submit
         self.stepping = False
@@ -91,21 +97,26 @@ class Ledger:
         if self._after_submit is not None:
             self._after_submit()
 
-    def finish_step(self) -> list[tuple[int, Outcome]]:
-        """Wait for the step and return the outcomes that are not ``OK``, by group.
+    def finish_step(self, fail: Callable[[], Any]) -> StepInfos:
+        """Wait for the step and return its infos; if a group raises, call ``fail``.
 
-        The step stays pending until the caller sets ``stepping`` to False.
+        The step stays pending until :meth:`settle`, unless it fails.
         """
         if not self._all_submitted:  # interrupted during submission
             for k, driver in enumerate(self.drivers):
                 if driver.tag != self._tag:
                     driver.submit_step(self._tag, self._actions.get(k))
         outcomes = []
-        for k, driver in self._local_first:
-            outcome = driver.result()
-            if outcome is not OK:
-                outcomes.append((k, outcome))
-        return outcomes
+        try:
+            for k, driver in self._local_first:
+                outcome = driver.result()
+                if outcome is not OK:
+                    outcomes.append((k, outcome))
+        except Exception:
+            self.stepping = False
+            fail()
+            raise
+        return self._info_collector.infos(outcomes)
 
     # -- commands ---------------------------------------------------------------------
 
@@ -120,11 +131,30 @@ class Ledger:
         tag = self._tag = self._tag + 1
         return {k: (tag, partial(self.drivers[k].submit, tag, packed[k])) for k in packed}
 
-    def finish(self, absorb: AbsorbOutcomes | None = None) -> list[tuple[int, Any]]:
-        """Wait for all pending groups and return their results in group order.
+    def command(
+        self,
+        packed: Mapping[int, Any],
+        take: Callable[[Replies], _T],
+        fail: Callable[[], Any] | None = None,
+    ) -> _T:
+        """Run packed commands and return ``take(replies)``; if a group raises, call ``fail``."""
+        self.start(packed)
+        return self.finish(take, fail)
 
-        The requests stay pending until :meth:`discard_pending` or :meth:`clear_pending`.
-        """
+    def finish(self, take: Callable[[Replies], _T], fail: Callable[[], Any] | None = None) -> _T:
+        """Finish the started commands; they stay pending until ``take`` has returned."""
+        try:
+            replies = self._wait()
+        except Exception:
+            if fail is not None:
+                fail()
+            raise
+        taken = take(replies)
+        self.settle()
+        return taken
+
+    def _wait(self) -> Replies:
+        """Wait for all pending groups and return their results in group order."""
         results: dict[int, Any] = {}
         failures: dict[int, Exception] = {}
         for k, driver in self._local_first:
@@ -138,23 +168,23 @@ class Ledger:
                     failures[k] = error
         if failures:
             self.pending = {}
-            if absorb is not None:
-                absorb([(k, each) for k, each in results.items() if isinstance(each, Outcome)])
+            outcomes = [(k, each) for k, each in results.items() if isinstance(each, Outcome)]
+            self._info_collector.absorb(outcomes)
             fatal = [k for k, error in failures.items() if is_fatal(error)]
             raise failures[min(fatal or failures)]
         return sorted(results.items())
 
-    def clear_pending(self) -> None:
-        """Mark all results as processed."""
-        self.pending = {}
+    def settle(self) -> None:
+        """Mark the results of the pending step or commands as processed."""
+        self.pending, self.stepping = {}, False
 
-    def discard_pending(self, absorb: AbsorbOutcomes) -> None:
+    def discard_pending(self) -> None:
         """Discard commands whose results were not processed because of an interrupt."""
         while self.pending:
             k = max(self.pending)
             outcome = self.drivers[k].discard()
             if isinstance(outcome, Outcome):
-                absorb([(k, outcome)])
+                self._info_collector.absorb([(k, outcome)])
             del self.pending[k]
 
     def ready_by(self, deadline: float) -> bool:
@@ -166,7 +196,7 @@ class Ledger:
                 except TimeoutError:
                     return False
                 except Exception:
-                    continue  # raised again by finish()
+                    continue  # raised again when the results are requested
         return True
 
     # -- asynchronous stepping --------------------------------------------------------
@@ -269,14 +299,20 @@ class Ledger:
         self.pending, self._ready, self._interrupted = pending, {}, False
         self.in_flight, self.any_in_flight = in_flight, any_in_flight
 
-    def drain(self) -> dict[int, Any]:
-        """Wait for all pending groups and discard asynchronous requests."""
-        results = dict(self.finish())
+    def recall(self, fail: Callable[[], Any]) -> None:
+        """Wait for asynchronous requests and discard the results, except for action masks."""
+        if self.any_in_flight:
+            outcomes = self.finish(dict, fail)
+            self.discard_requests()
+            if outcomes:
+                self._info_collector.infos(outcomes.items(), self.envs_of(outcomes))
+
+    def discard_requests(self) -> None:
+        """Mark all requests as processed, asynchronous ones too."""
         in_flight = np.zeros_like(self.in_flight)
         self.pending, self._unwatched, self._ready = {}, {}, {}
-        self._interrupted = self.any_in_flight = False
+        self._interrupted = self.any_in_flight = self.stepping = False
         self.in_flight = in_flight
-        return results
 
     def envs_to_wait_for(self, min_envs: int | None) -> int:
         """Validate ``min_envs`` and return the number of environments to wait for."""
@@ -363,8 +399,7 @@ class Ledger:
         """Clear all requests and replace the drivers, even in calls that are in progress."""
         self.drivers[:] = [other] * len(self.drivers)
         self._local_first[:] = enumerate(self.drivers)
-        self.pending = {}
-        self.stepping = self.any_in_flight = False
+        self.discard_requests()
 
     # -- checks -----------------------------------------------------------------------
 
@@ -387,6 +422,11 @@ class Ledger:
                 f"{what} was called while a step_async is pending: finish it with step_wait "
                 "first. step_async/step_wait and send/recv cannot be mixed within a step"
             )
+
+
+def values_of(replies: Replies) -> list[Any]:
+    """Return the values of all environments, in the order of the groups."""
+    return [value for _, reply in replies for value in reply]
 
 
 def _without(

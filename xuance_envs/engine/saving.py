@@ -7,13 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver, Seeding
 from xuance_envs.engine.group.group_states import WORKER_REPLACED, packed_registry
 from xuance_envs.engine.groups import Groups
-from xuance_envs.engine.ledger import is_fatal
+from xuance_envs.engine.ledger import is_fatal, values_of
 from xuance_envs.errors import (
     EnvError,
     StateError,
@@ -40,8 +38,7 @@ _SEEDS = "seeds"
 def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
     with _state_transfer(groups):
         shares = groups.split_by_group(ids)
-        _request_states(groups, shares)
-        states, facts = _collect_saved(groups, shares)
+        states, facts = _save_in_groups(groups, shares)
         contents = {env: data for env, (data, *_) in states.items() if not isinstance(data, int)}
         for sizes in _batches(states):
             for env, buffer in _fetch_large_states(groups, sizes).items():
@@ -91,9 +88,8 @@ def clone(
     if plan is None or not (plan.sources == sources and plan.targets == targets):
         plan = groups.last_clone_plan = _ClonePlan.of(groups, sources, targets)
     with _state_transfer(groups):
-        _request_states(groups, plan.saving, plan.exported, plan.kept)
+        saved, facts = _save_in_groups(groups, plan.saving, plan.exported, plan.kept)
         seeds = {} if fork_rng else _restart_seeds(groups)
-        saved, facts = _collect_saved(groups, plan.saving)
         for env, buffer in _fetch_large_states(groups, _sizes(saved)).items():
             saved[env] = buffer, *saved[env][1:]
         infos = _transfer_and_load(groups, plan.load_plans, saved, facts, targets, of_all, fork_rng)
@@ -119,8 +115,8 @@ def load_stored(groups: Groups, numbers: Sequence[int], ids: Sequence[int]) -> S
     """Load states that the only worker keeps."""
     (driver,) = groups.drivers
     places = _places(driver, ids)
-    _warn_doubts([_run(groups, "prepare_stored", places, numbers, _registry_for(driver))])
-    return load_packed(groups, {0: driver.pack("load_states", places)}, ids)
+    _warn_doubts(_run(groups, "prepare_stored", places, numbers, _registry_for(driver)))
+    return groups.load({0: driver.pack("load_states", places)}, ids)
 
 
 def copy_stored(source: Groups, target: Groups, sizes: Mapping[int, int]) -> None:
@@ -144,8 +140,8 @@ def _run(groups: Groups, command: str, *args: Any, buffers: Sequence[Any] = ()) 
     """Run a command in the only worker."""
     (driver,) = groups.drivers
     packed = driver.pack(command, *args)
-    groups.ledger.start({0: driver.with_buffers(packed, buffers) if buffers else packed})
-    (reply,) = _collect_replies(groups)
+    packed = driver.with_buffers(packed, buffers) if buffers else packed
+    ((_, reply),) = groups.ledger.command({0: packed}, list)
     return reply
 
 
@@ -166,12 +162,8 @@ def _transfer_and_load(
 
     def attempt() -> StepInfos:
         _prepare(groups, load_plans, states, facts, fork_rng, trusted)
-        return load_packed(
-            groups,
-            {load_plan.group: load_plan.load for load_plan in load_plans},
-            ids,
-            of_all=of_all,
-        )
+        packed = {load_plan.group: load_plan.load for load_plan in load_plans}
+        return groups.load(packed, ids, of_all=of_all)
 
     try:
         return attempt()
@@ -184,17 +176,6 @@ def _transfer_and_load(
 def _was_replaced(error: EnvError | WorkerDiedError | WorkerTimeoutError) -> bool:
     """Return whether loading failed because of a worker restart."""
     return error.reason == WORKER_REPLACED if isinstance(error, EnvError) else error.restarted
-
-
-def load_packed(
-    groups: Groups, packed: Mapping[int, Any], ids: Sequence[int], *, of_all: bool = False
-) -> StepInfos:
-    """Run packed load commands and return the infos that groups report."""
-    groups.ledger.start(packed)
-    envs = None if of_all else np.array(ids, dtype=np.intp)
-    infos = groups.info_collector.infos(groups.ledger.finish(groups.info_collector.absorb), envs)
-    groups.ledger.clear_pending()
-    return infos
 
 
 @contextmanager
@@ -214,13 +195,13 @@ def _state_transfer(groups: Groups) -> Iterator[None]:
     groups.holds_transfers = False
 
 
-def _request_states(
+def _save_in_groups(
     groups: Groups,
     shares: _Shares,
     exported: Collection[int] | None = None,
     kept: Collection[int] = (),
-) -> None:
-    """Submit requests to save states."""
+) -> tuple[dict[int, Any], dict[bytes, bytes]]:
+    """Save states; return them by environment, and fingerprints by digest."""
     packed = {}
     for k, driver, envs in shares:
         exported_places = (
@@ -230,22 +211,18 @@ def _request_states(
         max_bytes = None if driver.is_local else groups.state_transfer.max_inline_bytes
         args = _registry_for(driver), exported_places, kept_places, max_bytes
         packed[k] = driver.pack("save_states", _places(driver, envs), *args)
-    groups.ledger.start(packed)
+    facts: dict[bytes, bytes] = {}
+    saved: dict[int, Any] = {}
+    for (*_, envs), (_, reply) in zip(shares, groups.ledger.command(packed, list), strict=True):
+        states, group_facts = reply
+        facts.update(group_facts)
+        saved.update(zip(envs, states, strict=True))
+    return saved, facts
 
 
 def _registry_for(driver: Driver) -> bytes | None:
     """Return the registered state functions for a group in another process, else None."""
     return None if driver.is_local else packed_registry()
-
-
-def _collect_saved(groups: Groups, shares: _Shares) -> tuple[dict[int, Any], dict[bytes, bytes]]:
-    """Wait for the requested states; return them by environment, and fingerprints by digest."""
-    facts: dict[bytes, bytes] = {}
-    saved: dict[int, Any] = {}
-    for (*_, envs), (states, group_facts) in zip(shares, _collect_replies(groups), strict=True):
-        facts.update(group_facts)
-        saved.update(zip(envs, states, strict=True))
-    return saved, facts
 
 
 def _sizes(saved: Mapping[int, Any]) -> dict[int, int]:
@@ -274,8 +251,7 @@ def _fetch_large_states(groups: Groups, sizes: Mapping[int, int]) -> dict[int, A
     for k, driver, envs in groups.split_by_group(list(sizes)):
         fetch = driver.pack("copy_saved_states", _places(driver, envs))
         packed[k] = driver.with_buffers(fetch, [buffers[env] for env in envs])
-    groups.ledger.start(packed)
-    _collect_replies(groups)
+    groups.ledger.command(packed, list)
     return buffers
 
 
@@ -357,15 +333,14 @@ def _prepare(
             packed[k] = driver.pack(
                 "prepare_states", *args, list(map(state_transfer.read, contents))
             )
-    groups.ledger.start(packed)
-    _warn_doubts(_collect_replies(groups))
+    _warn_doubts(groups.ledger.command(packed, values_of))
 
 
-def _collect_replies(groups: Groups) -> list[Any]:
-    """Wait for all pending groups and return their results in group order."""
-    replies = [reply for _, reply in groups.ledger.finish()]
-    groups.ledger.clear_pending()
-    return replies
+def _warn_doubts(doubts: Sequence[str]) -> None:
+    for doubt in dict.fromkeys(doubts):
+        warnings.warn(
+            f"the loaded state may continue differently: {doubt}", stacklevel=caller_stacklevel()
+        )
 
 
 def _places(driver: Driver, envs: Sequence[int]) -> list[int]:
@@ -408,10 +383,3 @@ def _set_restart_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> N
         for env, seeding in seeds.items():
             if seeding is not None and driver.lo <= env < driver.hi:
                 driver.seeds[env - driver.lo] = seeding
-
-
-def _warn_doubts(replies: Sequence[Sequence[str]]) -> None:
-    for doubt in dict.fromkeys([doubt for doubts in replies for doubt in doubts]):
-        warnings.warn(
-            f"the loaded state may continue differently: {doubt}", stacklevel=caller_stacklevel()
-        )

@@ -102,7 +102,7 @@ class HostedVecEnv(GroupedVecEnv):
         self._last.mark_all_new(observations)
         self.buf_rews, self.buf_infos = as_float32(arrays.rewards), infos
         self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
-        self._ledger.stepping = False
+        self._ledger.settle()
         return observations, arrays.rewards, arrays.terminated, arrays.truncated, infos
 
     def watch_masks(self, envs: Sequence[int]) -> list[Any]:

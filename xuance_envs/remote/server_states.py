@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
-from xuance_envs.engine import saving
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
 from xuance_envs.errors import StateError
@@ -94,7 +93,7 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
 
 def load(groups: Groups, state: EnvStates, ids: Sequence[int]) -> StepInfos:
     (driver,) = groups.drivers
-    return saving.load_packed(groups, {0: driver.pack("load_states", ids, state)}, ids)
+    return groups.load({0: driver.pack("load_states", ids, state)}, ids)
 
 
 def clone(
@@ -102,4 +101,4 @@ def clone(
 ) -> StepInfos:
     (driver,) = groups.drivers
     packed = driver.pack("clone_states", targets, sources, fork_rng)
-    return saving.load_packed(groups, {0: packed}, targets)
+    return groups.load({0: packed}, targets)

@@ -14,7 +14,7 @@ from xuance_envs.engine.data.space_rows import read_only
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
-from xuance_envs.engine.ledger import is_fatal
+from xuance_envs.engine.ledger import Replies, is_fatal
 from xuance_envs.errors import (
     EnvError,
     NotResetError,
@@ -141,27 +141,23 @@ class GroupedVecEnv(VecEnv):
         packed = self._groups.pack_resets(ids, seed_per_env(seed, ids), [options] * len(ids))
         if self.waiting:
             self.step_wait()
-        ledger, last = self._ledger, self._last
-        before = None if env_ids is None else last.get()
-        last.arrays_are_current = False
-        try:
-            self._recall()
-            ledger.start(packed)
-            outcomes = ledger.finish()
-        except Exception:
-            self.close()
-            raise
         envs = None if env_ids is None else np.array(ids, dtype=np.intp)
-        infos = self._groups.info_collector.infos(outcomes, envs)
-        ledger.clear_pending()
-        self._never_reset.difference_update(ids)
-        observations = self._arrays.observations
-        if envs is not None:
-            last.update(before, envs)
-            return observations.copy(envs), infos
-        obs = observations.copy() if self._copy else observations.view()
-        last.mark_all_new(obs)
-        return obs, infos
+        last, observations = self._last, self._arrays.observations
+        before = None if envs is None else last.get()
+        last.arrays_are_current = False
+
+        def take(outcomes: Replies) -> tuple[Any, StepInfos]:
+            infos = self._groups.info_collector.infos(outcomes, envs)
+            self._never_reset.difference_update(ids)
+            if envs is not None:
+                last.update(before, envs)
+                return observations.copy(envs), infos
+            obs = observations.copy() if self._copy else observations.view()
+            last.mark_all_new(obs)
+            return obs, infos
+
+        self._ledger.recall(self.close)
+        return self._ledger.command(packed, take, self.close)
 
     @override
     def step_async(self, actions: Any) -> None:
@@ -190,21 +186,15 @@ class GroupedVecEnv(VecEnv):
         self.buf_dones = terminated
         self.buf_truncations = truncated
         self.buf_infos = infos
-        self._ledger.stepping = False
+        self._ledger.settle()
         return obs, rewards, terminated, truncated, infos
 
     def _finish_step(self) -> StepInfos:
         """Wait for the step's results in the shared arrays; the step stays pending."""
-        ledger = self._ledger
-        if not ledger.stepping:
+        if not self._ledger.stepping:
             self._groups.check_open()
             raise NotSteppingError("step_wait was called without a pending step_async")
-        try:
-            outcomes = ledger.finish_step()
-        except Exception:
-            self.close()
-            raise
-        return self._groups.info_collector.infos(outcomes)
+        return self._ledger.finish_step(self.close)
 
     # -- asynchronous stepping --------------------------------------------------------
 
@@ -219,11 +209,7 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_open()
         ids = range(self.num_envs)
         packed = self._groups.pack_resets(ids, seed_per_env(seed, ids), [options] * len(ids))
-        try:
-            self._recall()
-        except Exception:
-            self.close()
-            raise
+        self._ledger.recall(self.close)
         self._last.arrays_are_current = False
         self._ledger.send_commands(np.arange(self.num_envs), packed)
         self._never_reset.clear()
@@ -268,12 +254,6 @@ class GroupedVecEnv(VecEnv):
         )
         ledger.receive(envs)
         return batch
-
-    def _recall(self) -> None:
-        if self._ledger.any_in_flight:
-            outcomes = self._ledger.drain()
-            if outcomes:  # discarded, except for their action masks
-                self._groups.info_collector.infos(outcomes.items(), self._ledger.envs_of(outcomes))
 
     @override
     def action_masks(self) -> Any:
