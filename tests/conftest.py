@@ -13,7 +13,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from xuance_envs.engine import library_threads
+from xuance_envs.engine.system import library_threads
 
 STARTED = time.monotonic()
 BUDGET = "TEST_BUDGET_SECONDS"

@@ -102,7 +102,7 @@ def test_threads_that_their_library_ends_before_a_fork_are_none(tmp_path):
     multiprocessing.set_start_method("fork")
     from faulty_envs import FaultyEnv
     from xuance_envs.compat.gymnasium import AsyncVectorEnv
-    from xuance_envs.engine.library_threads import count_native_threads
+    from xuance_envs.engine.system.library_threads import count_native_threads
     matrix = np.ones((600, 600))
     matrix @ matrix
     assert count_native_threads() == 0

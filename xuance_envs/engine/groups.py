@@ -20,7 +20,6 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver, GroupDriver, StateTransfer, is_interrupt
 from xuance_envs.engine.failure_files import FailureRecorder
-from xuance_envs.engine.forks import WrongProcessProxy, close_after_fork
 from xuance_envs.engine.group.outcome import Reset
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.restorable_group import RestorableGroup
@@ -32,6 +31,7 @@ from xuance_envs.engine.recording_driver import RecordingDriver
 from xuance_envs.engine.restarts import RestartingDriver, RestartPolicy
 from xuance_envs.engine.resuming_driver import ResumingDriver
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
 from xuance_envs.errors import ClosedVecEnvError, EnvError
 
 logger = logging.getLogger("xuance_envs")

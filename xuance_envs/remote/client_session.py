@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from xuance_envs.engine.forks import WrongProcessProxy, close_after_fork
+from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
 from xuance_envs.errors import (
     RemoteAuthenticationError,
     RemoteError,

@@ -17,8 +17,8 @@ from xuance_envs.engine.group.protocol import ReplyType, RequestType, StateBuffe
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription
-from xuance_envs.engine.library_threads import limit_threads
 from xuance_envs.engine.serialization import dumps_for_main, loads, pack_error
+from xuance_envs.engine.system.library_threads import limit_threads
 from xuance_envs.errors import EnvError
 
 logger = logging.getLogger("xuance_envs")

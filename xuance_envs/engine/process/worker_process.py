@@ -17,7 +17,6 @@ from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from xuance_envs.engine.library_threads import limited_in_fork
 from xuance_envs.engine.process import bootstrap, guardian
 from xuance_envs.engine.process.channel import Channel
 from xuance_envs.engine.process.settings import PassedFd, WorkerSettings
@@ -31,6 +30,7 @@ from xuance_envs.engine.process.spawning import (
     reserved_descriptors,
 )
 from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
+from xuance_envs.engine.system.library_threads import limited_in_fork
 
 KILL_TIMEOUT = 1.0
 """Seconds between terminating a process and killing it."""

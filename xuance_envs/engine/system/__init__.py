@@ -1,0 +1,1 @@
+"""Forks, thread pools and interrupts of this process."""
