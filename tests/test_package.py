@@ -136,7 +136,7 @@ ENGINE_LAYERS = [
     {"data"},
     {"group"},
     {"action_masks", "driver", "last_snapshot", "info_collector", "replay_log", "polling"},
-    {"backend", "ledger"},
+    {"backend", "in_flight", "ledger"},
     {"process", "restarts"},
     {"ray"},
     {"failure_files", "recording_driver", "resuming_driver"},

@@ -383,7 +383,7 @@ def test_an_interrupt_while_two_arrive_loses_neither(closing, monkeypatch):
     envs = closing(make([partial(Corridor, 99)] * 2))
     envs.reset()
     stepper = envs._stepper
-    wait = stepper._ledger.wait
+    wait = stepper._ledger.in_flight.wait
 
     class Interrupted(dict):
         def __setitem__(self, key, value):
@@ -391,7 +391,7 @@ def test_an_interrupt_while_two_arrive_loses_neither(closing, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(stepper._ledger, "wait", lambda _, timeout: wait(2, timeout))
+        patched.setattr(stepper._ledger.in_flight, "wait", lambda _, timeout: wait(2, timeout))
         patched.setattr(stepper, "_finished_in_arrays", Interrupted())
         with pytest.raises(KeyboardInterrupt):
             envs.step([0, 0])
@@ -449,7 +449,7 @@ def test_a_reset_that_was_interrupted_takes_nothing_from_the_infos_of_the_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(envs._stepper._ledger, "wait", interrupted)
+        patched.setattr(envs._stepper._ledger.in_flight, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             envs.reset(0)
     assert received(envs, []) == [(1, 1)]

@@ -70,7 +70,7 @@ def received(envs: Any, count: int) -> dict[int, Any]:
         for env, obs in zip(batch.env_ids.tolist(), batch.obs, strict=True):
             seen[env].append(obs.copy())
         envs.send([1] * len(batch.env_ids), batch.env_ids)
-    envs.recv(min_envs=int(envs._groups.ledger.in_flight.sum()))
+    envs.recv(min_envs=int(envs._groups.ledger.in_flight.envs.sum()))
     return {env: each[:count] for env, each in seen.items()}
 
 

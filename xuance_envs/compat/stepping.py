@@ -73,7 +73,7 @@ class Stepper:
         environments unchanged, as in Gymnasium and Stable-Baselines3.
         """
         ledger = self._ledger
-        if ledger.stepping or ledger.pending or self.closed:
+        if ledger.pending or self.closed:
             self._groups.check_idle("step_async")
         packed: Mapping[int, Any] = {}
         rows = self._unchecked_rows(actions) if self._accepts_scalars else None

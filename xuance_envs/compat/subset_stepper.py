@@ -188,7 +188,7 @@ class SubsetStepper(Stepper):
 
     def _copy_finished(self) -> None:
         """Copy the results of finished steps out of the arrays."""
-        if not self._ledger.pending.keys().isdisjoint(self._finished_in_arrays):
+        if not self._ledger.in_flight.requests.keys().isdisjoint(self._finished_in_arrays):
             self._collect(0.0, start=False)  # finish a collection that was interrupted
         finished = self._finished_in_arrays
         stepped = [envs for envs, _ in finished.values()]
@@ -212,7 +212,7 @@ class SubsetStepper(Stepper):
     ) -> Mapping[int, Any]:
         """Run a command in some groups, each after its current request."""
         ledger = self._ledger
-        if not ledger.any_in_flight:
+        if not ledger.in_flight.any:
             try:
                 self._replies = ledger.command(packed, dict)
             except Exception as error:
@@ -220,7 +220,9 @@ class SubsetStepper(Stepper):
                 raise
             return self._replies
         # Wait for interrupted commands too.
-        while any([k in packed or self._last_request[k] is None for k in ledger.pending]):
+        while any(
+            [k in packed or self._last_request[k] is None for k in ledger.in_flight.requests]
+        ):
             self._collect(None, start=False)
         self._free_arrays()
         self._last_request.update(dict.fromkeys(packed))
@@ -239,7 +241,7 @@ class SubsetStepper(Stepper):
         packed: dict[int, Any] = {}
         (sent,) = self._sent.nonzero()
         for k, mine in self._by_group(sent).items():
-            if k in ledger.pending:
+            if k in ledger.in_flight.requests:
                 last_request = self._last_request[k]
                 has_queued |= last_request is None or len(last_request) < len(mine)
             elif len(mine) == len(self._envs_of[k]):
@@ -249,7 +251,9 @@ class SubsetStepper(Stepper):
                 self._last_request[k] = sent[list(mine)]
                 packed[k] = self._pack_step(k, list(mine.values()))
         if whole:
-            ledger.send_step(ledger.envs_of(whole), whole, self._action_writer.packed(whole))
+            ledger.send_step(
+                ledger.in_flight.envs_of(whole), whole, self._action_writer.packed(whole)
+            )
         if packed:
             ledger.send_commands(np.concatenate([self._last_request[k] for k in packed]), packed)
         self._has_queued = has_queued
@@ -268,9 +272,9 @@ class SubsetStepper(Stepper):
     def _collect(self, timeout: float | None, wanted: int = 1, start: bool = True) -> bool:
         """Receive the next replies and start queued steps; return whether any reply arrived."""
         try:
-            ready = self._ledger.wait(wanted, timeout)
+            ready = self._ledger.in_flight.wait(wanted, timeout)
         except Exception as error:
-            failed = self._ledger.failed_group
+            failed = self._ledger.in_flight.failed_group
             is_step = self._last_request[failed] is not None
             self._fail_with(error, is_step or self._fatal_on_error[failed])
             raise
@@ -282,7 +286,7 @@ class SubsetStepper(Stepper):
                 self._finished_in_arrays[k] = envs, reply
                 self._sent[envs] = False
         if ready:
-            self._ledger.receive(self._ledger.envs_of(ready))
+            self._ledger.receive(self._ledger.in_flight.envs_of(ready))
         if start and self._has_queued:
             self._start_queued()
         return bool(ready)
@@ -309,7 +313,7 @@ class SubsetStepper(Stepper):
     def fail(self) -> None:
         """Close the groups, except for environments in this process, which stay usable."""
         if isinstance(self._groups, LocalGroups):
-            self._ledger.discard_requests()
+            self._ledger.clear()
             self._sent[:] = False
         else:
             self.close()

@@ -25,7 +25,7 @@ from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription, common_description
 from xuance_envs.engine.info_collector import InfoCollector
-from xuance_envs.engine.ledger import Ledger, values_of
+from xuance_envs.engine.ledger import Ledger, Pending, values_of
 from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.recording_driver import RecordingDriver
 from xuance_envs.engine.restarts import RestartingDriver, RestartPolicy
@@ -121,11 +121,10 @@ class Groups(ABC):
         if self.closed:
             self.check_process()
             raise ClosedVecEnvError(f"{self.name} is closed; create a new one")
-        if not self.ledger.any_in_flight:
-            if self.ledger.pending:
-                self.ledger.discard_pending()
-            if self.holds_transfers:
-                self.discard_states()
+        if self.ledger.pending is Pending.COMMAND:
+            self.ledger.discard_commands()
+        if self.holds_transfers and not self.ledger.pending:
+            self.discard_states()
 
     def discard_states(self) -> None:
         """Release transfer buffers and the states kept by groups."""

@@ -162,7 +162,7 @@ class GroupedVecEnv(VecEnv):
     @override
     def step_async(self, actions: Any) -> None:
         ledger = self._ledger
-        if ledger.stepping or ledger.pending or ledger.any_in_flight or self._groups.closed:
+        if ledger.pending or self._groups.closed:
             self._groups.check_idle("step_async")
         if self._never_reset:
             _check_reset("step", range(self.num_envs), self._never_reset)
@@ -222,7 +222,7 @@ class GroupedVecEnv(VecEnv):
         envs = env_indices(env_ids, self.num_envs)
         if self._never_reset:
             _check_reset("send", envs.tolist(), self._never_reset)
-        groups = ledger.groups_completed_by(envs)
+        groups = ledger.in_flight.groups_completed_by(envs)
         packed = self._action_writer.put(actions, envs, groups)
         self._last.arrays_are_current = False
         ledger.send_step(envs, groups, packed)
@@ -232,16 +232,17 @@ class GroupedVecEnv(VecEnv):
         ledger, arrays = self._ledger, self._arrays
         ledger.check_not_stepping("recv")
         self._groups.check_open()
-        wanted = ledger.envs_to_wait_for(min_envs)
+        in_flight = ledger.in_flight
+        wanted = in_flight.envs_to_wait_for(min_envs)
         try:
-            ready = ledger.wait(wanted, timeout)
+            ready = in_flight.wait(wanted, timeout)
         except Exception:
             self.close()
             raise
         if not ready:
             assert timeout is not None
-            raise WorkerTimeoutError(ledger.stepping_envs(), None, timeout, "recv")
-        envs = ledger.envs_of(ready)
+            raise WorkerTimeoutError(in_flight.stepping_envs(), None, timeout, "recv")
+        envs = in_flight.envs_of(ready)
         infos = self._groups.info_collector.infos(ready.items(), envs)
         infos.masks = self._groups.masks.deferred(envs)
         batch = StepBatch(

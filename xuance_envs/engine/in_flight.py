@@ -1,0 +1,217 @@
+"""Asynchronous requests: each group works on its own, and replies are received as they arrive."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.polling import Poller
+from xuance_envs.errors import AlreadySteppingError, NotSteppingError, name_envs
+
+_NO_WAIT = 0.0
+
+Request = tuple[int, Callable[[], None]]
+"""Tag of a request, and the function that submits it."""
+
+
+class InFlight:
+    """Environments that were sent, and the requests of their groups.
+
+    An environment is in flight from ``send`` until its result is received. Its group's request
+    starts when all environments of the group were sent.
+    """
+
+    def __init__(self, drivers: Sequence[Driver], poller: Poller) -> None:
+        self.envs = np.zeros(drivers[-1].hi, np.bool_)
+        self.any = False
+        self.requests: dict[int, Request] = {}
+        self.failed_group = -1
+        self._drivers = drivers
+        self._poller = poller
+        self._local = [k for k, driver in enumerate(drivers) if driver.is_local]
+        self._envs_of = [np.arange(driver.lo, driver.hi) for driver in drivers]
+        self._firsts = [driver.lo for driver in drivers]
+        # Requests that the poller does not watch yet, and results not yet received.
+        self._unwatched: dict[int, Request] = {}
+        self._ready: dict[int, Any] = {}
+        self._interrupted = False
+        self._with_deadline: set[int] = set()
+
+    def groups_completed_by(self, env_ids: NDArray[np.intp]) -> list[int]:
+        """Return the groups that have all their actions once these environments are sent."""
+        already_sent = self.envs[env_ids]
+        if already_sent.any():
+            raise AlreadySteppingError(
+                f"send: a result of {name_envs(env_ids[already_sent].tolist())} is still "
+                "outstanding: receive it with recv first"
+            )
+        sent = self.envs.copy()
+        sent[env_ids] = True
+        newly_sent = np.zeros_like(sent)
+        newly_sent[env_ids] = True
+        complete = np.logical_and.reduceat(sent, self._firsts)
+        touched = np.logical_or.reduceat(newly_sent, self._firsts)
+        return list(np.flatnonzero(complete & touched).tolist())
+
+    def add(self, env_ids: NDArray[np.intp], submissions: Mapping[int, Request]) -> None:
+        """Mark environments as sent and submit the requests of their groups."""
+        requests, new = {**self.requests, **submissions}, {**self._unwatched, **submissions}
+        envs = self.envs.copy()
+        envs[env_ids] = True
+        interrupted = self._interrupted
+        # No call in between, so that an interrupt finds either all of these updated or none. It may
+        # leave half a request, which is completed when its result is requested.
+        self.requests, self._unwatched, self.envs, self.any = requests, new, envs, True
+        self._interrupted = True
+        for _, submit in submissions.values():
+            submit()
+        self._interrupted = interrupted
+
+    def wait(self, wanted: int, timeout: float | None) -> dict[int, Any]:
+        """Wait until enough environments are ready or the timeout expires; return the results."""
+        deadline = None if timeout is None else monotonic() + timeout
+        # Local groups run only here. Those started but skipped by earlier calls come first.
+        overtaken = [k for k in self._local if k in self.requests and k not in self._unwatched]
+        for k, (tag, submit) in self._unwatched.items():
+            if self._drivers[k].tag != tag:  # interrupted before submission
+                submit()
+            self._watch(k)
+        self._unwatched = {}
+        if self._interrupted:  # a reply may have been read but not stored
+            self._collect(self.requests)
+        self._interrupted = True
+        ready, poller = self._ready, self._poller
+        for k in overtaken:
+            if k not in ready:
+                ready[k] = self._take_reply(k)
+        if ready or self._local or deadline is not None:
+            self._collect(self._or_timed_out(poller.poll(self._busy_groups())))
+        while sum([len(self._envs_of[k]) for k in ready]) < wanted:
+            busy = self._busy_groups()
+            local = next((k for k in self._local if k in busy), None)
+            if local is not None:
+                ready[local] = self._take_reply(local)
+                self._collect(self._or_timed_out(poller.poll(self._busy_groups())))
+                continue
+            if deadline is not None and monotonic() >= deadline:
+                break
+            until = deadline
+            if self._with_deadline:
+                deadlines = [*self._reply_deadlines().values(), deadline]
+                until = min(
+                    [reply_deadline for reply_deadline in deadlines if reply_deadline is not None],
+                    default=None,
+                )
+            self._collect(self._or_timed_out(poller.wait(busy, until)))
+        return dict(sorted(ready.items()))
+
+    def receive(self, env_ids: NDArray[np.intp]) -> None:
+        """Mark the environments of all ready groups as received."""
+        requests = {k: request for k, request in self.requests.items() if k not in self._ready}
+        envs, any_left = _without(self.envs, env_ids)
+        # No call in between, as in add.
+        self.requests, self._ready, self._interrupted = requests, {}, False
+        self.envs, self.any = envs, any_left
+
+    def clear(self) -> None:
+        """Mark all requests as received."""
+        envs = np.zeros_like(self.envs)
+        self.requests, self._unwatched, self._ready = {}, {}, {}
+        self._interrupted = self.any = False
+        self.envs = envs
+
+    def envs_to_wait_for(self, min_envs: int | None) -> int:
+        """Validate ``min_envs`` and return the number of environments to wait for."""
+        started = len(self.stepping_envs())
+        wanted = 1 if min_envs is None else operator.index(min_envs)
+        if not started:
+            raise NotSteppingError(
+                f"recv was called, but no environment is stepping{self._waiting_hint()}"
+            )
+        if not 1 <= wanted <= started:
+            raise ValueError(
+                f"min_envs: expected 1 to {started}, the number of stepping environments, "
+                f"got {min_envs}{self._waiting_hint()}"
+            )
+        return wanted
+
+    def stepping_envs(self) -> list[int]:
+        return [env for k in sorted(self.requests) for env in self._envs_of[k].tolist()]
+
+    def envs_of(self, groups: Iterable[int]) -> NDArray[np.intp]:
+        envs = [self._envs_of[k] for k in groups]
+        return envs[0].copy() if len(envs) == 1 else np.concatenate(envs)
+
+    def _waiting_hint(self) -> str:
+        held = self.envs.copy()
+        held[self.stepping_envs()] = False
+        if not held.any():
+            return ""
+        return (
+            f"; actions for {name_envs(np.flatnonzero(held).tolist())} were sent, but other "
+            "environments of the same worker still need theirs"
+        )
+
+    def _busy_groups(self) -> set[int]:
+        return self.requests.keys() - self._ready.keys()
+
+    def _reply_deadlines(self) -> dict[int, float]:
+        """Return the deadline of each busy group that has one."""
+        deadlines = {
+            k: self._drivers[k].reply_deadline for k in self._with_deadline & self._busy_groups()
+        }
+        return {
+            k: reply_deadline
+            for k, reply_deadline in deadlines.items()
+            if reply_deadline is not None
+        }
+
+    def _collect(self, groups: Iterable[int]) -> None:
+        """Collect the available results of these groups."""
+        for k in groups:
+            if k in self.requests and k not in self._ready and k not in self._local:
+                try:
+                    self._ready[k] = self._take_reply(k, _NO_WAIT)
+                except TimeoutError:
+                    self._watch(k)
+
+    def _take_reply(self, k: int, deadline: float | None = None) -> Any:
+        """Return a group's result; a group that raises is no longer pending."""
+        try:
+            return self._drivers[k].result(deadline)
+        except TimeoutError:
+            raise
+        except Exception:
+            requests = {other: each for other, each in self.requests.items() if other != k}
+            envs, any_left = _without(self.envs, self._envs_of[k])
+            # No call in between, as in add.
+            self.requests, self.failed_group = requests, k
+            self.envs, self.any = envs, any_left
+            raise
+
+    def _or_timed_out(self, groups: set[int]) -> set[int]:
+        """Return the given groups, or those past their deadline if none is given."""
+        if groups or not self._with_deadline:
+            return groups
+        now = monotonic()
+        return {k for k, reply_deadline in self._reply_deadlines().items() if reply_deadline < now}
+
+    def _watch(self, k: int) -> None:
+        if self._drivers[k].reply_deadline is not None:
+            self._with_deadline.add(k)
+        self._poller.watch(k)
+
+
+def _without(
+    in_flight: NDArray[np.bool_], received: NDArray[np.intp]
+) -> tuple[NDArray[np.bool_], bool]:
+    """Return the mask of environments still in flight, and whether there are any."""
+    still = in_flight.copy()
+    still[received] = False
+    return still, bool(np.count_nonzero(still))
