@@ -9,7 +9,7 @@ worker processes if a step is cheap. :func:`from_gymnasium` adds what a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -24,10 +24,10 @@ from xuance_envs._override import override
 from xuance_envs.compat.native_batches import Infos
 from xuance_envs.compat.native_engines import EngineStep, NativeEngine, make_engine
 from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, LazyRowExtras
-from xuance_envs.engine.data.info_columns import NUMBER_KINDS, Kind, kind_of
+from xuance_envs.engine.data.info_columns import NUMBER_KINDS, Frozen, Kind, kind_of
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.engine.driver import LocalDriver
 from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.single_env import EnvDescription
@@ -210,15 +210,16 @@ class NativeInfoCollector(InfoCollector):
         super().__init__([driver], arrays)
         self._driver = driver
 
+    _has_own_extras = True
+
     @override
-    def infos(self, outcomes: Outcomes, envs: NDArray[np.intp] | None = None) -> StepInfos:
-        outcomes = list(outcomes)
+    def _take(
+        self, outcomes: Outcomes, envs: NDArray[np.intp] | None
+    ) -> tuple[Mapping[int, Frozen], EpisodeEnds | None]:
         self.absorb(outcomes)
         rests, reset_rests = self._driver.rests
         ended = any([outcome.ended for _, outcome in outcomes])
-        ends = self._ends(reset_rests, envs) if ended else None
-        batch = self._infos.batch(self._group_of, rests, envs)
-        return self._build(batch, envs, ends)
+        return rests, self._ends(reset_rests, envs) if ended else None
 
 
 class NativeDriver(LocalDriver):

@@ -7,7 +7,7 @@ step together.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -292,7 +292,7 @@ class SubsetStepper(Stepper):
         return bool(ready)
 
     def _partial_step(
-        self, outcomes: Iterable[tuple[int, Any]], envs: NDArray[np.intp]
+        self, outcomes: Collection[tuple[int, Any]], envs: NDArray[np.intp]
     ) -> PartialStep:
         infos, _ = self._groups.info_collector.infos(outcomes, envs).parts
         arrays = self.arrays

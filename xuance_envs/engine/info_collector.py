@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_batch import InfoBatch, InfoColumns
+from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.info_columns import Frozen
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
@@ -18,12 +18,17 @@ from xuance_envs.engine.group.outcome import Outcome
 SMALL_BYTES = 1 << 15
 """Size up to which copying all reset observations is faster than selecting the new ones."""
 
-Outcomes = Iterable[tuple[int, Outcome]]
+Outcomes = Collection[tuple[int, Outcome]]
 """Driver indices and the outcomes of their requests."""
+
+_NO_EXTRAS: Mapping[int, Frozen] = {}
 
 
 class InfoCollector:
     """Builder of infos from shared arrays and the groups' outcomes."""
+
+    _has_own_extras = False
+    """True if infos may have extras without an outcome."""
 
     def __init__(self, drivers: Sequence[Driver], arrays: StepArrays) -> None:
         self._drivers = drivers
@@ -42,21 +47,11 @@ class InfoCollector:
 
     def infos(self, outcomes: Outcomes, envs: NDArray[np.intp] | None = None) -> StepInfos:
         """Return the infos of some or all environments after a command."""
-        extras: dict[int, Frozen] = {}
-        reset_extras: dict[int, Frozen] = {}
-        ended = False
-        for k, outcome in outcomes:
-            ended = ended or outcome.ended
-            if outcome.rest is not None:
-                self._absorb_extras(k, outcome, extras, reset_extras)
-        ends = self._ends(reset_extras, envs) if ended else None
+        extras = _NO_EXTRAS
+        ends: EpisodeEnds | None = None
+        if outcomes or self._has_own_extras:
+            extras, ends = self._take(outcomes, envs)
         batch = self._infos.batch(self._group_of, extras, envs)
-        return self._build(batch, envs, ends)
-
-    def _build(
-        self, batch: InfoBatch, envs: NDArray[np.intp] | None, ends: EpisodeEnds | None
-    ) -> StepInfos:
-        """Build infos and store them as the latest."""
         if envs is None:
             infos = self._latest_of_all = StepInfos(batch, self._every_env, ends)
             if self._newer:
@@ -65,6 +60,19 @@ class InfoCollector:
             infos = StepInfos(batch, envs, ends)
             self._newer.update(dict.fromkeys(envs.tolist(), infos))
         return infos
+
+    def _take(
+        self, outcomes: Outcomes, envs: NDArray[np.intp] | None
+    ) -> tuple[Mapping[int, Frozen], EpisodeEnds | None]:
+        """Return the infos that are not in columns, and the episode ends."""
+        extras: dict[int, Frozen] = {}
+        reset_extras: dict[int, Frozen] = {}
+        ended = False
+        for k, outcome in outcomes:
+            ended = ended or outcome.ended
+            if outcome.rest is not None:
+                self._absorb_extras(k, outcome, extras, reset_extras)
+        return extras, self._ends(reset_extras, envs) if ended else None
 
     @property
     def latest_of_all(self) -> StepInfos | None:

@@ -24,6 +24,7 @@ from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.polling import FdPoller, Poller
 from xuance_envs.errors import (
     AlreadySteppingError,
+    NotSteppingError,
     WorkerDiedError,
     WorkerTimeoutError,
     name_envs,
@@ -270,6 +271,10 @@ class Ledger:
             )
         if self.pending is _SENT:  # left by an interrupt
             self.pending = _NOTHING
+
+    def check_stepping(self) -> None:
+        if not self.stepping:
+            raise NotSteppingError("step_wait was called without a pending step_async")
 
     def check_not_stepping(self, what: str) -> None:
         """Raise if a step started by ``step_async`` is pending."""

@@ -95,7 +95,8 @@ class HostedVecEnv(GroupedVecEnv):
 
     def finish_step(self) -> tuple[Any, NDArray[np.float64], NDArray[Any], NDArray[Any], StepInfos]:
         """Finish a step like ``step_wait``, without copies and with float64 rewards."""
-        infos, arrays = self._finish_step(), self._arrays
+        self._ledger.check_stepping()
+        infos, arrays = self._ledger.finish_step(self.close), self._arrays
         observations = self._flat_observations
         if observations is None:
             observations = arrays.observations.as_batch()

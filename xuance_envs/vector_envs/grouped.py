@@ -14,11 +14,10 @@ from xuance_envs.engine.data.space_rows import read_only
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
-from xuance_envs.engine.ledger import Replies, is_fatal
+from xuance_envs.engine.ledger import Pending, Replies, is_fatal
 from xuance_envs.errors import (
     EnvError,
     NotResetError,
-    NotSteppingError,
     StateError,
     WorkerTimeoutError,
     name_envs,
@@ -38,6 +37,8 @@ from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
 _T = TypeVar("_T")
+
+_STEP = Pending.STEP
 
 
 class _StateOperations(Protocol):
@@ -172,7 +173,11 @@ class GroupedVecEnv(VecEnv):
 
     @override
     def step_wait(self) -> StepResult:
-        infos, arrays = self._finish_step(), self._arrays
+        ledger, arrays = self._ledger, self._arrays
+        if ledger.pending is not _STEP:
+            self._groups.check_open()
+            ledger.check_stepping()
+        infos = ledger.finish_step(self.close)
         if self._copy:
             obs = self._copy_observations()
             rewards = as_float32(arrays.rewards)
@@ -186,15 +191,8 @@ class GroupedVecEnv(VecEnv):
         self.buf_dones = terminated
         self.buf_truncations = truncated
         self.buf_infos = infos
-        self._ledger.settle()
+        ledger.settle()
         return obs, rewards, terminated, truncated, infos
-
-    def _finish_step(self) -> StepInfos:
-        """Wait for the step's results in the shared arrays; the step stays pending."""
-        if not self._ledger.stepping:
-            self._groups.check_open()
-            raise NotSteppingError("step_wait was called without a pending step_async")
-        return self._ledger.finish_step(self.close)
 
     # -- asynchronous stepping --------------------------------------------------------
 
