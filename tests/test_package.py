@@ -136,7 +136,7 @@ ENGINE_LAYERS = [
     {"data"},
     {"group"},
     {"action_masks", "driver", "last_snapshot", "info_collector", "replay_log", "polling"},
-    {"backend", "in_flight", "ledger"},
+    {"backend", "in_flight", "ledger", "pickled_commands"},
     {"process", "restarts"},
     {"ray"},
     {"failure_files", "recording_driver", "resuming_driver"},

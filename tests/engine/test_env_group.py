@@ -21,10 +21,10 @@ from example_envs import (
 from gymnasium import spaces
 
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import is_interrupt
 from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.system.interrupts import is_interrupt
 from xuance_envs.errors import EnvError
 
 FIRST = 10

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
-from xuance_envs._override import override
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver, StateTransfer
+from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import Autoreset
-from xuance_envs.engine.group.protocol import ReplyType
+from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.polling import Poller
-from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.errors import WorkerDiedError
 
 FORCED_CLOSE_TIMEOUT = 1.0
@@ -25,48 +23,12 @@ This applies to Ctrl-C, interpreter exit, garbage collection and worker restarts
 """
 
 
-class PackedCommand(NamedTuple):
-    command: str
-    payload: bytes
-    buffers: Sequence[Any] = ()
-
-
 class WorkerDriver(Driver):
     """Driver of a group in a worker that can fail and be restarted."""
-
-    kind_name = "a worker"
-    """Name of the worker kind in error messages."""
 
     def __init__(self, lo: int, hi: int) -> None:
         super().__init__(lo, hi)
         self.siblings: Sequence[Any] = ()
-
-    @override
-    def pack(self, command: str, *arguments: Any) -> PackedCommand:
-        try:
-            return PackedCommand(command, dumps_for_worker((command, arguments)))
-        except Exception as error:
-            raise TypeError(
-                f"the arguments of {command!r} cannot be sent to {self.kind_name}, because they "
-                f"cannot be pickled: {error}"
-            ) from error
-
-    @override
-    def with_buffers(self, packed: PackedCommand, buffers: Sequence[Any]) -> PackedCommand:
-        return packed._replace(buffers=buffers)
-
-    def unpack(self, reply: int, payload: bytes) -> Any:
-        """Deserialize a reply's payload, or raise the error that it contains."""
-        if reply == ReplyType.FAILED:
-            raise self._failure(unpack_error(payload))
-        return loads(payload)
-
-    def _failure(self, error: BaseException) -> BaseException:
-        return error
-
-    @override
-    def thaw(self, frozen: bytes) -> Any:
-        return loads(frozen)
 
     @property
     @abstractmethod
@@ -197,26 +159,11 @@ class Backend(ABC, Generic[_W]):
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
         """Return the arguments that a worker needs to map its arrays."""
 
-    def _functions(self, lo: int, hi: int) -> bytes | None:
-        """Pickle a worker's environment functions; an override may return None if it has them."""
-        functions = self.recipe.env_fns[lo:hi]
-        try:
-            return dumps_for_worker(functions)
-        except Exception as error:
-            for i, function in enumerate(functions):
-                try:
-                    dumps_for_worker(function)
-                except Exception as own_error:
-                    raise TypeError(
-                        f"env_fns[{lo + i}] cannot be sent to a worker process, because it "
-                        f"cannot be pickled: {own_error}{self.pickling_hint}"
-                    ) from own_error
-            raise TypeError(f"env_fns cannot be pickled: {error}") from error
-
-    pickling_hint = ""
-    """Advice on avoiding pickling, appended to the error for an unpicklable function."""
+    def _functions(self, lo: int, hi: int) -> Any:
+        """Return the environment functions of a worker in the form that its host expects."""
+        return self.recipe.env_fns[lo:hi]
 
     def _build_arguments(
         self, lo: int, hi: int, keywords: Sequence[Mapping[str, Any]]
-    ) -> tuple[bytes | None, Sequence[Mapping[str, Any]], int, Autoreset]:
+    ) -> tuple[Any, Sequence[Mapping[str, Any]], int, Autoreset]:
         return self._functions(lo, hi), keywords, lo, self.recipe.autoreset

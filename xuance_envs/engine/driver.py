@@ -6,28 +6,17 @@ returns the result later. Until then, the groups work in parallel.
 
 from __future__ import annotations
 
-import signal
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from xuance_envs._override import override
 from xuance_envs.engine.group.outcome import STATE_COMMANDS
+from xuance_envs.engine.group.recipe import Seeding
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.serialization import copy_of
-
-Seeding = tuple[int | None, int]
-"""Last seed of an environment, and its number of restarts."""
-
-
-def derived_seed(seed: int, restarts: int) -> int:
-    """Derive a new seed for a restart, so that a crash caused by the seed does not repeat."""
-    return int(np.random.SeedSequence((seed % 2**64, restarts)).generate_state(1)[0])
 
 
 class Driver(ABC):
@@ -38,8 +27,14 @@ class Driver(ABC):
         hi: index after its last environment.
     """
 
-    is_local = False
-    """True if the group runs in this process, which it does inside :meth:`result`."""
+    runs_in_result = False
+    """True if the group runs inside :meth:`result`, so only when its result is requested."""
+
+    shares_objects = False
+    """True if commands and results are passed as objects, without pickling or transfer buffers."""
+
+    survives_fork = False
+    """True if the group works in a forked child, too."""
 
     seeds: list[Seeding] | None = None
     """Seed of each environment, from which restarts derive new ones; None if restarts are off."""
@@ -55,7 +50,10 @@ class Driver(ABC):
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """File descriptors that become readable when a result may be available."""
+        """File descriptors that become readable when a result may be available.
+
+        A driver without any needs a backend with a :class:`Poller` of its own.
+        """
         return ()
 
     @property
@@ -121,7 +119,7 @@ class Driver(ABC):
 
 
 class LocalDriver(Driver):
-    is_local = True
+    runs_in_result = shares_objects = survives_fork = True
     tag = 0
 
     def __init__(self, lo: int, hi: int) -> None:
@@ -185,43 +183,3 @@ class GroupDriver(LocalDriver):
     @override
     def times(self) -> StepTimes:
         return StepTimes.read(self._group.clock.memory)
-
-
-class StateTransfer:
-    """Transfer of environment states; this base class sends all of them inside commands."""
-
-    max_inline_bytes: int | None = None
-
-    def should_transfer(self, states: Sequence[Any]) -> bool:
-        """Return whether the states for one group are too large for a command."""
-        return False
-
-    def export(self, states: Sequence[Any]) -> Sequence[Any]:
-        """Return references to the states, valid until :meth:`release`."""
-        return states
-
-    def allocate(self, sizes: Sequence[int]) -> Sequence[Any]:
-        """Return references to buffers of these sizes, to which groups write states."""
-        return sizes
-
-    def read(self, state: Any) -> bytes:
-        """Return a state's bytes, whether it is inline or a reference."""
-        return bytes(state)
-
-    def release(self) -> None:
-        """Release all exported and allocated buffers; repeated calls do nothing."""
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Return whether an exception from an environment is an interrupt of this process.
-
-    Ctrl-C is one, and so is a non-:class:`Exception` from a signal handler, such as one that
-    exits on SIGTERM. ``sys.exit`` in an environment is a failure of the environment.
-    """
-    if isinstance(error, Exception):
-        return False
-    if isinstance(error, KeyboardInterrupt):
-        return True
-    handlers = map(signal.getsignal, signal.valid_signals())
-    codes = {getattr(handler, "__code__", None) for handler in handlers}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -18,9 +18,10 @@ from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import StepInfos
-from xuance_envs.engine.driver import Driver, GroupDriver, StateTransfer, is_interrupt
+from xuance_envs.engine.driver import Driver, GroupDriver
 from xuance_envs.engine.failure_files import FailureRecorder
 from xuance_envs.engine.group.outcome import Reset
+from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription, common_description
@@ -32,6 +33,7 @@ from xuance_envs.engine.restarts import RestartingDriver, RestartPolicy
 from xuance_envs.engine.resuming_driver import ResumingDriver
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
+from xuance_envs.engine.system.interrupts import is_interrupt
 from xuance_envs.errors import ClosedVecEnvError, EnvError
 
 logger = logging.getLogger("xuance_envs")
@@ -67,7 +69,7 @@ class Groups(ABC):
         self.closed = False
         self.name = "vector environment"
         self._wrong_process: WrongProcessProxy | None = None
-        if not all(driver.is_local for driver in drivers):
+        if not all(driver.survives_fork for driver in drivers):
             close_after_fork(self)
 
     def pack_resets(

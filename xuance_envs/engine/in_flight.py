@@ -34,7 +34,7 @@ class InFlight:
         self.failed_group = -1
         self._drivers = drivers
         self._poller = poller
-        self._local = [k for k, driver in enumerate(drivers) if driver.is_local]
+        self._local = [k for k, driver in enumerate(drivers) if driver.runs_in_result]
         self._envs_of = [np.arange(driver.lo, driver.hi) for driver in drivers]
         self._firsts = [driver.lo for driver in drivers]
         # Requests that the poller does not watch yet, and results not yet received.

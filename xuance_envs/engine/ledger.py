@@ -68,7 +68,7 @@ class Ledger:
         self._tag = 0
         self._commands: dict[int, Request] = {}
         # Local groups run only when their results are requested, so before waiting for workers.
-        self._local_first = sorted(enumerate(drivers), key=lambda item: not item[1].is_local)
+        self._local_first = sorted(enumerate(drivers), key=lambda item: not item[1].runs_in_result)
         self._all_submitted = True
         self._actions: Mapping[int, Any] = {}
 
@@ -192,7 +192,7 @@ class Ledger:
     def ready_by(self, deadline: float) -> bool:
         """Wait for all pending groups; return False if the deadline passes first."""
         for k in range(len(self.drivers)) if self.stepping else self._commands:
-            if not self.drivers[k].is_local:
+            if not self.drivers[k].runs_in_result:
                 try:
                     self.drivers[k].result(deadline)
                 except TimeoutError:

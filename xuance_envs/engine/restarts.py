@@ -23,8 +23,9 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.engine.backend import Backend, WorkerDriver
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver, Seeding, derived_seed
+from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome
+from xuance_envs.engine.group.recipe import Seeding, derived_seed
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.serialization import copy_of

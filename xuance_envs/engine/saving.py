@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from xuance_envs.engine.data.step_infos import StepInfos
-from xuance_envs.engine.driver import Driver, Seeding
+from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.group_states import WORKER_REPLACED, packed_registry
+from xuance_envs.engine.group.recipe import Seeding
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.ledger import is_fatal, values_of
 from xuance_envs.errors import (
@@ -208,7 +209,7 @@ def _save_in_groups(
             None if exported is None else _places(driver, [e for e in envs if e in exported])
         )
         kept_places = _places(driver, [env for env in envs if env in kept])
-        max_bytes = None if driver.is_local else groups.state_transfer.max_inline_bytes
+        max_bytes = None if driver.shares_objects else groups.state_transfer.max_inline_bytes
         args = _registry_for(driver), exported_places, kept_places, max_bytes
         packed[k] = driver.pack("save_states", _places(driver, envs), *args)
     facts: dict[bytes, bytes] = {}
@@ -222,7 +223,7 @@ def _save_in_groups(
 
 def _registry_for(driver: Driver) -> bytes | None:
     """Return the registered state functions for a group in another process, else None."""
-    return None if driver.is_local else packed_registry()
+    return None if driver.shares_objects else packed_registry()
 
 
 def _sizes(saved: Mapping[int, Any]) -> dict[int, int]:
@@ -326,7 +327,7 @@ def _prepare(
         digests = [states[source][1] for _, source in source_refs]
         args = places, sources, digests, facts, fork_rng, trusted, _registry_for(driver)
         contents = [states[source][0] for source in transferred]
-        if contents and not driver.is_local and state_transfer.should_transfer(contents):
+        if contents and not driver.shares_objects and state_transfer.should_transfer(contents):
             command = driver.pack("prepare_states", *args)
             packed[k] = driver.with_buffers(command, state_transfer.export(contents))
         else:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.data.space_layout import SpaceLayout, fit
-from xuance_envs.engine.group.host import DropUnpicklableInfos
+from xuance_envs.engine.group.pickling_host import DropUnpicklableInfos
 from xuance_envs.engine.group.single_env import check_env_api
 from xuance_envs.engine.serialization import copy_of, dumps_for_main
 from xuance_envs.multi_agent.agents_env import AgentsEnv

@@ -14,7 +14,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from xuance_envs.engine.driver import derived_seed
+from xuance_envs.engine.group.recipe import derived_seed
 from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions, RayCluster
 from xuance_envs.engine.serialization import unpack_error
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError

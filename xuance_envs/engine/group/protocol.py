@@ -18,9 +18,9 @@ LEAVE    none: closes this group only           OK
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from xuance_envs.engine.group.outcome import EPISODE_ENDED, OK, Outcome
 
@@ -54,3 +54,28 @@ class StateBuffer(Protocol):
 
 OUTCOME_OF_REPLY: Mapping[int, Outcome] = {ReplyType.OK: OK, ReplyType.EPISODE_ENDED: EPISODE_ENDED}
 """Outcomes of replies without a payload."""
+
+
+class StateTransfer:
+    """Transfer of environment states; this base class sends all of them inside commands."""
+
+    max_inline_bytes: int | None = None
+
+    def should_transfer(self, states: Sequence[Any]) -> bool:
+        """Return whether the states for one group are too large for a command."""
+        return False
+
+    def export(self, states: Sequence[Any]) -> Sequence[Any]:
+        """Return references to the states, valid until :meth:`release`."""
+        return states
+
+    def allocate(self, sizes: Sequence[int]) -> Sequence[Any]:
+        """Return references to buffers of these sizes, to which groups write states."""
+        return sizes
+
+    def read(self, state: Any) -> bytes:
+        """Return a state's bytes, whether it is inline or a reference."""
+        return bytes(state)
+
+    def release(self) -> None:
+        """Release all exported and allocated buffers; repeated calls do nothing."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from xuance_envs.engine.group.outcome import Autoreset
 
 
@@ -24,3 +26,12 @@ class Recipe:
     def part(self, lo: int, hi: int) -> Recipe:
         """Return the recipe of environments ``lo`` to ``hi - 1`` from the recipe of all."""
         return replace(self, env_fns=self.env_fns[lo:hi], keywords=self.keywords[lo:hi], first=lo)
+
+
+Seeding = tuple[int | None, int]
+"""Last seed of an environment, and its number of restarts."""
+
+
+def derived_seed(seed: int, restarts: int) -> int:
+    """Derive a new seed for a restart, so that a crash caused by the seed does not repeat."""
+    return int(np.random.SeedSequence((seed % 2**64, restarts)).generate_state(1)[0])

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import STARTUP_COMMANDS, PackedCommand, WorkerDriver, display_name
+from xuance_envs.engine.backend import STARTUP_COMMANDS, display_name
 from xuance_envs.engine.data.step_arrays import StepArrays, first_unstepped
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, RequestType
 from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
 from xuance_envs.engine.process.channel import PeerGoneError, frame
 from xuance_envs.engine.process.shared_memory import pack_buffers
 from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
@@ -39,7 +40,7 @@ _STEP = frame(RequestType.STEP)
 _LEAVE = frame(RequestType.LEAVE)
 
 
-class ProcessDriver(WorkerDriver):
+class ProcessDriver(PicklingDriver):
     """Driver of a group in a worker process, which other groups may share."""
 
     kind_name = "a worker process"

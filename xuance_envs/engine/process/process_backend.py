@@ -15,6 +15,7 @@ from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.pickled_commands import pickled_functions
 from xuance_envs.engine.polling import FdPoller
 from xuance_envs.engine.process.cpu_pinning import CpuPinner
 from xuance_envs.engine.process.driver import ProcessDriver
@@ -28,7 +29,7 @@ from xuance_envs.engine.process.worker_process import StartSettings, start_worke
 class ProcessBackend(Backend[ProcessDriver]):
     """Worker processes of one vectorized environment."""
 
-    pickling_hint = ". context='fork' needs no pickling"
+    _pickling_hint = ". context='fork' needs no pickling"
 
     def __init__(
         self,
@@ -114,8 +115,11 @@ class ProcessBackend(Backend[ProcessDriver]):
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
         return self._spaces, len(self.recipe), self.info_bytes, self._arrays_at, lo, hi
 
+    @override
     def _functions(self, lo: int, hi: int) -> bytes | None:
-        return None if self._forked else super()._functions(lo, hi)
+        if self._forked:  # the worker has them
+            return None
+        return pickled_functions(self.recipe.env_fns[lo:hi], lo, self._pickling_hint)
 
 
 class SharedProcessBackend(ProcessBackend):
@@ -125,7 +129,7 @@ class SharedProcessBackend(ProcessBackend):
     request to another group. The process ends when its last group is closed.
     """
 
-    pickling_hint = ""
+    _pickling_hint = ""
 
     def __init__(
         self,

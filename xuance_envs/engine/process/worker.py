@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.host import GroupHost
+from xuance_envs.engine.group.pickling_host import PicklingHost
 from xuance_envs.engine.group.progress_record import ProgressRecord
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
 from xuance_envs.engine.process.channel import Inbox, PeerGoneError, frame, write_all
@@ -60,7 +60,7 @@ class Worker:
     def __init__(self, settings: WorkerSettings, recorder: ProgressRecord) -> None:
         self._settings = settings
         self._memory = SharedMemory(settings.memory.fd, settings.reserved)
-        first = GroupHost(self._arrays, settings.threads, recorder, settings.env_fns or ())
+        first = PicklingHost(self._arrays, settings.threads, recorder, settings.env_fns or ())
         self._hosts = {settings.index: first}
 
     def serve(self, requests: Inbox, replies: int) -> None:
@@ -89,12 +89,12 @@ class Worker:
         for host in self._hosts.values():
             host.close()
 
-    def _host_for(self, group: int) -> GroupHost:
+    def _host_for(self, group: int) -> PicklingHost:
         """Return the host of a group, created on first use."""
         host = self._hosts.get(group)
         if host is None:
             recorder = open_recorder(self._memory.fd, group)
-            host = self._hosts[group] = GroupHost(self._arrays, self._settings.threads, recorder)
+            host = self._hosts[group] = PicklingHost(self._arrays, self._settings.threads, recorder)
         return host
 
     def _arrays(

@@ -16,7 +16,7 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.host import GroupHost
+from xuance_envs.engine.group.pickling_host import PicklingHost
 from xuance_envs.engine.group.protocol import RequestType
 from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
@@ -151,7 +151,7 @@ class BaseGroupActor(ABC):
 
 class SingleGroupActor(BaseGroupActor):
     def _start(self, plan: ActorPlan) -> Sequence[HostedGroup]:
-        self._host = GroupHost(lambda *_: self._arrays, plan.threads)
+        self._host = PicklingHost(lambda *_: self._arrays, plan.threads)
         return [_InlineGroup(self._host)]
 
     def _allocated(self, spaces: tuple[Any, Any]) -> StepArrays:
@@ -167,7 +167,7 @@ class SingleGroupActor(BaseGroupActor):
 class _InlineGroup(HostedGroup):
     """Group that steps in the actor's process, while :meth:`answer` waits for its reply."""
 
-    def __init__(self, host: GroupHost) -> None:
+    def __init__(self, host: PicklingHost) -> None:
         super().__init__()
         self._host = host
         self._request: GroupRequest

@@ -13,10 +13,11 @@ from time import monotonic
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import STARTUP_COMMANDS, PackedCommand, WorkerDriver, display_name
+from xuance_envs.engine.backend import STARTUP_COMMANDS, display_name
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, RequestType
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_timing_delta
+from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
 from xuance_envs.engine.ray.actor_client import ActorClient, ActorSettings
 from xuance_envs.engine.ray.cluster import ActorLostError
 from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT, GroupReply, GroupRequest
@@ -30,7 +31,7 @@ GRACE = 5.0
 _NO_WAIT = 0.0
 
 
-class ActorDriver(WorkerDriver):
+class ActorDriver(PicklingDriver):
     kind_name = "an actor"
     tag = 0
     reply_deadline: float | None = None

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import PackedCommand
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
 from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.pickled_commands import PackedCommand
 from xuance_envs.engine.process.channel import frame
 from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.shared_memory import SharedMemory

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.driver import StateTransfer
+from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.ray.cluster import RayCluster
 
 TRANSFER_THRESHOLD = 100 * 1024

@@ -17,6 +17,7 @@ from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.pickled_commands import pickled_functions
 from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.actor_assignment import ActorAssignment
@@ -152,6 +153,10 @@ class RayBackend(Backend[ActorDriver]):
     @override
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
         return weakref.finalize(owner, _end, self, self._settings, os.getpid())
+
+    @override
+    def _functions(self, lo: int, hi: int) -> bytes:
+        return pickled_functions(self.recipe.env_fns[lo:hi], lo)
 
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
         plans = (actor.plan for actor in self.actors)

@@ -1,0 +1,108 @@
+"""Execution of commands that arrive as bytes, in a process of a worker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from xuance_envs._override import override
+from xuance_envs.engine.data.space_layout import BadValueError
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.host import GroupHost
+from xuance_envs.engine.group.outcome import Outcome
+from xuance_envs.engine.group.progress_record import ProgressRecord
+from xuance_envs.engine.group.protocol import ReplyType, RequestType, StateBuffer
+from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.group.restorable_group import RestorableGroup
+from xuance_envs.engine.serialization import dumps_for_main, loads, pack_error
+
+logger = logging.getLogger("xuance_envs")
+
+
+class DropUnpicklableInfos:
+    """Marker base class for environment functions whose infos may contain unpicklable values.
+
+    The host drops such values and logs a warning once per key.
+    """
+
+
+class PicklingHost(GroupHost):
+    """Host of a group in another process than its driver."""
+
+    def __init__(
+        self,
+        arrays: Callable[..., StepArrays],
+        threads: int | None,
+        recorder: ProgressRecord | None = None,
+        inherited: Sequence[Callable[..., Any]] = (),
+    ) -> None:
+        super().__init__(arrays, threads, recorder)
+        self._inherited = inherited
+
+    def answer(
+        self, request: int, payload: bytes, buffers: Sequence[StateBuffer | bytes] = ()
+    ) -> tuple[ReplyType, bytes]:
+        try:
+            if request == RequestType.STEP:
+                result = self.group.step(None)
+            else:
+                command, arguments = loads(payload)
+                result = self.execute(command, (*arguments, buffers) if buffers else arguments)
+                if not isinstance(result, Outcome):
+                    return ReplyType.VALUE, _pack_result(command, result)
+            if result.rest is None:
+                return ReplyType.EPISODE_ENDED if result.ended else ReplyType.OK, b""
+            return ReplyType.OUTCOME, dumps_for_main(result)
+        except BaseException as error:  # including asyncio's CancelledError and SystemExit
+            return ReplyType.FAILED, pack_error(error)
+
+    @override
+    def _functions(self, env_fns: bytes | None) -> Sequence[Callable[..., Any]]:
+        functions: Sequence[Callable[..., Any]] = loads(env_fns) if env_fns else self._inherited
+        return functions
+
+    @override
+    def _make_group(self, recipe: Recipe) -> RestorableGroup:
+        drop = all(isinstance(function, DropUnpicklableInfos) for function in recipe.env_fns)
+        freeze_info = _freeze_picklable if drop else _freeze
+        return RestorableGroup(recipe, _freeze, self._progress, thaw=loads, freeze_info=freeze_info)
+
+
+def _pack_result(command: str, result: Any) -> bytes:
+    try:
+        return dumps_for_main(result)
+    except Exception as error:
+        raise TypeError(
+            f"the result of {command!r} cannot be sent to the main process because it "
+            f"cannot be pickled: {error}"
+        ) from None
+
+
+def _freeze(value: Any) -> bytes:
+    try:
+        return dumps_for_main(value)
+    except Exception as error:
+        raise BadValueError(
+            f"{value!r} cannot be sent to the main process because it cannot be pickled: {error}"
+        ) from None
+
+
+def _freeze_picklable(info: dict[Any, Any]) -> bytes:
+    try:
+        return _freeze(info)
+    except BadValueError:
+        picklable = {}
+        for key, value in info.items():
+            try:
+                dumps_for_main((key, value))
+                picklable[key] = value
+            except Exception as error:
+                _warn_dropped_key(f"{key!r}", f"{error}")
+        return _freeze(picklable)
+
+
+@lru_cache(256)
+def _warn_dropped_key(key: str, why: str) -> None:
+    logger.warning("dropped %s from infos because it cannot be pickled: %s", key, why)
