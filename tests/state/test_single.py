@@ -6,6 +6,7 @@ import copy
 import functools
 import gc
 import importlib
+import itertools
 import pickle
 from typing import Any
 
@@ -13,10 +14,18 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
+from gymnasium import spaces
 from numpy.random import SeedSequence
 from stateful_envs import MAKERS, Collector
 
-from xuance_envs import Atari_Env, Gym_Env, MountainCar, StateError, check_saving
+from xuance_envs import (
+    Atari_Env,
+    Gym_Env,
+    MountainCar,
+    StateError,
+    StateMismatchError,
+    check_saving,
+)
 from xuance_envs.state import ale, mujoco
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.recorders import record
@@ -218,6 +227,53 @@ def test_games_made_elsewhere_say_what_to_do() -> None:
     with pytest.raises(Exception, match="made by a vector environment"):
         EnvCheckpointer(env).save()
     env.close()
+
+
+MADE = itertools.count()
+
+
+class Numbered(gymnasium.Env):
+    """Takes a number from its module in its third step, and shows it in its eighth."""
+
+    observation_space = spaces.Box(-1e9, 1e9, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self):
+        self.held = {"numbers": [0.0, 0.0]}
+        self.steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 13:
+            self.held["numbers"][1] = float(next(MADE))
+        shown = self.held["numbers"][1] if self.steps == 18 else 0.0
+        return np.full(1, shown), 0.0, False, False, {}
+
+
+def test_a_check_names_the_first_attribute_that_differs():
+    with pytest.raises(StateError) as caught:
+        check_saving(Numbered, steps=10)
+    assert "in step 8 after saving, the observation differs" in caught.value.reason
+    assert "first attribute that differs after 3 steps is" in caught.value.reason
+    assert "Numbered.held" in caught.value.reason
+    assert "['numbers'][1]" in caught.value.reason
+
+
+def test_a_check_compares_what_a_load_compares():
+    numbers = itertools.count(1)
+
+    class Another(Numbered):
+        def __init__(self):
+            super().__init__()
+            self.action_space = spaces.Discrete(next(numbers))
+
+    with pytest.raises(StateMismatchError, match="differs in its action space"):
+        check_saving(Another, steps=2)
 
 
 def test_a_changed_model_is_noticed() -> None:

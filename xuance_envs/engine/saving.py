@@ -58,6 +58,17 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
     return state.adding(_SEEDS, [seeds.get(env) for env in ids]) if seeds else state
 
 
+def verify(groups: Groups, ids: Sequence[int]) -> None:
+    """Check saving with new environments; raise an error if they continue differently."""
+    packed = {
+        k: driver.pack("verify_saving", _places(driver, envs), _registry_for(driver))
+        for k, driver, envs in groups.split_by_group(ids)
+    }
+    groups.ledger.start(packed)
+    for warning in filter(None, [text for texts in _collect_replies(groups) for text in texts]):
+        warnings.warn(warning, RuntimeWarning, stacklevel=caller_stacklevel())
+
+
 def load(
     groups: Groups, state: EnvStates, ids: Sequence[int], *, of_all: bool = False
 ) -> StepInfos:

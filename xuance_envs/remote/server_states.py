@@ -87,6 +87,16 @@ class RemoteStates:
         return found
 
 
+def verify(groups: Groups, ids: Sequence[int]) -> None:
+    """Raise an error: a server creates no further environments for a client."""
+    raise StateError(
+        -1,
+        "save_state",
+        "verify=True is not supported for environments on a server: call check_saving where the "
+        "environments can be created",
+    )
+
+
 def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
     return EnvStates(groups.run_command("save_states", ids, lambda _: ()), {})
 

@@ -25,8 +25,9 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
     """Check that an environment continues exactly from a saved state.
 
     One environment takes random actions, is saved, and takes more. The state is loaded into a
-    second environment with a different history, which then takes the same actions. All
-    observations, rewards, flags and infos must be bitwise identical, including those of resets.
+    second environment with a different history, which then takes the same actions in turn with the
+    first. All observations, rewards, flags and infos must be bitwise identical, including those of
+    resets. Only the wall-clock time ``episode["t"]`` may differ.
 
     Args:
         env_fn: creates the environment; called twice.
@@ -39,7 +40,7 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
 
     Raises:
         StateError: the environment cannot be saved, or continues differently; names the first
-            difference.
+            difference, and the first attribute that differs.
         StateMismatchError: the two environments differ in something that a state cannot restore.
 
     Example:
@@ -56,65 +57,162 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
         ...     print(error.reason.partition(":")[0])
         in step 1 after saving, the observation differs
     """
-    env, twin = env_fn(), env_fn()
+    return _check_pair(env_fn(), env_fn(), steps, seed, 0, "check_saving")
+
+
+VERIFIED_STEPS = 32
+"""Steps before saving, and again after it, of :func:`verify_saving`."""
+
+
+def verify_saving(make: Callable[[], Any], index: int) -> str:
+    """Check two new environments; return why this is not possible, or an empty text."""
+    made: list[Any] = []
+    try:
+        made += [make(), make()]
+        if made[0] is made[1]:
+            raise RuntimeError("the function returned the same object again")
+    except Exception as error:
+        for each in made:
+            each.close()
+        return (
+            f"saving environment {index} was not verified: creating two more environments failed: "
+            f"{type(error).__name__}: {error}"
+        )
+    try:
+        _check_pair(made[0], made[1], VERIFIED_STEPS, 0, index, "save_state")
+    except StateError:
+        raise
+    except Exception as error:
+        return (
+            f"saving environment {index} was not verified: another environment failed with random "
+            f"actions: {type(error).__name__}: {error}"
+        )
+    return ""
+
+
+def _check_pair(env: Any, twin: Any, steps: int, seed: int, index: int, command: str) -> list[str]:
+    """Check that the second environment continues as the first; close both; return resources."""
     try:
         for each in (env, twin):
             record(each)
-        space = copy.deepcopy(env.action_space)
-        space.seed(seed)
-        actions = [space.sample() for _ in range(2 * steps)]
-        env.reset(seed=seed)
-        twin.reset(seed=seed + 1)
-        _run_steps(env, actions[:steps])
-        _run_steps(twin, actions[: steps // 2])
+        sampler = _ActionSampler(env.action_space, seed)
+        _, info = env.reset(seed=seed)
+        _, other_info = twin.reset(seed=seed + 1)
+        info = sampler.run(env, info, steps)
+        sampler.run(twin, other_info, steps // 2)
+        source, target = EnvCheckpointer(env), EnvCheckpointer(twin)
         try:
-            source = EnvCheckpointer(env)
-            data = source.save()
-            expected = _run_steps(env, actions[steps:])
-            EnvCheckpointer(twin).prepare(data, trusted=True).apply()
+            saved, here = source.plan.fingerprint, target.plan.fingerprint
+            if saved.digest != here.digest:
+                here.check(saved.parts, saved.versions)
+            target.prepare(source.save(), trusted=True).apply()
+            resources = source.saved_plan.resources
         except FaultError as fault:
-            raise to_state_error(0, fault, "check_saving") from None
-        found = _run_steps(twin, actions[steps:])
-        _compare(expected, found)
-        return source.saved_plan.resources
+            raise to_state_error(index, fault, command) from None
+        difference = _compare_continuations(source, target, sampler, info, steps)
+        if difference is not None:
+            raise StateError(index, command, difference)
+        return resources
     finally:
         for each in (env, twin):
             each.close()
 
 
-_Transcript = list[tuple[str, int, Any]]
+class _ActionSampler:
+    """Random actions that respect action masks, from infos or a method of the environment."""
+
+    def __init__(self, space: Any, seed: int) -> None:
+        self._space = copy.deepcopy(space)
+        self._space.seed(seed)
+
+    def sample(self, env: Any, info: Any) -> Any:
+        mask = info.get("action_mask") if isinstance(info, dict) else None
+        layer = env
+        while mask is None and layer is not None:
+            method = getattr(type(layer), "action_masks", None)
+            mask = None if method is None else method(layer)
+            layer = getattr(layer, "env", None)
+        if mask is None:
+            return self._space.sample()
+        return self._space.sample(np.asarray(mask, np.int8))
+
+    def run(self, env: Any, info: Any, steps: int) -> Any:
+        """Take some steps; return the last info."""
+        for _ in range(steps):
+            _, info = _step(env, self.sample(env, info))
+        return info
 
 
-def _run_steps(env: Any, actions: list[Any]) -> _Transcript:
-    """Return everything that some steps and resets return, with names and step numbers."""
-    seen: _Transcript = []
+_Transcript = list[tuple[str, Any]]
+
+
+def _step(env: Any, action: Any) -> tuple[_Transcript, Any]:
+    """Return everything that a step and a reset after it return, with names, and the last info."""
     names = "observation", "reward", "terminated", "truncated", "info"
-    for number, action in enumerate(actions, 1):
-        result = env.step(copy.deepcopy(action))
-        seen += [(f"the {n}", number, _detached(v)) for n, v in zip(names, result, strict=True)]
-        if result[2] or result[3]:
-            observation, info = env.reset()
-            seen.append(("the observation of a reset", number, _detached(observation)))
-            seen.append(("the info of a reset", number, _detached(info)))
-    return seen
+    result = env.step(copy.deepcopy(action))
+    info = result[4]
+    seen = [(f"the {n}", _detached(v)) for n, v in zip(names, result, strict=True)]
+    if result[2] or result[3]:
+        observation, info = env.reset()
+        seen.append(("the observation of a reset", _detached(observation)))
+        seen.append(("the info of a reset", _detached(info)))
+    return seen, info
+
+
+def _compare_continuations(
+    source: EnvCheckpointer,
+    target: EnvCheckpointer,
+    sampler: _ActionSampler,
+    info: Any,
+    steps: int,
+) -> str | None:
+    """Take the same steps in both environments; describe the first difference."""
+    cause = _differing_attribute(source, target, "right after loading")
+    for number in range(1, steps + 1):
+        action = sampler.sample(source.env, info)
+        expected, info = _step(source.env, action)
+        found, _ = _step(target.env, action)
+        if cause is None:
+            cause = _differing_attribute(source, target, f"after {number} steps")
+        for (what, one), (also, other) in zip(expected, found, strict=False):
+            if what == also and describe_info_difference(one, other) is None:
+                continue
+            where = describe_info_difference(one, other) if what == also else ""
+            return (
+                f"in step {number} after saving, {what} differs{where}: expected "
+                f"{_abbreviated(one)} as without saving, got {_abbreviated(other)} from the saved "
+                f"state. {cause or _NO_ATTRIBUTE}"
+            )
+    return None
+
+
+_NO_ATTRIBUTE = (
+    "No attribute differs before. It depends on something outside the environment's attributes, "
+    "such as the generators of random and numpy.random, module variables, or files"
+)
+
+
+_CLOCKS = (
+    "RecordEpisodeStatistics.episode_start_time",
+    "RecordEpisodeStatistics.time_queue",
+)
+"""Attributes with the wall-clock time, on which only ``episode["t"]`` depends."""
+
+
+def _differing_attribute(source: EnvCheckpointer, target: EnvCheckpointer, when: str) -> str | None:
+    """Describe the first attribute that differs; None if none does or they cannot be compared."""
+    try:
+        difference = source.plan.first_difference(target.plan, ignoring=_CLOCKS)
+    except FaultError:
+        return None
+    if difference is None:
+        return None
+    path, one, other = difference
+    return f"The first attribute that differs {when} is {path}: {one} without saving, {other} here"
 
 
 def _detached(value: Any) -> Any:
     return copy.deepcopy(np.asarray(value) if hasattr(value, "__array__") else value)
-
-
-def _compare(expected: _Transcript, found: _Transcript) -> None:
-    for (what, number, one), (also, _, other) in zip(expected, found, strict=False):
-        if what != also or (where := describe_difference(one, other)) is not None:
-            where = where if what == also else ""
-            raise StateError(
-                0,
-                "check_saving",
-                f"in step {number} after saving, {what} differs{where}: expected "
-                f"{_abbreviated(one)} as without saving, got {_abbreviated(other)} from the saved "
-                "state. It depends on something outside the environment's attributes, such as the "
-                "generators of random and numpy.random, module variables, or files",
-            )
 
 
 def _abbreviated(value: Any) -> str:

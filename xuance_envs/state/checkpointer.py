@@ -31,7 +31,7 @@ class EnvCheckpointer:
     """Saves and restores the state of one environment."""
 
     def __init__(self, env: Any) -> None:
-        self._env = env
+        self.env = env
         self._plan: StatePlan | None = None
 
     @property
@@ -39,7 +39,7 @@ class EnvCheckpointer:
         """Plan of what is state, rebuilt if objects that are not rebuilt have been replaced."""
         plan = self._plan
         if plan is None or not plan.is_current():
-            plan = self._plan = StatePlan(self._env)
+            plan = self._plan = StatePlan(self.env)
         return plan
 
     @property
@@ -54,7 +54,7 @@ class EnvCheckpointer:
         try:
             return self._save(plan, seen, is_fresh=False)
         except StalePlanError:
-            plan = self._plan = StatePlan(self._env)
+            plan = self._plan = StatePlan(self.env)
             return self._save(plan, seen, is_fresh=True)
 
     def _save(self, plan: StatePlan, seen: Any, is_fresh: bool) -> bytes:

@@ -283,10 +283,15 @@ class StatePlan:
             if reason is not None:
                 raise self.fault(kept.paths[0], kept.obj, f"cannot be kept: {reason}")
 
-    def first_difference(self, other: StatePlan) -> Difference | None:
+    def first_difference(self, other: StatePlan, ignoring: Iterable[str] = ()) -> Difference | None:
         """Return the first difference in state from another environment of the same kind."""
-        one, its = (StatePlan(plan.layers[0].obj) for plan in (self, other))
-        return first_difference(one.contents(), its.contents(), one.tokens(), its.tokens())
+        plans = [StatePlan(plan.layers[0].obj) for plan in (self, other)]
+        contents = [plan.contents() for plan in plans]
+        for content in contents:
+            for name in ignoring:
+                content.pop(name, None)
+        tokens = [plan.tokens() for plan in plans]
+        return first_difference(contents[0], contents[1], tokens[0], tokens[1])
 
     def tokens(self) -> dict[int, Any]:
         """Return tokens of objects that comparisons do not look into, by id."""

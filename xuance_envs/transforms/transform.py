@@ -282,13 +282,15 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     # -- checkpoints --------------------------------------------------------------------
 
-    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+    def save_state(
+        self, env_ids: Sequence[int] | None = None, *, verify: bool = False
+    ) -> EnvStates:
         """Save states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state` does.
 
         The states include the transform's memory of each environment, and its learned statistics.
         """
         self._check_not_stepping("save_state")
-        state = self.vec_env.save_state(env_ids)
+        state = self.vec_env.save_state(env_ids, verify=verify)
         ids = checked_env_ids(env_ids, self.num_envs)
         saved = [tuple(self._snapshot(env)) for env in ids]
         return state.adding(self._state_key, saved, self.learned() or None)

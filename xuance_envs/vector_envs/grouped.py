@@ -42,6 +42,8 @@ _STEP = Pending.STEP
 
 
 class _StateOperations(Protocol):
+    def verify(self, groups: Groups, ids: Sequence[int]) -> None: ...
+
     def save(self, groups: Groups, ids: Sequence[int]) -> EnvStates: ...
 
     def load(self, groups: Groups, state: EnvStates, ids: Sequence[int]) -> StepInfos: ...
@@ -317,9 +319,15 @@ class GroupedVecEnv(VecEnv):
     """Implementation of saving, loading and cloning over groups."""
 
     @override
-    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+    def save_state(
+        self, env_ids: Sequence[int] | None = None, *, verify: bool = False
+    ) -> EnvStates:
         self._groups.check_idle("save_state")
         ids = checked_env_ids(env_ids, self.num_envs)
+        if verify:
+            self._close_on_error(
+                state_unknown_after, lambda: self._state_operations.verify(self._groups, ids)
+            )
         state = self._close_on_error(
             state_unknown_after, lambda: self._state_operations.save(self._groups, ids)
         )

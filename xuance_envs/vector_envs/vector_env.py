@@ -379,18 +379,22 @@ class VecEnv(VecEnvAliases, ABC):
         """
         self._not_supported("set_attr")
 
-    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+    def save_state(
+        self, env_ids: Sequence[int] | None = None, *, verify: bool = False
+    ) -> EnvStates:
         """Save the complete state of all or some environments.
 
         Args:
             env_ids: indices of the environments; None for all.
+            verify: True to check first that a restored environment continues exactly, with two new
+                environments of each kind per worker. A warning says where this is not possible.
 
         Returns:
             An immutable value with one state per environment, in the order of ``env_ids``.
 
         Raises:
             StateError: a state cannot be saved; the message names the environment, the attribute
-                and a remedy.
+                and a remedy. Or verification found a difference; the message names it.
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: the vectorized environment is closed.
         """

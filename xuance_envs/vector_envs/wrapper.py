@@ -67,9 +67,11 @@ class VecEnvDelegate:
         """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.set_attr`."""
         self.vec_env.set_attr(name, values, env_ids)
 
-    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+    def save_state(
+        self, env_ids: Sequence[int] | None = None, *, verify: bool = False
+    ) -> EnvStates:
         """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
-        return self.vec_env.save_state(env_ids)
+        return self.vec_env.save_state(env_ids, verify=verify)
 
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
         """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.render`."""

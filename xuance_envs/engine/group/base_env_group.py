@@ -43,6 +43,7 @@ class BaseEnvGroup:
         self.envs: list[Any] = []
         self._progress = recorder
         self._active_env = recorder.at
+        self.recipe = recipe
         self._first = recipe.first
         self._is_interrupt = is_interrupt
         self._command = "construct"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import ActingState, Autoreset, Outcome, ResultWithStates
 from xuance_envs.engine.group.protocol import StateBuffer
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.step_results import (
     RESTARTED_KEY,
     StepInfos,
@@ -49,6 +51,7 @@ class _Group(Protocol):
     envs: list[Any]
 
     arrays: StepArrays
+    recipe: Recipe
 
     def acting_state(self, i: int) -> ActingState: ...
 
@@ -140,6 +143,22 @@ class GroupStates:
             self._outgoing = outgoing
             saved.update({i: (len(data), *saved[i][1:]) for i, data in outgoing.items()})
         return list(saved.values()), fingerprints
+
+    def verify_saving(self, places: Sequence[int], registry: bytes | None) -> list[str]:
+        """Check saving with new environments of each kind; return warnings."""
+        # Imported here because few groups verify.
+        from xuance_envs.state.checking import verify_saving
+
+        self._apply_registry(registry)
+        verified: set[int] = set()
+        warnings = []
+        for i in places:
+            function, keywords = self._group.recipe.env_fns[i], self._group.recipe.keywords[i]
+            kind = id(getattr(function, "__code__", function))
+            if kind not in verified:
+                verified.add(kind)
+                warnings.append(verify_saving(partial(function, **keywords), self._first + i))
+        return warnings
 
     def copy_saved_states(self, places: Sequence[int], buffers: Sequence[StateBuffer]) -> None:
         """Write to buffers the states whose sizes :meth:`save_states` returned."""

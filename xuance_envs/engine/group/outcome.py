@@ -19,6 +19,7 @@ STATE_COMMANDS = frozenset(
         "load_states",
         "discard_states",
         "run_and_save",
+        "verify_saving",
         "resume",
         "store_states",
         "prepare_stored",
