@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import random
 import re
 import signal
 import time
@@ -308,9 +309,11 @@ def test_the_warning_says_what_keeps_it_from_going_on(caplog: pytest.LogCaptureF
             return super().reset(**how)
 
     class Other(Collector):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scaled = (lambda pid: lambda value: value + 0 * pid)(os.getpid())
+        def __env_state__(self) -> Any:
+            return self.steps
+
+        def __set_env_state__(self, steps: int) -> None:
+            raise ValueError("refused")
 
     def truncate(make: Any, actions: list[Any]) -> str:
         caplog.clear()
@@ -323,7 +326,75 @@ def test_the_warning_says_what_keeps_it_from_going_on(caplog: pytest.LogCaptureF
     told = "the episodes of environments 0, 1 are truncated instead of resumed: "
     assert re.search(f"{told}.*Held.files", truncate(Held, [1, 1]))
     assert f"{told}the actions have no fixed shape" in truncate(Told, ["a", "b"])
-    assert re.search(f"{told}the new worker could not load .* closure", truncate(Other, [1, 1]))
+    assert re.search(f"{told}the new worker could not load .*refused", truncate(Other, [1, 1]))
+
+
+class Drawing(Collector):
+    """Draws its rewards from a global generator."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        self.drawn = random.random()
+        return obs, reward + self.drawn, *rest
+
+
+def test_what_would_not_be_resumed_exactly_is_told_once_and_restarted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with subproc([Drawing] * 4) as envs:
+        envs.reset(seed=1)
+        for _ in range(80):
+            envs.step([1] * 4)
+        assert caplog.text.count("failed workers are restarted instead of resumed") == 1
+        assert re.search(r"in step 1 of 31 .*: the reward of environment \d was", caplog.text)
+        assert re.search(r"After 31 steps, Drawing\.drawn is 0\.\d+, and 0\.", caplog.text)
+        caplog.clear()
+        kill(envs, 1)
+        _, _, _, truncated, infos = envs.step([1] * 4)
+        assert truncated.tolist()[2:] == [True, True]
+        assert infos[3]["worker_restarted"]
+        assert "resumed" not in caplog.text
+
+
+def test_exact_environments_are_verified_without_a_word(
+    caplog: pytest.LogCaptureFixture, tmp_path: Any
+) -> None:
+    class Made(Collector):
+        def __init__(self) -> None:
+            super().__init__()
+            with open(tmp_path / "made", "a") as file:
+                file.write(".")
+
+    with subproc([Made] * 4) as envs, DummyVecEnv([Collector] * 4) as reference:
+        for each in (envs, reference):
+            each.reset(seed=1)
+        for step in range(80):
+            actions = [step % 4] * 4
+            assert_same(shown(envs, actions)[0], shown(reference, actions)[0])
+        assert os.path.getsize(tmp_path / "made") == 8  # each environment, and one more
+        assert caplog.text == ""
+        kill(envs)
+        assert_same(shown(envs, [1] * 4)[0], shown(reference, [1] * 4)[0])
+
+
+@pytest.mark.parametrize("why", ["the port is in use", "may exceed step_timeout"])
+def test_what_cannot_be_verified_is_told(
+    why: str, caplog: pytest.LogCaptureFixture, tmp_path: Any
+) -> None:
+    class Single(Collector):
+        def __init__(self) -> None:
+            super().__init__()
+            with open(tmp_path / "made", "a") as file:
+                file.write(".")
+            if os.path.getsize(tmp_path / "made") > 2 and "port" in why:
+                raise OSError("the port is in use")
+
+    options = {} if "port" in why else {"step_timeout": 30.0}
+    with subproc([Single] * 2, **options) as envs:
+        envs.reset(seed=1)
+        for _ in range(40):
+            assert not envs.step([1, 1])[3].any()
+    assert re.search(f"it was not verified that failed workers can be resumed.*{why}", caplog.text)
 
 
 def test_a_command_that_is_lost_loses_no_episode() -> None:

@@ -9,6 +9,7 @@ are truncated as in :class:`~xuance_envs.engine.restarts.RestartingDriver`.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +24,15 @@ from xuance_envs.errors import EnvError, StateError, WorkerDiedError, name_envs
 logger = logging.getLogger("xuance_envs")
 
 _NOT_RESUMED = "the episodes of %s are truncated instead of resumed: %s"
+
+_CANNOT_RESUME = (
+    "from now on, failed workers are restarted instead of resumed, because new environments repeat "
+    "the steps of %s differently: %s"
+)
+_NOT_VERIFIED = "it was not verified that failed workers can be resumed exactly: %s"
+
+_VERIFIED_STEPS, _MIN_VERIFIED_STEPS = 32, 2
+"""Steps that new environments repeat once, to verify that they can be resumed."""
 
 _MAX_COST_FACTOR = 4
 """Maximum cost of a save with its transfer, as a multiple of the time for saving alone."""
@@ -54,6 +64,8 @@ class ResumingDriver(RestartingDriver):
         self._before: tuple[int, Any, list[Any]] = READY_TAG, None, []
         # True if the next worker should resume; True if a worker has already tried to.
         self._resume_next = self._resume_tried = False
+        # True until a replay was verified.
+        self._verify_next = self._restarts.resumes
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
@@ -85,9 +97,33 @@ class ResumingDriver(RestartingDriver):
     def _submit_and_save(self, tag: int, call: tuple[str, Any]) -> None:
         """Submit a command and request the states after it."""
         self._began = perf_counter()
-        packed = self._worker.pack("run_and_save", *call, packed_registry())
+        logged = self._log_to_verify(tag)
+        packed = self._worker.pack("run_and_save", *call, packed_registry(), logged)
         # Errors name the original command.
         super().submit(tag, (call, packed._replace(command=call[0])))
+
+    def _log_to_verify(self, tag: int) -> tuple[Any, Any, Any] | None:
+        """Return the log if a replay of it should be verified now."""
+        log = self._replay_log
+        if not (self._verify_next and log.states is not None):
+            return None
+        steps = log.steps(before=tag)
+        if len(steps) < _MIN_VERIFIED_STEPS:
+            return None
+        self._verify_next = False
+        if self._worker.reply_deadline is not None:
+            logger.warning(_NOT_VERIFIED, "creating new environments may exceed step_timeout")
+            return None
+        return log.states, steps, log.results(before=tag)
+
+    def _take_verified(self, difference: str, obstacle: str) -> None:
+        """Report what the verification of a replay found."""
+        if obstacle:
+            logger.warning(_NOT_VERIFIED, obstacle)
+        if difference and self._restarts.resumes:
+            self._restarts.resumes = False
+            envs = name_envs(range(self.lo, self.hi))
+            logger.warning(_CANNOT_RESUME, envs, difference)
 
     def _on_ready(self, result: Any) -> None:
         self._check_replay(result)
@@ -116,12 +152,18 @@ class ResumingDriver(RestartingDriver):
             return result
         if self._files is not None and self._before[0] != self.tag:
             self._before = self.tag, log.states, self._steps()
+        self._take_verified(*result.verified)
         if result.states is None:
             log.disabled = result.refusal
+        elif not (self._restarts.resumes or self._files):
+            log.disabled = "a replay of their steps would differ"
+            result = replace(result, states=None)
         elif self._command[0] == "step":
             duration = self.times().p50
             log.update_interval(self._cost(result, duration), duration, self.tag)
         log.reset(result.states, self.tag)
+        if self._verify_next and result.states is not None:
+            log.next_save = self.tag + _VERIFIED_STEPS
         return result.result
 
     def _cost(self, result: ResultWithStates, duration: float) -> float:

@@ -386,15 +386,13 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             env_ids: indices of the environments; None for all.
-            verify: True to check first that a restored environment continues exactly, with two new
-                environments of each kind per worker. A warning says where this is not possible.
+            verify: True to first run :func:`check_saving` in each worker, or warn if it cannot.
 
         Returns:
             An immutable value with one state per environment, in the order of ``env_ids``.
 
         Raises:
-            StateError: a state cannot be saved; the message names the environment, the attribute
-                and a remedy. Or verification found a difference; the message names it.
+            StateError: a state cannot be saved, or verification found a difference.
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: the vectorized environment is closed.
         """
@@ -411,8 +409,7 @@ class VecEnv(VecEnvAliases, ABC):
         Args:
             state: one state per environment, saved by a vectorized environment of any backend whose
                 environments are created in the same way.
-            env_ids: indices of the environments to restore, in the order of the states; None for
-                all.
+            env_ids: environments to restore, in the order of the states; None for all.
 
         Returns:
             ``(obs, infos)`` in the form of :meth:`reset`: the observations for the next actions and
@@ -421,8 +418,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Raises:
             StateError: a state cannot be read. Nothing has changed.
-            StateMismatchError: a state belongs to a different environment; the message names the
-                difference. Nothing has changed.
+            StateMismatchError: a state belongs to a different environment. Nothing has changed.
             ValueError: the number of states is wrong.
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: the vectorized environment is closed.

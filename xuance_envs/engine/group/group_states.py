@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -66,6 +67,8 @@ class _Group(Protocol):
     def step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome: ...
 
     def infos_of_step(self, outcome: Outcome) -> StepInfos: ...
+
+    def make_twin(self) -> Any: ...
 
     def thaw(self, frozen: Any) -> Any: ...
 
@@ -227,13 +230,18 @@ class GroupStates:
     # -- resuming after worker failures -------------------------------------------------
 
     def run_and_save(
-        self, command: str, arguments: Sequence[Any], registry: bytes | None
+        self,
+        command: str,
+        arguments: Sequence[Any],
+        registry: bytes | None,
+        logged: tuple[Any, Any, Any] | None = None,
     ) -> ResultWithStates:
         """Run a command and save all environments; return no states if one cannot be saved."""
+        verified = ("", "") if logged is None else self.verify_replay(*logged, registry)
         result = self._group.command(command)(*arguments)
         began = perf_counter()
         states, refusal = self.states_if_any(registry)
-        return ResultWithStates(result, states, refusal, perf_counter() - began)
+        return ResultWithStates(result, states, refusal, perf_counter() - began, verified)
 
     def states_if_any(
         self, registry: bytes | None
@@ -254,23 +262,12 @@ class GroupStates:
     ) -> Any:
         """Load states, replay the steps, compare their results and run the next command."""
         try:
-            self._load_into_new(states, registry)
+            self.load_into_new(states, registry)
         except EnvError as error:
             return NotResumed(f"the new worker could not load the saved states: {error}")
-        found = StepResults(self._group.arrays, 1)
-        for number, (actions, expected) in enumerate(zip(steps, results, strict=True), 1):
-            repeated = f"in step {number} of {len(steps)} since the last saved states"
-            try:
-                outcome = self._group.step_with_actions(actions)
-            except EnvError as error:
-                return NotResumed(f"the repetition failed {repeated}: {error}")
-            found.record(0, self._group.infos_of_step(outcome))
-            repetition = found.get(0)
-            if expected is None or repetition is None:
-                continue
-            difference = expected.difference(repetition, self._first, self._group.thaw)
-            if difference is not None:
-                return NotResumed(f"the repetition differs {repeated}: {difference}")
+        obstacle = self.replay(steps, results)
+        if obstacle:
+            return NotResumed(obstacle)
         self._group.resend_columns_next()
         if next_command is None:
             return None
@@ -281,7 +278,66 @@ class GroupStates:
             result = self._group.outcome()
         return result
 
-    def _load_into_new(
+    def replay(
+        self,
+        steps: Sequence[Sequence[NDArray[Any]]],
+        results: Sequence[StepResult | None],
+    ) -> str:
+        """Repeat all steps; return the first failure or difference, or an empty text."""
+        found, first = StepResults(self._group.arrays, 1), ""
+        for number, (actions, expected) in enumerate(zip(steps, results, strict=True), 1):
+            repeated = f"in step {number} of {len(steps)} since the last saved states"
+            try:
+                outcome = self._group.step_with_actions(actions)
+            except EnvError as error:
+                return first or f"the repetition failed {repeated}: {error}"
+            if first:
+                continue
+            found.record(0, self._group.infos_of_step(outcome))
+            repetition = found.get(0)
+            if expected is None or repetition is None:
+                continue
+            difference = expected.difference(repetition, self._first, self._group.thaw)
+            if difference is not None:
+                first = f"the repetition differs {repeated}: {difference}"
+        return first
+
+    def verify_replay(
+        self,
+        states: tuple[list[Saved], Mapping[bytes, bytes]],
+        steps: Sequence[Sequence[NDArray[Any]]],
+        results: Sequence[StepResult | None],
+        registry: bytes | None,
+    ) -> tuple[str, str]:
+        """Repeat steps in new environments; return a difference, and why this was not possible."""
+        try:
+            twin = self._group.make_twin()
+        except Exception as error:
+            return "", f"creating the environments a second time failed: {error}"
+        try:
+            try:
+                twin.states.load_into_new(states, registry)
+            except EnvError as error:
+                return f"new environments could not load the saved states: {error}", ""
+            difference = twin.states.replay(steps, results)
+            if difference:
+                difference += self._differing_attribute(twin, len(steps))
+            return difference, ""
+        finally:
+            with suppress(EnvError):
+                twin.close()
+
+    def _differing_attribute(self, twin: Any, steps: int) -> str:
+        """Name the first attribute that differs from a twin's after the same steps."""
+        for i, env in enumerate(twin.envs):
+            with suppress(FaultError):
+                found = self._state(i).plan.first_difference(EnvCheckpointer(env).plan)
+                if found is not None:
+                    path, one, other = found
+                    return f". After {steps} steps, {path} is {one}, and {other} in the repetition"
+        return ""
+
+    def load_into_new(
         self, states: tuple[list[Saved], Mapping[bytes, bytes]], registry: bytes | None
     ) -> None:
         """Load states into environments that were never reset."""

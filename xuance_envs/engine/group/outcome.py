@@ -77,12 +77,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ResultWithStates:
-    """Result of a command, the states after it or why there are none, and the cost in seconds."""
+    """Result of a command, the states after it or why there are none, and the cost in seconds.
+
+    If a replay was verified, also a difference that was found, or why this was not possible.
+    """
 
     result: Any
     states: Any
     refusal: str
     cost: float
+    verified: tuple[str, str] = ("", "")
 
 
 OK = Outcome()

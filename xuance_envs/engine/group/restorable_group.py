@@ -20,7 +20,7 @@ from xuance_envs.engine.group.outcome import (
     Outcome,
     StepExtras,
 )
-from xuance_envs.engine.group.single_env import ResetOnStep
+from xuance_envs.engine.group.single_env import EnvDescription, ResetOnStep
 from xuance_envs.engine.group.step_results import StepInfos
 
 if TYPE_CHECKING:
@@ -95,6 +95,15 @@ class RestorableGroup(EnvGroup):
         finally:
             for part, leaf in zip(self._actions.parts, kept, strict=True):
                 part[...] = leaf
+
+    def make_twin(self) -> RestorableGroup:
+        """Create the same environments again, as another group."""
+        freeze_info = self._freeze_info
+        twin = RestorableGroup(self.recipe, self._freeze, thaw=self.thaw, freeze_info=freeze_info)
+        described = EnvDescription.of(twin.envs[0])
+        spaces = described.observation_space, described.action_space
+        twin.attach(StepArrays.allocate(*spaces, len(twin.envs)))
+        return twin
 
     def resend_columns_next(self) -> None:
         self._outcomes.resend_columns()
