@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib
 import random
@@ -23,6 +24,7 @@ from xuance_envs import (
     check_saving,
     register_state,
 )
+from xuance_envs.file_commands import run_state
 from xuance_envs.state.checkpointer import EnvCheckpointer
 
 
@@ -590,6 +592,18 @@ def test_a_file_that_is_read_is_refused_and_one_that_is_written_is_kept(tmp_path
             envs.reset(seed=1)
             with pytest.raises(StateError, match="how far it has been read is not known"):
                 envs.save_state()
+
+
+def test_kept_resources_are_named(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    kind = held(threading.Lock())
+    assert check_saving(kind, steps=3) == [
+        "Holding.box['inner'][0].held: _thread.lock".replace("Holding", kind.__qualname__)
+    ]
+    with DummyVecEnv([kind]) as envs:
+        envs.reset(seed=1)
+        envs.save_state().save(tmp_path / "one.xenvs")
+    run_state(argparse.Namespace(file=tmp_path / "one.xenvs"))
+    assert "held: _thread.lock" in capsys.readouterr().out
 
 
 # -- classes and constants that depend on the process -----------------------------------------
