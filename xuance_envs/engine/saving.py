@@ -64,8 +64,7 @@ def verify(groups: Groups, ids: Sequence[int]) -> None:
         k: driver.pack("verify_saving", _places(driver, envs), _registry_for(driver))
         for k, driver, envs in groups.split_by_group(ids)
     }
-    groups.ledger.start(packed)
-    for warning in filter(None, [text for texts in _collect_replies(groups) for text in texts]):
+    for warning in filter(None, groups.ledger.command(packed, values_of)):
         warnings.warn(warning, RuntimeWarning, stacklevel=caller_stacklevel())
 
 
