@@ -66,7 +66,14 @@ EXTRAS["test"] = [
     "sb3-contrib>=2.6",  # for MaskablePPO, with action masks
     "schemathesis>=4",
 ]
-EXTRAS["dev"] = [*EXTRAS["test"], "build>=1.2", "mypy>=1.11", "ruff>=0.6", "types-tqdm>=4.64"]
+EXTRAS["dev"] = [
+    *EXTRAS["test"],
+    "basedpyright>=1.31",  # brings Node.js
+    "build>=1.2",
+    "mypy>=2.0",
+    "ruff>=0.6",
+    "types-tqdm>=4.64",
+]
 
 
 def long_description() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 from gymnasium import Space
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["MultiAgentVecEnv"]
+
+V = TypeVar("V", bound="MultiAgentVecEnv")
 
 BACKENDS = ("auto", "dummy", "subproc", "ray")
 
@@ -370,7 +372,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         """Close all environments and release all resources; further calls do nothing."""
         self.vec_env.close()
 
-    def __enter__(self) -> MultiAgentVecEnv:
+    def __enter__(self: V) -> V:
         return self
 
     def __exit__(self, *exception: object) -> None:

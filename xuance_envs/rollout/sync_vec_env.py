@@ -22,7 +22,7 @@ from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 __all__ = ["SyncVecEnv"]
 
@@ -90,6 +90,11 @@ class SyncVecEnv(RolloutCollector):
         (-200.0, 2)
         >>> envs.close()
     """
+
+    if TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+            """Accept the arguments of ``__init__`` instead of the base class's."""
 
     @overload
     def __init__(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -23,6 +23,7 @@ from xuance_envs.vector_envs.step_batch import StepBatch, StepResult
 
 __all__ = ["AlreadySteppingError", "NotSteppingError", "StepBatch", "StepResult", "VecEnv"]
 
+V = TypeVar("V", bound="VecEnv")
 DEFAULT_MAX_EPISODE_STEPS = 1000
 """Value of ``max_episode_steps`` for environments without a limit, as in XuanCe."""
 
@@ -66,8 +67,7 @@ class VecEnv(VecEnvAliases, ABC):
         buf_truncations: ``truncated`` that the last step returned.
         buf_infos: ``infos`` that the last step returned.
         checks_actions (bool): True if every action is checked against the action space.
-        autotuned (Autotuned | None): measurements of :func:`~xuance_envs.making.make_vec`, if it
-            chose this backend automatically.
+        autotuned (Autotuned | None): measurements by which ``make_vec`` chose this backend.
 
     Example:
         >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym, VecEnv
@@ -483,7 +483,7 @@ class VecEnv(VecEnvAliases, ABC):
     def _not_supported(self, name: str) -> NoReturn:
         raise NotImplementedError(f"{type(self).__name__} does not support {name}")
 
-    def __enter__(self) -> VecEnv:
+    def __enter__(self: V) -> V:
         return self
 
     def __exit__(self, *exception: object) -> None:
