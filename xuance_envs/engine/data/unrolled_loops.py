@@ -1,8 +1,9 @@
 """Unrolled loops over the keys of dicts, compiled from source text.
 
 In multi-agent environments, every step reads and builds dicts with a value per agent. Unrolled code
-takes about half the time of a loop. The source contains no data except numbers; all other data are
-arguments. Large dicts use loops, because each new number of keys requires a compilation.
+takes about half the time of a loop: with loops, a step of cheap environments with eight agents is
+6 to 10 % slower. The source contains no data except numbers; all other data are arguments. Large
+dicts use loops, because each new number of keys requires a compilation.
 """
 
 from __future__ import annotations
