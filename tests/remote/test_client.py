@@ -404,11 +404,11 @@ def test_a_proxy_that_does_not_reach_the_server_is_asked_again(status: int) -> N
     assert len(asked) == 2
     with answering([absent]) as url:
         connection = ApiClient(url, None, 10)
-        with pytest.raises(errors.RemoteUnreachableError, match="a proxy in front of it") as caught:
+        with pytest.raises(errors.RemoteUnreachableError, match="a proxy ") as caught:
             connection.check_version()
         assert caught.value.status == status
         start = monotonic()
-        with pytest.raises(errors.RemoteUnreachableError, match="a proxy in front of it"):
+        with pytest.raises(errors.RemoteUnreachableError, match="a proxy "):
             connection.request("POST", "/once", {})  # which nobody may repeat
         assert monotonic() - start < 0.2
 

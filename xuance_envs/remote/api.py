@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 Handler = Callable[[Request, Account], Awaitable[Reply]]
 
-MAX_INLINE_BODY = 1024  # bytes up to which a body serves as its own digest
+MAX_INLINE_BODY = 1024  # maximum bytes of a body that serves as its own digest
 
 CALL_FIELDS = ("operation", "name", "args", "kwargs", "values", "mode")
 
@@ -83,12 +83,12 @@ class Api:
             "episode/statistics": MessageRoute(self.statistics, messages.Statistics, False),
         }
         self.post_routes = {f"{API_PREFIX}/{path}": route for path, route in routes.items()}
-        # Two are enough: decoding holds the GIL most of the time.
+        # Two threads suffice, because decoding holds the GIL most of the time.
         self._decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
 
     def add_to(self, app: FastAPI) -> None:
         for path in self.post_routes:
-            # Starlette routes, because FastAPI's would accept JSON only.
+            # Starlette routes, because FastAPI routes accept only JSON.
             app.router.routes.append(Route(path, self._answer_http, methods=["POST"]))
         app.add_api_route(f"{API_PREFIX}/version", self.version, methods=["GET"])
         app.add_api_route(
@@ -161,7 +161,7 @@ class Api:
         return _to_response(reply)
 
     async def version(self) -> dict[str, Any]:
-        """Return the versions of the server and of the protocol; no token is needed."""
+        """Return the versions of the server and the protocol. Requires no token."""
         return {"name": "xuance_envs", "version": __version__, "protocol": PROTOCOL_VERSION}
 
     async def create_session(self, request: Request, account: Account) -> Reply:
@@ -275,7 +275,7 @@ class Api:
         return self._in_session(request, account, messages.States, act)
 
     async def statistics(self, request: Request, account: Account) -> Reply:
-        """Return step times; answered even while the session is busy."""
+        """Return step times, even while the session executes another request."""
         message, _, _ = await self._receive(request, messages.Statistics)
         session = self.sessions.get(message.session_id, account.owner)
         host, _ = session.find(message.episode_ids)
@@ -298,7 +298,6 @@ class Api:
         return owner
 
     def is_admin(self, request: StarletteRequest) -> bool:
-        """Return whether a request carries an admin's token."""
         try:
             return self.owner(request).is_admin
         except RefusedError:
@@ -311,7 +310,7 @@ class Api:
         model: type[S],
         act: Callable[[S, Session, WireFormat], Awaitable[bytes]],
     ) -> Reply:
-        """Run a request in its session, at most once."""
+        """Execute a request in its session; if the client repeats it, repeat the reply."""
         message, wire_format, digest = await self._receive(request, model)
         session = self.sessions.get(message.session_id, account.owner)
 
@@ -362,7 +361,7 @@ class Api:
         wire_format: WireFormat,
         act: Callable[[], Awaitable[bytes]],
     ) -> Awaitable[bytes]:
-        """Run ``act`` after checking its reply size; large replies reserve memory first."""
+        """Check the reply size of ``act``, reserve memory for a large reply, then run ``act``."""
         size = host.answer_bytes(observations, wire_format)
         if size > self._limits.reply:
             raise RefusedError(
@@ -424,7 +423,7 @@ async def _refused_route(request: StarletteRequest, error: Exception) -> Respons
 
 
 async def _refused_parameters(request: StarletteRequest, error: Exception) -> Response:
-    # FastAPI's default handler echoes the input and fails if that has no JSON form.
+    # FastAPI's default handler repeats the input, and raises if JSON cannot represent the input.
     return await _refused(request, RefusedError(422, "invalid", "the path or query is not valid"))
 
 

@@ -43,12 +43,12 @@ _LIMITS = (
      "maximum environments per token; 0 for no limit"),
     ("--max-envs-per-session", "environments_per_session", 1, "maximum environments per session"),
     ("--max-processes", "processes", 1,
-     "maximum concurrent processes; a worker counts as two, with its guardian"),
+     "maximum concurrent processes; a worker and its guardian count as two"),
     ("--max-processes-per-token", "processes_per_token", 1,
      "maximum processes per token; 0 for no limit"),
     ("--max-processes-per-session", "processes_per_session", 1,
-     "maximum processes per session; each request that creates environments starts a worker, and "
-     "at the limit shares an existing one"),
+     "maximum processes per session. Each request that creates environments starts a worker; at "
+     "the limit, the new environments share an existing worker"),
     ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
      "maximum requests per second per token; 0 for no limit"),
     ("--max-requests-per-second", "requests_rate_per_session", 1,
@@ -65,8 +65,8 @@ _LIMITS = (
     ("--max-cpu-per-token", "cpu_per_token", 1, "maximum CPU seconds per token; 0 for no limit"),
     ("--max-cpu", "cpu_per_session", 1, "maximum CPU seconds per session; 0 for no limit"),
     ("--max-connections", "connections", 1,
-     "maximum concurrent connections; together with processes reduced to what the limit of "
-     "open files allows"),
+     "maximum concurrent connections; if the limit of open files is too low, the server reduces "
+     "connections and processes"),
     ("--max-states", "states", 1, "maximum saved environment states"),
     ("--max-states-per-token", "states_per_token", 1,
      "maximum saved environment states per token; 0 for no limit"),
@@ -112,14 +112,15 @@ class ServeError(Exception):
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--env", action="append", default=[], metavar="ID",
-        help="Gymnasium id to serve, or module:ID; may be repeated")  # fmt: skip
+        help="Gymnasium id to serve; module:ID first imports the module that registers the id; "
+        "may be repeated")  # fmt: skip
     add("--multi-agent", action="append", default=[], metavar="PACKAGE:NAME",
         help="module of a multi-agent environment to serve, such as mpe2:simple_spread_v3; may "
         "be repeated")  # fmt: skip
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    add("--port", type=_port, default=8001, help="port; 0 for a free one (default: %(default)s)")
+    add("--port", type=_port, default=8001, help="port; 0 for any free port (default: %(default)s)")
     add("--unix", type=Path, metavar="PATH",
-        help="listen on a Unix socket instead, for a proxy on this machine")  # fmt: skip
+        help="listen on a Unix socket instead of a port, for a proxy on this machine")  # fmt: skip
     add("--certfile", type=Path, metavar="FILE",
         help="serve HTTPS with this certificate chain")  # fmt: skip
     add("--keyfile", type=Path, metavar="FILE",
@@ -130,20 +131,21 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="address or network of a proxy whose X-Forwarded headers are trusted; may be "
         "repeated")  # fmt: skip
     add("--tokens", type=Path, metavar="FILE",
-        help="file with one token per line, or a name, a token and optional settings: limits such "
-        "as max-envs-per-session=8, or 'admin'. Only requests with one of these tokens are "
-        f"accepted. The environment variable {TOKENS_VARIABLE} takes tokens separated by commas. "
-        "Without tokens the server accepts every request and listens only on loopback addresses. "
-        "SIGHUP reloads the file")  # fmt: skip
+        help="file whose lines contain a token, or a name, a token and optional settings: limits "
+        "such as max-envs-per-session=8, or 'admin'. The server accepts only requests with one of "
+        f"these tokens. The environment variable {TOKENS_VARIABLE} adds tokens, separated by "
+        "commas. Without tokens the server accepts every request and listens only on loopback "
+        "addresses. SIGHUP reloads the file")  # fmt: skip
     add("--reload", action="store_true", help="reload the tokens file when it changes")
     add("--allow-host", action="append", default=[], metavar="NAME",
         help="additional host name that a server without tokens accepts; may be "
         "repeated")  # fmt: skip
     add("--pages-need-token", action="store_true",
-        help="also require a token for the status page and /metrics")  # fmt: skip
+        help="require a token for the status page's data, /metrics and "
+        "/openapi.json")  # fmt: skip
     add("--shutdown-grace", type=_at_least(0, float), metavar="SECONDS",
-        help="seconds that requests in progress have to finish on SIGINT or SIGTERM, before their "
-        "environments are killed (default: the larger of --request-timeout and "
+        help="seconds after SIGINT or SIGTERM for requests in progress to finish, before the "
+        "server kills their environments (default: the larger of --request-timeout and "
         "--start-timeout)")  # fmt: skip
     add("--no-access-log", dest="access_log", action="store_false", help="do not log requests")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info",
@@ -157,14 +159,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     allow.add_argument("--any-action", action="store_true",
         help="accept actions outside the action space")  # fmt: skip
     limits = parser.add_argument_group(
-        "limits; requests beyond them are refused with a 4xx status, and the log lists those in "
-        "force at the start"
+        "limits; the server refuses requests beyond them with a 4xx status, and logs the limits in "
+        "force when it starts"
     )
     for option, name, unit, text in _LIMITS:
         default = (getattr(_DEFAULTS, name) or 0) / unit
         with_tokens = ""
         if name in LIMIT_SHARES:
-            with_tokens = ", or the number of names in the tokens file if larger"
+            with_tokens = ", or more so that each name in the tokens file has a share"
         elif name in LIMIT_SHARES.values():
             with_tokens = "; with tokens, an equal share of the total"
         limits.add_argument(
@@ -179,9 +181,9 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 def run_serve(args: argparse.Namespace) -> None:
     _log(args.log_level)
     if (hangup := getattr(signal, "SIGHUP", None)) is not None:
-        signal.signal(hangup, signal.SIG_IGN)  # until the server handles it
+        signal.signal(hangup, signal.SIG_IGN)  # until the server installs its handler
     if "forkserver" in multiprocessing.get_all_start_methods():
-        # Workers are forked from a process that has imported these already.
+        # The fork server imports these modules once, for all workers.
         modules = ("engine.process.worker", "gym.gym_env", "remote.repeating_env")
         multiprocessing.set_forkserver_preload([f"xuance_envs.{module}" for module in modules])
     server = make_server(args)
@@ -195,7 +197,7 @@ def run_serve(args: argparse.Namespace) -> None:
     access = f"{count} tokens" if count else "no tokens: every local user has access"
     print(f"serving {', '.join(settings.catalogue.ids)} at {server.url} ({access})", flush=True)
     gc.collect()
-    gc.freeze()  # objects created so far are permanent; collections skip them
+    gc.freeze()  # objects created so far are permanent; later garbage collections skip them
     server.run()
 
 
@@ -257,7 +259,7 @@ def _limits(args: argparse.Namespace) -> Limits:
 
 
 def _limits_by_tokens(args: argparse.Namespace) -> frozenset[str]:
-    """Return the limits that the user leaves to the server."""
+    """Return the limits that the user did not set; they follow the number of token names."""
     names = {*LIMIT_SHARES, *LIMIT_SHARES.values()}
     return frozenset(name for name in names if getattr(args, f"limit_{name}") is None)
 
@@ -308,7 +310,7 @@ def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], floa
 
 
 def _parser(name: str) -> Callable[[str], float]:
-    """Return the parser of a limit."""
+    """Return the parser for values of a limit."""
     least = PROCESSES_PER_WORKER if name.startswith("processes") else 1
     return _at_least(0 if name in _OPTIONAL else least, float if name in _SECONDS else int)
 
@@ -331,4 +333,4 @@ TOKEN_LIMITS = {
     for option, name, unit, _ in _LIMITS
     if name.endswith(("_per_token", "_per_session")) or name == "repeats"
 }
-"""Limits that a line of the tokens file may set."""
+"""Parsers of the limits that a line of the tokens file may set."""

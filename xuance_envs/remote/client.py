@@ -46,7 +46,7 @@ Step = tuple[list[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_
 STEP = "vectorized_step"
 
 _ENDED = "ended"
-"""Name of the extra that stores, with a state, whether the episode has ended."""
+"""Name under which saved states store whether the episode has ended."""
 
 
 def create_student_gym_env_vectorized(
@@ -116,12 +116,12 @@ def create_student_gym_env_vectorized(
 class StudentGymEnvVectorized:
     """Environments on a server that repeat each action and are reset explicitly.
 
-    Created by :func:`create_student_gym_env_vectorized`. One request steps all environments, up to
-    ``step_size`` times each. Use it as a context manager, or call :meth:`close`.
+    :func:`create_student_gym_env_vectorized` creates it. One request steps each environment up to
+    ``step_size`` times. Use it as a context manager, or call :meth:`close`.
 
-    If Ctrl-C or a timeout interrupts a step, the same ``step`` call again returns its result, and
-    so does :meth:`step_wait`. In a forked process every method except :meth:`close` raises
-    :class:`~xuance_envs.errors.WrongProcessError`.
+    If Ctrl-C or a timeout interrupts a step, repeat the ``step`` call with the same actions, or
+    call :meth:`step_wait`, to get its result. In a forked process every method except :meth:`close`
+    raises :class:`~xuance_envs.errors.WrongProcessError`.
 
     Args:
         session: session on the server; :meth:`close` closes it.
@@ -135,7 +135,7 @@ class StudentGymEnvVectorized:
         episode_ids (list[str]): the server's ids of the environments.
         observation_space (gymnasium.Space): space of one environment's observations.
         action_space (gymnasium.Space): space of one environment's actions.
-        max_episode_steps (int): step limit of an episode; 1000 if there is none.
+        max_episode_steps (int): step limit of an episode; 1000 if the environment has none.
         closed (bool): whether the environments are closed.
 
     Example:
@@ -203,8 +203,8 @@ class StudentGymEnvVectorized:
         """Start a new episode in some environments; the others continue.
 
         Args:
-            ids: indices of the environments, such as :meth:`get_terminated_env_indices` returns.
-            seed: as for :meth:`reset`; a sequence has one seed per environment that is reset.
+            ids: indices of the environments, for example from :meth:`get_terminated_env_indices`.
+            seed: as for :meth:`reset`; a sequence has one seed per index in ``ids``.
 
         Returns:
             ``(observations, infos)`` of these environments, in the order of ``ids``.
@@ -247,7 +247,7 @@ class StudentGymEnvVectorized:
         return observations, infos_from_wire(answer["infos"], len(envs))
 
     def _episode_ids_of(self, envs: Sequence[int]) -> list[str] | None:
-        """Return the episode ids of some environments; None means all."""
+        """Return the episode ids of these environments; None if they are all environments."""
         all_envs = list(envs) == list(range(self.num_envs))
         return None if all_envs else [self.episode_ids[env] for env in envs]
 
@@ -258,16 +258,16 @@ class StudentGymEnvVectorized:
         observation, reward 0 and the same flags again.
 
         Args:
-            actions: one action per environment: an array with one row each or a list. For Dict and
-                Tuple spaces, a dict or tuple of batches.
+            actions: one action per environment, as an array with one row per environment or as a
+                list. For Dict and Tuple spaces, a dict or tuple of such batches.
 
         Returns:
             ``(observations, rewards, terminateds, truncateds, infos)``:
 
-            - ``observations``: a list with one array ``(k, *obs_shape)`` per environment, the
-              observations of its k steps, ``1 <= k <= step_size``. For Dict and Tuple spaces, a
-              dict or tuple of such arrays.
-            - ``rewards``: ``(num_envs,)`` float32, sums over the steps.
+            - ``observations``: a list with one array of shape ``(k, *obs_shape)`` per environment,
+              with the observations of its k steps, ``1 <= k <= step_size``. For Dict and Tuple
+              spaces, a dict or tuple of such arrays.
+            - ``rewards``: ``(num_envs,)`` float32, each environment's sum of rewards.
             - ``terminateds``, ``truncateds``: ``(num_envs,)`` bool.
             - ``infos``: a list of dicts with ``step``, ``terminated`` and ``truncated`` of the last
               step, and the keys that the operator allows. ``step`` is the zero-based index in the
@@ -343,9 +343,9 @@ class StudentGymEnvVectorized:
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
         """Save the states of all or some environments on the server.
 
-        Like :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`, but returns handles. The
-        server keeps a state until its handle is garbage-collected, or the session or the worker
-        process ends.
+        It works like :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`, but returns
+        handles. The server keeps a state until its handle is garbage-collected, or the session or
+        the worker process ends.
 
         Args:
             env_ids: indices of the environments; None for all.

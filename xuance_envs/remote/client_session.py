@@ -1,4 +1,4 @@
-"""Client side of a session: one connection to a server, and one session there."""
+"""Client side of a session: requests to a server, retries, and repeated requests."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT = 5.0  # seconds
 CLOSE_TIMEOUTS = (6.0, 2.0)
-"""Seconds per attempt to close a session; a server kills busy environments after five."""
+"""Seconds per attempt to close a session; the server kills a busy worker after five seconds."""
 
 RETRIES = 2
-RETRY_PAUSE = 0.2  # seconds before the first retry; doubles with each further one
+RETRY_PAUSE = 0.2  # seconds before the first retry; doubles with each retry
 
 RETRY_STATUSES = (502, 503, 504)
 """Statuses worth a retry: a proxy cannot reach the server, or the server is overloaded."""
@@ -185,7 +185,7 @@ class ApiClient:
 
 @dataclass(frozen=True)
 class _PendingRequest:
-    """A request that may have been sent and whose reply was not received yet."""
+    """A request that the client may have sent, but whose reply has not arrived."""
 
     path: str
     sequence: int
@@ -196,7 +196,8 @@ class _PendingRequest:
 class RemoteSession:
     """A session on a server.
 
-    It is closed explicitly, by garbage collection, or at exit. Forked processes may only close it.
+    ``close``, garbage collection or the process's exit closes it. In forked processes its requests
+    raise.
     """
 
     def __init__(self, connection: ApiClient, share_frames: bool, name: str) -> None:
@@ -207,7 +208,7 @@ class RemoteSession:
         self._sequence = 0
         self._pending: _PendingRequest | None = None
         path = f"{API_PREFIX}/session/create"
-        # A repeated request with the same nonce returns the session that was opened before.
+        # If the request is repeated with the same nonce, the server returns the open session.
         message = {"share_frames": share_frames, "nonce": secrets.token_urlsafe(24)}
         try:
             answer = connection.request("POST", path, message, repeatable=True)
@@ -238,7 +239,7 @@ class RemoteSession:
     def request(self, path: str, message: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
         """Send a request that the server executes at most once.
 
-        An interrupted request is finished first; if it is the same one, its reply is returned.
+        If an earlier request was interrupted, finish it first. If both are equal, return its reply.
         """
         if not self.is_pending(path, message):
             if self._pending is not None:
@@ -279,7 +280,7 @@ class RemoteSession:
         return dumps({"session_id": self._id, "sequence": sequence, **message}, WireFormat.MSGPACK)
 
     def send(self, path: str, next_request: bytes) -> Any:
-        """Send a numbered request; if it is sent again, the server repeats its reply."""
+        """Send a numbered request; for a repeated request, the server repeats its reply."""
         if released := self.states.released:
             self._drop_states(released)
         return self._connection.request(
@@ -287,7 +288,7 @@ class RemoteSession:
         )
 
     def _drop_states(self, states: Sequence[int]) -> None:
-        """Delete states on the server; if it refuses, the next request tries again."""
+        """Delete states on the server; if the server refuses, the next request tries again."""
         message = {"session_id": self._id, "operation": "drop", "states": states}
         try:
             self._connection.request(
@@ -339,7 +340,7 @@ def _parse_url(base_url: str) -> httpx.URL:
         if url.scheme in ("http", "https") and url.host and (url.port or 1) < 1 << 16:
             return url
     except (httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: invalid host name
-        reason = "" if "@" in base_url else f": {error}"  # it could contain the password
+        reason = "" if "@" in base_url else f": {error}"  # the error could contain the password
     except (AttributeError, TypeError):
         raise ValueError(f"base_url: expected a string, got {base_url!r}") from None
     raise ValueError(
@@ -361,7 +362,7 @@ def _delete_session(connection: ApiClient, session_id: str, owner: int) -> None:
         return
     try:
         for timeout in CLOSE_TIMEOUTS:
-            with suppress(RemoteUnreachableError):  # in the end it is left to expire
+            with suppress(RemoteUnreachableError):  # otherwise the server closes the idle session
                 path = f"{API_PREFIX}/session/{session_id}"
                 connection.request("DELETE", path, repeatable=True, timeout=timeout)
                 break

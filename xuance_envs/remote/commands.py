@@ -1,4 +1,4 @@
-"""Commands for a session's environments, with replies as message fields."""
+"""Commands that a session runs on its environments; each returns the fields of its reply."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def reset(
 
 
 def action_masks(vec_env: HostedVecEnv) -> Answer:
-    """Return the masks of all environments, if the client requested masks from their method."""
+    """Return the action masks of all environments, if the client has requested them."""
     masks = vec_env.watched_masks
     return {} if masks is None else {"masks": masks}
 
@@ -117,7 +117,7 @@ _requests = itertools.count(1)
 def repeat(
     vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int, check: bool
 ) -> tuple[Answer, int]:
-    """Repeat one action in each of some environments; also return the number of steps made."""
+    """Repeat each environment's action; return the reply and the total number of steps."""
     count = len(envs)
     rows = SpaceRows.allocate(SpaceLayout(vec_env.action_space), count)
     rows.put(batch_from_wire(vec_env.action_space, actions, count, from_client), ALL_ENVS, count)
@@ -190,13 +190,13 @@ def load_states(
 
 
 def _batch_to_wire(tables: InfoTables, batch: InfoBatch, envs: NDArray[np.intp]) -> Any:
-    """Encode infos, in columns if they are stored in columns that can be sent."""
+    """Encode infos as columns if possible, otherwise as dicts."""
     table = tables.table(batch, envs)
     return _infos_to_wire(batch.dicts(envs)) if table is None else table
 
 
 def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:
-    """Encode infos, without values that cannot be sent: the step itself must not fail."""
+    """Encode infos; omit values that cannot be sent, because the step was already executed."""
     try:
         return [to_wire(info) for info in infos]
     except WireError:

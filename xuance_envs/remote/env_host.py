@@ -1,6 +1,6 @@
-"""Environments that a client created together, and the commands they run.
+"""Environments that one request created, and their commands.
 
-A command ends within its time limit; otherwise their process is killed.
+If a command exceeds its time limit, the server kills the worker process.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ T = TypeVar("T")
 
 _MSGPACK = WireFormat.MSGPACK  # enum member lookup is slow
 
-CLOSE_TIMEOUT = 5.0  # seconds that a running command has to finish before it is killed
-SMALL_REPLY = 256 * 2**10  # bytes of observations up to which the event loop encodes a reply
-SMALL_INFOS = 16 * 2**10  # bytes of infos up to which the event loop reads a reply
+CLOSE_TIMEOUT = 5.0  # seconds for a running command to finish before its process is killed
+SMALL_REPLY = 256 * 2**10  # maximum bytes of observations in a reply that the event loop encodes
+SMALL_INFOS = 16 * 2**10  # maximum bytes of infos in a reply that the event loop reads
 BATCH = 16  # environments rendered or read at a time, because their results may be large
 
 
 class EnvHost:
-    """Environments that one request created, started by :meth:`make`.
+    """Environments that one request created; :meth:`make` starts them.
 
     The session runs one command at a time.
     """
@@ -140,7 +140,7 @@ class EnvHost:
 
     @property
     def closed(self) -> bool:
-        """Return whether the environments are closed, such as after a failure."""
+        """Return whether the environments are closed, for example after a failure."""
         return self._vec_env.closed
 
     @property
@@ -149,10 +149,10 @@ class EnvHost:
         return self._make_future is not None and self._make_future.done()
 
     async def cancel(self) -> None:
-        """Kill the process while it creates the environments, and wait for its end."""
+        """Kill the process that creates the environments, and wait until :meth:`make` has ended."""
         self._closing = True
         while not self.make_done:
-            self.process.kill()  # repeated, because the process may only just be starting
+            self.process.kill()  # repeated, because the process may not have started yet
             await asyncio.sleep(0.02)
 
     def _end_abandoned(self, future: Future[None]) -> None:
@@ -166,7 +166,7 @@ class EnvHost:
             quota.add(environments=environments - before)
 
     async def close(self) -> None:
-        """Close the environments and end their process if it has no others."""
+        """Close the environments, and end their process unless it has other environments."""
         if self._closing:
             return
         process = self.process
@@ -175,7 +175,7 @@ class EnvHost:
         await process.wait_idle(CLOSE_TIMEOUT)
         if process.is_running or self._vec_env.waiting:
             process.kill()
-        await process.wait_idle(self._limits.request)  # the event loop still polls its descriptors
+        await process.wait_idle(self._limits.request)  # a running step needs its descriptors
         process.remove_readers()
         await asyncio.wrap_future(process.submit(self.end))
         process.remove_envs(self.num_envs)
@@ -198,7 +198,7 @@ class EnvHost:
         wire_format: WireFormat,
         reset_envs: Sequence[int] = (),
     ) -> bytes:
-        """Run a function on the environments in their thread and encode its result."""
+        """Run a function on the environments in the process's thread and encode its result."""
 
         def run() -> bytes:
             answer = act(self._vec_env)
@@ -265,7 +265,7 @@ class EnvHost:
                     error.env_index, "step", error.reason, error.env_traceback
                 ) from error.__cause__
             except (WorkerDiedError, WorkerTimeoutError) as error:
-                error.command = "step"  # for the worker it was a call
+                error.command = "step"  # the client's command, which the worker runs as a call
                 raise
             seconds = perf_counter() - start
             return self._encode(answer, wire_format), steps, seconds
@@ -277,19 +277,19 @@ class EnvHost:
     async def save_states(
         self, envs: Sequence[int], numbers: Iterator[int], wire_format: WireFormat
     ) -> bytes:
-        """Save states, which stay in the process, within the limits."""
+        """Save states in the process; refuse if they exceed a limit."""
         self.check_ready(envs)
         kept, states = list(itertools.islice(numbers, len(envs))), self.process.states
         states.check(len(envs))
         exceeded = True
-        while exceeded:  # again if others dropped states meanwhile
+        while exceeded:  # try again if other requests dropped states meanwhile
             room = states.room
             sizes = await self._run_command(partial(self._vec_env.store_states, envs, kept, room))
             exceeded = sum(sizes) > room
             try:
                 states.check(len(envs), sum(sizes))
             except RefusedError:
-                if not exceeded:  # others saved states meanwhile
+                if not exceeded:  # other requests saved states meanwhile
                     await self._drop(kept)
                 raise
         states.add(kept, sizes)
@@ -298,7 +298,7 @@ class EnvHost:
     def state_loader(
         self, envs: Sequence[int], numbers: Sequence[int], holders: Mapping[EnvHost, Sequence[int]]
     ) -> Callable[[HostedVecEnv], tuple[Any, Any]]:
-        """Return a command that loads states, given the hosts in the processes that keep them."""
+        """Return a command that loads states; ``holders`` maps one host per process to states."""
         others = [host for host in holders if host.process is not self.process]
         for host in others:
             host.process.remove_readers()
@@ -347,7 +347,7 @@ class EnvHost:
         return await self._run_command(act)
 
     def answer_bytes(self, count: int, wire_format: WireFormat) -> int:
-        """Return the maximum encoded size of some observations, without objects among them."""
+        """Return the maximum encoded size of the fixed-shape parts of ``count`` observations."""
         return self._sizes[wire_format] * count
 
     def _encode(self, answer: Any, wire_format: WireFormat) -> bytes:
@@ -365,14 +365,14 @@ class EnvHost:
     # -- waiting ----------------------------------------------------------------------
 
     def _is_large(self, wire_format: WireFormat) -> bool:
-        """Return whether reading the worker's reply and encoding it takes long."""
+        """Return whether reading and encoding the worker's reply would delay the event loop."""
         if wire_format is not _MSGPACK or self._sizes[wire_format] * self.num_envs > SMALL_REPLY:
             return True
         fcntl.ioctl(self._vec_env.wake_fds[0], termios.FIONREAD, unread := bytearray(4))
         return int.from_bytes(unread, sys.byteorder) > SMALL_INFOS
 
     def _command(self) -> SessionProcess:
-        """Return the process, the context manager of a running command."""
+        """Return the process, as the context manager of a command."""
         if not self._vec_env.closed:
             self.process.check_alive()
         return self.process

@@ -1,7 +1,7 @@
-"""Errors on the wire: refusals that the server sends, and exceptions that the client raises.
+"""Errors over HTTP: refusals that the server sends, and exceptions that the client raises.
 
-A refused request is answered with ``{"error": {"code": ..., "message": ..., "details": {...}}}``
-and an HTTP status of 4xx. Exception objects are never sent.
+The server refuses a request with ``{"error": {"code": ..., "message": ..., "details": {...}}}`` and
+an HTTP status of 4xx. It never sends exception objects.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ STATUSES: dict[int, type[RemoteError]] = {
     503: RemoteUnreachableError,
     504: RemoteUnreachableError,
 }
-"""Client exception for each status, unless the code is more specific."""
+"""Client exception for each status; some error codes select a more specific exception."""
 
 
 DEFAULT_MESSAGES = {
     413: "the request is too large for the server or for a proxy in front of it",
-    502: "a proxy in front of it cannot reach the server: check that the server is running",
-    503: "a proxy in front of it reports the server as unavailable: try again later",
-    504: "a proxy in front of it timed out waiting for the server's reply",
+    502: "a proxy cannot reach the server: check that the server is running",
+    503: "a proxy reports that the server is unavailable: try again later",
+    504: "a proxy received no reply from the server in time",
 }
-"""Client messages for statuses that arrive without a message."""
+"""Error messages of the client for replies without a message."""
 
 _CLIENT_COMMANDS = ("call", "get_attr", "set_attr")
-"""Commands whose failures are the client's fault and not counted as environment failures."""
+"""Commands whose failures count as the client's, not as the environment's."""
 
 
 class RefusedError(Exception):
@@ -80,7 +80,7 @@ class RefusedError(Exception):
 
 
 def no_session(idle: float | None = None) -> RefusedError:
-    """Return the error for an unknown session, or one that belongs to a different token."""
+    """Return the refusal for an unknown session, or for a session of a different token."""
     after = "" if idle is None else f" after {idle:g} s without a request"
     return RefusedError(
         404, "session", f"no such session: it may have been closed or have expired{after}"
@@ -99,7 +99,7 @@ class EnvsFailedError(RefusedError):
 
 
 def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None:
-    """Convert an exception to a refusal; None for errors of the server itself."""
+    """Convert an exception to a refusal; return None for the server's own errors."""
     if isinstance(error, RefusedError):
         return error
     details: dict[str, Any] = {}
@@ -155,7 +155,7 @@ def error_of(status: int, message: Any, server: str) -> Exception:
         try:
             return build(text, details if isinstance(details, dict) else {})
         except (KeyError, TypeError, ValueError):
-            pass  # not from this package's server
+            pass  # details from a different kind of server
     return STATUSES.get(status, RemoteError)(text, server, status)
 
 
@@ -166,14 +166,14 @@ def _env_error(text: str, details: dict[str, Any]) -> VecEnvError:
         str(details["reason"]),
         str(details["env_traceback"]),
     )
-    with suppress(KeyError, TypeError, ValueError):  # not a builtin, or other arguments
+    with suppress(KeyError, TypeError, ValueError):  # no builtin exception, or unknown arguments
         name, args = details["cause"]
         error.__cause__ = _CAUSES[name](*from_wire(args))
     return error
 
 
 def _cause_of(error: EnvError) -> list[Any] | None:
-    """Return name and arguments of the cause if it is a builtin exception."""
+    """Return the name and the arguments of the cause if it is a builtin exception."""
     cause = error.__cause__
     if cause is None or _CAUSES.get(type(cause).__name__) is not type(cause):
         return None

@@ -1,4 +1,4 @@
-"""Vectorized environment of one session, in a worker process of its own."""
+"""Vectorized environment on the server, in a worker process of its session."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class HostedEnvConfig:
 class HostedVecEnv(GroupedVecEnv):
     """Vec env with one worker, extended for :class:`EnvHost`.
 
-    Closing leaves the worker running until :meth:`end_worker`: an error may close the vec env on
-    the event loop, which must not wait for a process to exit.
+    Closing does not end the worker; :meth:`end_worker` does. An error may close the vec env in the
+    event loop, which must not wait for a process to exit.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class HostedVecEnv(GroupedVecEnv):
         return self._driver.times()
 
     def finish_step(self) -> tuple[Any, NDArray[np.float64], NDArray[Any], NDArray[Any], StepInfos]:
-        """Finish a step like ``step_wait``, without copies and with float64 rewards."""
+        """Finish a step like ``step_wait``, but return views and float64 rewards."""
         self._ledger.check_stepping()
         infos, arrays = self._ledger.finish_step(self.close), self._arrays
         observations = self._flat_observations
@@ -107,9 +107,9 @@ class HostedVecEnv(GroupedVecEnv):
         return observations, arrays.rewards, arrays.terminated, arrays.truncated, infos
 
     def watch_masks(self, envs: Sequence[int]) -> list[Any]:
-        """Return the action masks of some environments and collect them with every later step.
+        """Return the action masks of these environments and collect masks with every later step.
 
-        None for environments without a mask method.
+        The mask of an environment without a mask method is None.
         """
         self._groups.check_idle("action_masks")
         if self._arrays.masks is None:
@@ -118,14 +118,14 @@ class HostedVecEnv(GroupedVecEnv):
 
     @property
     def watched_masks(self) -> list[Any] | None:
-        """Action masks of all environments if they are collected; valid until the next step."""
+        """Action masks of all environments, valid until the next step; None if not requested."""
         rows = self._groups.masks.watched_rows
         return None if rows is None else rows.parts
 
     def store_states(
         self, envs: Sequence[int], numbers: Sequence[int], max_bytes: float
     ) -> list[int]:
-        """Keep states in the worker by number; return their sizes, see :func:`saving.store`."""
+        """Save states in the worker under these numbers; return their sizes in bytes."""
         self._groups.check_idle("save_state")
         return self._close_on_error(
             state_unknown_after, lambda: saving.store(self._groups, envs, numbers, max_bytes)
@@ -139,7 +139,7 @@ class HostedVecEnv(GroupedVecEnv):
         )
 
     def copy_states(self, source: HostedVecEnv, sizes: Mapping[int, int]) -> None:
-        """Copy states from another worker, given their sizes by number."""
+        """Copy states from the worker of ``source``; ``sizes`` has their bytes by number."""
         source._groups.check_idle("load_state")
         self._groups.check_idle("load_state")
         saving.copy_stored(source._groups, self._groups, sizes)

@@ -18,7 +18,7 @@ MAX_NAMES = 1000  # keyword arguments, options or positional arguments per reque
 
 
 def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> BeforeValidator:
-    """Reject long or invalid collections at the first error: pydantic would collect them all."""
+    """Reject a collection at its first error, because pydantic would collect all errors."""
 
     def check(value: Any) -> Any:
         if isinstance(value, list | dict):
@@ -69,8 +69,8 @@ Sequence = Annotated[
     Field(
         ge=1,
         le=2**53,
-        description="a number larger than in the session's previous requests. If the last request "
-        "is repeated with its number, it is not executed again and gets the same reply",
+        description="a number larger than in the session's previous requests. If the client "
+        "repeats its last request with the same number, the server only repeats the reply",
     ),
 ]
 
@@ -109,7 +109,7 @@ class CreateEpisodes(SessionRequestModel):
     """Create environments, each with one episode at a time."""
 
     env_id: str | None = Field(
-        None, max_length=200, description="null if the server offers only one"
+        None, max_length=200, description="null if the server offers only one environment id"
     )
     num_envs: Annotated[int, Field(ge=1, le=MAX_ENVS)] = 1
     seed: Seed | None = Field(None, description="environment i is seeded with seed + i")
@@ -126,23 +126,23 @@ class Reset(SessionRequestModel):
 
     episode_ids: EpisodeIds = None
     seed: Seeds = Field(
-        None, description="an int seeds environment i with seed + i; a list has one seed each"
+        None, description="an int seeds environment i with seed + i; a list has a seed per episode"
     )
     options: Named | None = None
 
 
 class Step(SessionRequestModel):
-    """Step environments with one action each."""
+    """Step environments, each with its own action."""
 
     episode_ids: EpisodeIds = None
-    actions: Any = Field(description="a batch of actions of the action space")
+    actions: Any = Field(description="one action per episode, as a batch of the action space")
     steps: Annotated[int, Field(ge=1, le=2**31)] = Field(
         1, description="maximum repetitions of each action; 1 with auto_reset"
     )
 
 
 class Statistics(SessionRequestModel):
-    """Return step times of environments; answered at any time, even during a step."""
+    """Return step times of environments, even while a step runs."""
 
     episode_ids: EpisodeIds = None
 
@@ -170,7 +170,7 @@ class States(SessionRequestModel):
 class Call(SessionRequestModel):
     """Call a method, get or set an attribute, render, or get action masks.
 
-    After ``action_masks``, replies to steps and resets contain the action masks, too.
+    After the first ``action_masks``, replies to steps and resets contain action masks.
     """
 
     episode_ids: EpisodeIds = None
@@ -199,7 +199,7 @@ def message_of(model: type[M], node: Any) -> M:
 
 
 def _faults(error: ValidationError) -> str:
-    """Describe validation errors without repeating the input."""
+    """Describe validation errors without repeating the client's input."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     descriptions = [
         f"{'.'.join(str(part)[:40] for part in fault['loc']) or 'message'}: {fault['msg']}"

@@ -23,7 +23,7 @@ _PER_NAME = (
 
 
 class Metrics:
-    """Counters of one server; environment threads count steps concurrently."""
+    """Counters of one server."""
 
     def __init__(self) -> None:
         self.sessions = 0
@@ -49,7 +49,7 @@ class Metrics:
             self._steps += steps
             self._step_seconds += seconds
             self._step_requests[place] += 1
-            # Merge entries within a tenth of a second.
+            # One entry per tenth of a second limits their number.
             if self._recent and now - self._recent[-1][0] < WINDOW / 100:
                 self._recent[-1][1] += steps
             else:
@@ -93,7 +93,7 @@ class Metrics:
                 "Requests in which an environment raised, crashed or timed out.",
                 self.failures,
             ),
-            *_head("step_seconds", "histogram", "Environment time per step request."),
+            *_head("step_seconds", "histogram", "Seconds that environments take per step request."),
             *(
                 f'xuance_envs_step_seconds_bucket{{le="{bound}"}} {count}'
                 for bound, count in zip((*BUCKETS, "+Inf"), counts, strict=True)

@@ -1,4 +1,4 @@
-"""OpenAPI document, with the routes registered outside FastAPI."""
+"""OpenAPI document of all routes, including those registered outside FastAPI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"description": "a token is missing or wrong"},
     403: {"description": "the operator does not allow this name"},
     404: {"description": "no session, episode, state or environment of this token has this id"},
-    409: {"description": "an environment failed, or the session's state does not permit this"},
+    409: {"description": "an environment failed, or the session is not ready for the request"},
     413: {"description": "the request or its reply is too large"},
     415: {"description": "the content type is neither JSON nor msgpack"},
     422: {"description": "a field is missing, unknown or out of bounds"},
@@ -40,7 +40,7 @@ def _described(path: str, model: type[messages.RequestModel]) -> dict[str, Any]:
             "content": {form.value: {"schema": schema} for form in WireFormat},
         },
         "responses": {
-            "200": {"description": "done", "content": answer},
+            "200": {"description": "success", "content": answer},
             **{str(status): answer for status, answer in REFUSALS.items()},
         },
         "security": [{"token": []}],
@@ -53,9 +53,9 @@ def add_document(
     root_path: str,
     check: Callable[[Request], Any],
 ) -> Reply:
-    """Return the OpenAPI document of all routes, encoded once, and serve it after a ``check``.
+    """Add a route for the OpenAPI document, which first calls ``check``; return the reply.
 
-    FastAPI would encode it for each request, which delays other clients.
+    FastAPI would encode the document for each request, which would delay other clients.
     """
     document = app.openapi()
     components = document.setdefault("components", {})

@@ -58,10 +58,10 @@ class RemoteVecEnv(GroupedVecEnv):
 
     It follows the contract of every vec env of this package and sends one request per step.
 
-    Supported values: all Gymnasium spaces; infos, arguments and results made of numbers, strings,
-    bytes, arrays and collections of them. ``call``, ``get_attr`` and ``set_attr`` reach the names
-    that the server's operator allows. Only builtin exceptions are reconstructed: for others, the
-    :class:`~xuance_envs.errors.EnvError` contains the text but has no ``__cause__``.
+    All Gymnasium spaces are supported. Infos, arguments and results may contain numbers, strings,
+    bytes, arrays and collections of these. ``call``, ``get_attr`` and ``set_attr`` accept only
+    names that the server's operator allows. An :class:`~xuance_envs.errors.EnvError` contains the
+    text of the environment's exception; only a builtin exception becomes its ``__cause__``.
 
     ``save_state`` returns handles: the server keeps a state until its handle is garbage-collected,
     or the session or the worker process ends. Only the object that saved a state can load it, and
@@ -170,14 +170,7 @@ class RemoteVecEnv(GroupedVecEnv):
 
 
 class RemoteGroups(Groups):
-    """The environments of one session, as a single group.
-
-    Args:
-        session: session on the server.
-        driver: driver of the environments.
-        description: description of one environment.
-        arrays: arrays for the results of steps.
-    """
+    """The environments of one session, as a single group."""
 
     def __init__(
         self,
@@ -234,8 +227,8 @@ class RemoteDriver(Driver):
     """Driver of environments on a server; see :class:`~xuance_envs.engine.driver.Driver`.
 
     A thread sends the requests, so that the main process is free between ``submit`` and ``result``.
-    A ``blocking`` step does not use the thread: if interrupted, it is sent again with its sequence
-    number, and the server executes it once.
+    A ``blocking`` step does not use the thread. If the step is interrupted, the next call repeats
+    the request with its sequence number, and the server executes the step only once.
 
     Args:
         session: session on the server.
@@ -385,7 +378,8 @@ class RemoteDriver(Driver):
 
     @override
     def discard(self) -> Any:
-        # Raising the error again would add the current frames to its traceback and keep them.
+        # Raising the error again would add the current frames to its traceback, which keeps them
+        # in memory.
         return None if self._failed else super().discard()
 
     @override

@@ -1,6 +1,6 @@
-"""Environment wrappers in a session's worker: action repetition, memory limit, info filter.
+"""Environment wrappers in a session's worker: action repetition, info filter, limits.
 
-Infos are filtered here, so that withheld keys never leave the worker.
+The wrappers filter infos, so that keys without permission never leave the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from xuance_envs.remote.wire.infos import drop_unsendable
 
 @dataclass(frozen=True)
 class HostedFunction(DropUnpicklableInfos):
-    """Factory of one environment of a session, called in its worker."""
+    """Factory of one environment, which the session's worker calls."""
 
     make: Callable[..., Any]
     index: int
@@ -91,12 +91,12 @@ class InfoFilter:
 
 
 def has_objects(layout: SpaceLayout) -> bool:
-    """Return whether some observations have no fixed shape, such as texts and graphs."""
+    """Return whether a part of the observations has no fixed shape, such as texts and graphs."""
     return any(leaf.dtype is None for leaf in layout.leaves)
 
 
 class ObjectCounter(InfoFilter):
-    """Wrapper that counts observations without fixed shape towards the limit of a reply."""
+    """Wrapper that counts observations without a fixed shape towards the limit of a reply."""
 
     def __init__(
         self, env: Any, index: int, infos: frozenset[str] | None, objects: ObjectBudget
@@ -125,7 +125,7 @@ class ObjectCounter(InfoFilter):
 
 @dataclass(frozen=True)
 class RepeatResult:
-    """Result of repeated steps; the info is pickled, so that the server reads them one by one."""
+    """Result of repeated steps; infos are pickled, so that the server loads one at a time."""
 
     observations: Any
     steps: int
@@ -136,7 +136,7 @@ class RepeatResult:
 
 
 class RepeatingEnv(InfoFilter):
-    """Environment that repeats an action until its episode ends and is reset explicitly."""
+    """Wrapper that repeats an action; after the end of an episode, it waits for a reset."""
 
     def __init__(
         self, env: Any, index: int, infos: frozenset[str] | None, objects: ObjectBudget
@@ -148,7 +148,6 @@ class RepeatingEnv(InfoFilter):
         self._step = -1
         self._ended: RepeatResult | None = None
         self._can_step = False
-        # The last observation and pickled info; None right after a reset.
         self._last_shown: tuple[Any, bytes] | None = None
 
     def __env_state__(self) -> Any:
@@ -158,7 +157,7 @@ class RepeatingEnv(InfoFilter):
         self._step, self._ended, self._can_step, self._last_shown = state
 
     def last_shown(self) -> tuple[Any, bytes] | None:
-        """Return the last observation and pickled info; None if the last reset returned them."""
+        """Return the last observation and pickled info; None right after a reset."""
         return self._last_shown
 
     def reset(self, **arguments: Any) -> Any:
@@ -170,13 +169,13 @@ class RepeatingEnv(InfoFilter):
     def repeat(self, actions: Mapping[int, Any], times: int, request: int) -> RepeatResult:
         """Repeat an action up to ``times`` times, or until the episode ends.
 
-        An ended environment returns its last result again.
+        After the episode's end, return its last observation, flags and info with reward 0.
         """
         self._objects.begin(request)
         if self._ended is not None:
             return self._ended
         if not self._can_step:
-            raise RuntimeError("call reset first: the environment has no episode, or it failed")
+            raise RuntimeError("call reset first: no episode is running, or its last step failed")
         self._can_step = False  # in case the step raises
         rows: list[list[Any]] = []
         total = 0.0
@@ -200,7 +199,7 @@ class RepeatingEnv(InfoFilter):
         return RepeatResult(self._batch(rows), len(rows), total, terminated, truncated, pickled)
 
     def _leaves(self, observation: Any) -> list[Any]:
-        """Copy an observation's leaves: the environment may reuse its arrays."""
+        """Copy an observation's leaves, because the environment may reuse its arrays."""
         leaves = []
         for leaf, value in zip(self._layout.leaves, self._layout.flatten(observation), strict=True):
             if leaf.dtype is None:
@@ -223,7 +222,7 @@ class RepeatingEnv(InfoFilter):
 def _limit_process(memory_limit: int | None) -> None:
     """Limit the worker's memory and priority, to protect the server."""
     os.nice(5)  # the server and its clients take precedence
-    with suppress(OSError):  # if the system runs out of memory, this process is killed first
+    with suppress(OSError):  # when memory runs out, the kernel kills this process first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if memory_limit is None:
         return

@@ -23,7 +23,7 @@ STEP_PATH_SUFFIX = "/episode/vectorized_step"
 """Path suffix of step requests, which are logged at DEBUG."""
 
 SECRET_LENGTH = 20
-"""Length of a path segment that may be a session id, which has 24 characters."""
+"""Minimum length of a path segment that may be a session id, which has 24 characters."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -31,8 +31,8 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 class RequestLog:
     """Logger and counter of requests.
 
-    A line has client address, token name, method, path, status and duration, but no header, query
-    or session id, because tokens and session ids are secrets.
+    A line has the client's address, token name, method, path, status and duration. It has no
+    header, query or session id, because tokens and session ids are secrets.
     """
 
     def __init__(self, metrics: Metrics, log: bool) -> None:
@@ -62,7 +62,7 @@ class RequestLog:
 
 
 def loggable_path(path: str) -> str:
-    """Return a path for the log, without segments that are long enough to be a session id."""
+    """Return a path for the log, with ``*`` for each segment that may be a session id."""
     segments = path.encode(errors="replace").split(b"/")
     return "/".join("*" if len(each) >= SECRET_LENGTH else quote(each) for each in segments)[:200]
 

@@ -43,10 +43,10 @@ class Server:
         settings: environments, tokens, limits and permissions.
         host: address to listen on.
         port: port; 0 for any free port.
-        unix: path of a Unix socket to listen on instead; None for none.
+        unix: path of a Unix socket to listen on; None to listen on ``host`` and ``port``.
         certfile: TLS certificate file; None for plain HTTP.
         keyfile: private key of the certificate; None if it is in the same file.
-        proxies: trusted proxies in front of the server; None for none.
+        proxies: root path and trusted proxies; None if clients connect directly.
 
     Attributes:
         settings: the given settings.
@@ -144,7 +144,7 @@ class Server:
     def close(self) -> None:
         """Stop serving, close all sessions and end their workers; further calls have no effect.
 
-        Requests in progress first have ``settings.shutdown_grace`` seconds to finish.
+        Requests in progress may take up to ``settings.seconds_to_finish`` to finish first.
         """
         self._server.should_exit = True
         if self._thread is not None:
@@ -200,7 +200,7 @@ def _app(
         title="xuance_envs",
         version=__version__,
         summary="Reinforcement-learning environments behind HTTP.",
-        openapi_url=None,  # which leaves out pages that load scripts from elsewhere
+        openapi_url=None,  # FastAPI's pages would load scripts from other servers
         lifespan=lifespan,
     )
     api.add_to(app)
@@ -227,7 +227,7 @@ def _uvicorn(
 
     config = uvicorn.Config(
         app,
-        http=partial(ServerConnection, manager),  # type: ignore[arg-type]  # a factory works, too
+        http=partial(ServerConnection, manager),  # type: ignore[arg-type]  # uvicorn only calls it
         log_config=None,
         access_log=False,  # would log query strings
         proxy_headers=False,

@@ -1,7 +1,7 @@
 """Client side of environment states that a server keeps.
 
-States never leave the server, and clients cannot upload any: the client holds handles. Data that
-the client stores with a state is kept with the handle.
+States never leave the server, and clients cannot upload states. A client holds handles, and keeps
+its own data about a state with the handle.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class RemoteSavedEnv(SavedEnv):
     handle: _StateHandle | None = None
 
     elsewhere: ClassVar[str] = (
-        "states saved on a server cannot leave it: load them into environments of the session that "
-        "saved them while it is open"
+        "states saved on a server cannot leave it: load them into environments of the same "
+        "session, before it is closed"
     )
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes on the server and here."""
+        """Bytes on the server and in this process together."""
         return super().nbytes + (0 if self.handle is None else self.handle.size)
 
 

@@ -1,4 +1,4 @@
-"""Sessions: ownership, environments, and request order; each request is executed once."""
+"""Sessions: owners, environments, request order, and replies to repeated requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from xuance_envs.remote.serving.usage import usage_of
 
 logger = logging.getLogger("xuance_envs")
 
-STEPS_PER_CPU = 4  # sessions that may step concurrently
+STEPS_PER_CPU = 4  # sessions per CPU that may step concurrently
 OUT_OF_RESOURCES = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 USAGE_INTERVAL = 2.0  # seconds between measurements of the workers' memory and CPU time
 
@@ -96,7 +96,7 @@ class Session:
     async def run_once(
         self, sequence: int | None, digest: bytes, act: Callable[[], Awaitable[Reply]]
     ) -> Reply:
-        """Execute a request in turn; a repeated request gets its first reply again."""
+        """Execute a request in turn; answer a repeated request with its first reply."""
         if self._waiting >= self._max_waiting:
             raise RefusedError(
                 429,
@@ -166,7 +166,7 @@ class Session:
     def find(
         self, episode_ids: Sequence[str] | None, *, distinct: bool = True
     ) -> tuple[EnvHost, Sequence[int]]:
-        """Return the host of some episodes and their indices in it."""
+        """Return the host of these episodes, and the episodes' indices in the host."""
         if not self.hosts:
             raise RefusedError(409, "episodes", "this session has no episodes: create them first")
         if episode_ids is None:
@@ -190,7 +190,7 @@ class Session:
         return host, [place for _, place in found]
 
     def state_holders(self, numbers: Sequence[int]) -> dict[EnvHost, list[int]]:
-        """Return the states by a host in the process that keeps them; raise if one is missing."""
+        """Group states by a host in the process that keeps them; raise if one is missing."""
         found = self._find_states(numbers)
         if absent := set(numbers).difference(*found.values()):
             raise RefusedError(
@@ -202,7 +202,7 @@ class Session:
         return found
 
     async def drop_states(self, numbers: Iterable[int]) -> int:
-        """Drop states and return their number; missing ones are ignored."""
+        """Drop states and return how many were dropped; ignore missing states."""
         found = self._find_states(set(numbers))
         for host, kept in found.items():
             await host.drop_states(kept)
@@ -333,7 +333,7 @@ class Sessions:
             if session.closed:
                 raise no_session(self._limits.idle) from None
             if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
-                logger.warning("no worker for session %d: %s", session.number, error)
+                logger.warning("cannot start a worker for session %d: %s", session.number, error)
                 raise RefusedError(
                     429, "full", "the server cannot start more processes: try again later"
                 ) from None
@@ -366,7 +366,7 @@ class Sessions:
         if self._sessions.pop(session.id, None) is not None:
             session.account.sessions -= 1
             name = session.account.owner.name
-            if session.steps and self._settings.tokens:  # without tokens names are unbounded
+            if session.steps and self._settings.tokens:  # else the number of names is unbounded
                 self._closed_steps[name] += session.steps
             logger.info("session %d of %s closed: %s", session.number, name, reason)
         await session.close()

@@ -34,9 +34,9 @@ MIB = 2**20
 class Limits:
     """Limits on what clients may request.
 
-    A request beyond a limit is refused with a 4xx status and a message that names the limit. Rate
-    limits delay requests instead, and refuse a request only if the delay would be too long. None
-    means no limit.
+    The server refuses a request beyond a limit with a 4xx status and a message that names the
+    limit. Rate limits delay requests, and refuse a request only if the delay would be too long.
+    None means no limit.
 
     Attributes:
         sessions: concurrent sessions.
@@ -44,11 +44,11 @@ class Limits:
         environments: concurrent environments.
         environments_per_token: concurrent environments per token.
         environments_per_session: environments per session.
-        processes: concurrent processes. On Linux, a worker counts as two: the second one is the
-            guardian that ends what the worker started.
+        processes: concurrent processes. On Linux, a worker counts as two: itself and its guardian,
+            which ends the processes that the worker started.
         processes_per_token: processes per token.
-        processes_per_session: processes per session. Each creation of episodes starts a worker;
-            when a process limit is reached, it shares an existing one of its session.
+        processes_per_session: processes per session. Each request that creates environments starts
+            a worker. At a process limit, they share an existing worker of the session.
         requests_per_session: concurrent requests per session, including waiting ones.
         requests_rate_per_token: requests per second per token.
         requests_rate_per_session: requests per second per session.
@@ -59,10 +59,10 @@ class Limits:
         memory_per_session: bytes of memory for all worker processes of a session.
         cpu_per_token: CPU seconds per token.
         cpu_per_session: CPU seconds per session.
-        connections: concurrent connections. If the limit of open files is low, connections and
-            processes are reduced together.
+        connections: concurrent connections. If the limit of open files is too low, the server
+            reduces connections and processes.
         body: bytes per request.
-        bodies: bytes of memory for all large requests in progress, decoded.
+        bodies: bytes of memory for all large requests in progress, including decoded messages.
         nodes: values, lists and dicts per request.
         reply: bytes per reply, in the requested format.
         replies: bytes for all large replies in progress.
@@ -128,18 +128,18 @@ LIMIT_SHARES = {
     "environments": "environments_per_token",
     "processes": "processes_per_token",
 }
-"""Fields of ``Limits`` of the whole server, and those of a token's share."""
+"""Limits of the whole server, and the corresponding limits per token."""
 
 
 class Catalogue:
     """Environments that clients may create.
 
     Args:
-        environments: factories of one environment, by the id that clients use. A factory receives
+        environments: factory of each environment, by the id that clients use. A factory receives
             the client's keyword arguments, and ``env_seed`` if the client gives a seed. Use
             :func:`~xuance_envs.multi_agent.adapters.agents_env` for multi-agent environments.
-        allowed_kwargs: names of keyword arguments that clients may give. A mapping also restricts
-            the values of each name; None allows any value.
+        allowed_kwargs: names of keyword arguments that clients may give, or a mapping from each
+            name to its allowed values. The value None allows any value.
 
     Raises:
         ValueError: there are no environments.
@@ -166,10 +166,10 @@ class Catalogue:
         allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
         multi_agent: Iterable[str] = (),
     ) -> Catalogue:
-        """Create a catalogue of Gymnasium ids, whose environments are created as ``Gym_Env``.
+        """Create a catalogue from Gymnasium ids and modules of multi-agent environments.
 
         Args:
-            ids: Gymnasium ids.
+            ids: Gymnasium ids; each environment is created as a ``Gym_Env``.
             allowed_kwargs: as for the class.
             multi_agent: modules of multi-agent environments, as ``"package:name"``; see
                 :func:`~xuance_envs.multi_agent.making.make_multi_agent_vec`.
@@ -233,13 +233,14 @@ class Settings:
         access_log: whether requests are logged.
         allowed_hosts: additional accepted host names for a server without tokens.
         pages_need_token: whether the status page and ``/metrics`` require a token.
-        watch_tokens: whether the tokens file is reloaded when it changes; SIGHUP always reloads it.
-        shutdown_grace: seconds that requests in progress have to finish when the server stops; None
-            for the longest time that environments may take for a request.
-        limits_by_tokens: names of limits that follow the number of names in ``tokens``, if there
-            are any. ``sessions``, ``environments`` and ``processes`` are at least that number. Each
-            name has an equal share as ``sessions_per_token``, ``environments_per_token`` and
-            ``processes_per_token``.
+        watch_tokens: whether the server reloads the tokens file after each change. SIGHUP always
+            reloads it.
+        shutdown_grace: seconds for requests in progress to finish when the server stops; None for
+            the larger of ``limits.request`` and ``limits.start``.
+        limits_by_tokens: names of limits that follow the number N of names in ``tokens``, if N is
+            not 0. ``sessions`` and ``environments`` are at least N, ``processes`` at least 2 N.
+            ``sessions_per_token``, ``environments_per_token`` and ``processes_per_token`` are equal
+            shares of these totals.
     """
 
     catalogue: Catalogue
@@ -256,7 +257,7 @@ class Settings:
 
     @property
     def seconds_to_finish(self) -> float:
-        """Seconds that requests in progress have when the server stops."""
+        """Seconds for requests in progress to finish when the server stops."""
         if self.shutdown_grace is not None:
             return self.shutdown_grace
         return max(self.limits.request, self.limits.start)

@@ -29,9 +29,9 @@ MAX_CACHED = 16
 
 
 def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], None]:
-    """Add the pages and return their check of a request's token.
+    """Add the routes and return the function that checks a request's token.
 
-    Without an admin's token, they show no session's owner or id.
+    The routes show token names only to admins, and session ids to no client.
     """
     sessions, metrics, png_cache = api.sessions, api.metrics, PngCache()
     page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
@@ -66,7 +66,7 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Reque
         "/frames/{number}.png",
         summary="Last rendered frame of a session that shares its frames.",
         responses={
-            404: {"description": "no frame is shared"},
+            404: {"description": "the session shares no frame"},
             422: {"description": "the session number is not an integer"},
         },
     )

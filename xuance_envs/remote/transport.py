@@ -1,7 +1,7 @@
 """HTTP transports of clients: plain HTTP through sockets, everything else through httpx.
 
 httpx parses HTTP in Python, which takes as long as stepping dozens of environments. The plain
-transport uses llhttp, uvicorn's parser. Both raise httpx's exceptions.
+transport uses llhttp, uvicorn's parser. Both transports raise httpx's exceptions.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class HttpTransport(ABC):
 
     def _url(self, path: str) -> httpx.URL:
         url = self._urls.get(path)
-        if url is None:  # cached, because parsing takes a good part of a step
+        if url is None:  # cached, because parsing a URL takes a large part of a step's time
             url = self._urls[path] = httpx.URL(f"{self._base}{path}")
         return url
 
@@ -70,7 +70,7 @@ class HttpTransport(ABC):
 def make_transport(
     url: httpx.URL, headers: Mapping[str, str], verify: Verify = True
 ) -> HttpTransport:
-    """Create a transport, through the proxy that environment variables set."""
+    """Create a transport; it uses the proxy set in environment variables, if any."""
     proxy = _proxy_for(url)
     if url.scheme == "http" and proxy is None:
         return PlainTransport(url, headers)
@@ -362,7 +362,7 @@ class _ResponseParser:
 
     def on_headers_complete(self) -> None:
         self._head_complete = True
-        self._keep_alive = self._parser.should_keep_alive()  # not available at the end
+        self._keep_alive = self._parser.should_keep_alive()  # not available after the message
 
     def on_body(self, piece: bytes) -> None:
         if len(self._body) + len(piece) > MAX_BODY:

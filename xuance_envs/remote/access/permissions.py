@@ -1,4 +1,4 @@
-"""Permissions: what clients may do with environments. Nothing is allowed by default."""
+"""Permissions of clients: methods, attributes, options, infos and keyword arguments."""
 
 from __future__ import annotations
 
@@ -39,11 +39,7 @@ class Permissions:
     any_action: bool = False
 
     def check_operation(self, operation: str, name: str) -> None:
-        """Check that a method may be called, or an attribute read or set.
-
-        Raises:
-            RefusedError: it is not allowed.
-        """
+        """Raise unless clients may call this method, or read or set this attribute."""
         option, allowed = {
             "call": ("--allow-call", self.calls),
             "get_attr": ("--allow-get", self.gets),
@@ -53,11 +49,7 @@ class Permissions:
             raise _not_allowed("name", f"the name {name!a}", f"for {operation!r}", option)
 
     def check_options(self, options: Mapping[str, Any] | None) -> None:
-        """Check that all options of a reset are allowed.
-
-        Raises:
-            RefusedError: an option is not allowed.
-        """
+        """Raise unless clients may pass these options to ``reset``."""
         refused = [name for name in options or () if name not in self.options]
         if refused:
             raise _not_allowed(
@@ -65,11 +57,7 @@ class Permissions:
             )
 
     def infos_of(self, repeating: bool) -> Names | None:
-        """Return the keys of infos that the server sends, None for all.
-
-        Args:
-            repeating: whether the environments repeat actions.
-        """
+        """Return the keys of infos that the server sends; None for all."""
         if self.infos is None:
             return frozenset() if repeating else None
         return None if ALL_INFOS in self.infos else self.infos
@@ -92,7 +80,7 @@ def check_keyword(name: str, value: Any, allowed: Mapping[str, tuple[Any, ...] |
 
 
 def allowed_values(options: Iterable[str]) -> dict[str, tuple[Any, ...] | None]:
-    """Parse options ``NAME`` and ``NAME=VALUE``; a value is JSON, or the text itself otherwise."""
+    """Parse options ``NAME`` and ``NAME=VALUE``; a value that is not JSON is a string."""
     allowed: dict[str, tuple[Any, ...] | None] = {}
     for option in options:
         name, given, text = option.partition("=")

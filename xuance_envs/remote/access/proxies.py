@@ -77,7 +77,7 @@ class Proxies:
             if name == b"x-forwarded-for"
             for hop in value.decode("latin-1").split(",")
         ]
-        # Each proxy appends its client. Entries before the last untrusted one may be forged.
+        # Each proxy appends its client's address. A client can forge any entry before its own.
         for hop in reversed(hops):
             try:
                 peer = str(ipaddress.ip_address(hop)), 0
@@ -98,7 +98,7 @@ class Proxies:
 
 
 class BehindProxies:
-    """ASGI middleware that restores the path, scheme and client address from before the proxies."""
+    """ASGI middleware that restores the path, scheme and client address that proxies replaced."""
 
     def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
         self._app = app

@@ -28,10 +28,10 @@ def add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
         help="address of the server (default: %(default)s)",
     )
     add("--token-file", type=Path, metavar="FILE",
-        help="file that contains an admin token and nothing else; without it, the environment "
-        f"variable {TOKEN_VARIABLE} is read")  # fmt: skip
+        help="file that contains only an admin token (default: the token in the environment "
+        f"variable {TOKEN_VARIABLE})")  # fmt: skip
     add("--ca", type=Path, metavar="FILE",
-        help="CA certificates to verify an https server with")  # fmt: skip
+        help="file of CA certificates that verify an https server")  # fmt: skip
     add("--end", type=int, action="append", default=[], metavar="SESSION",
         help="end this session; may be repeated")  # fmt: skip
     add("--json", action="store_true", help="print the server's reply as JSON")

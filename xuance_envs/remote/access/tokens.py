@@ -7,7 +7,7 @@ Each line of a token file is a token, or a name and a token with optional settin
     bob     e09a...
     staff   77d2...   admin
 
-A name on several lines has several tokens, so that a token can be replaced without downtime.
+A name may have several tokens, one per line, so that a token can be replaced without downtime.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Tokens:
     """Tokens that a server accepts.
 
     Args:
-        tokens: accepted tokens. Without any, here or in the file, every request is accepted.
+        tokens: accepted tokens. Without ``tokens`` and ``file``, the server accepts every request.
         file: file with more tokens; :meth:`reload` reads it again.
         limits: parsers of the limits that a line of the file may set, by name. A parser converts
             the text of a value to the fields of :class:`~xuance_envs.remote.settings.Limits` that
@@ -147,7 +147,7 @@ class Tokens:
             authorization: the request's ``Authorization`` header.
 
         Raises:
-            RefusedError: the request has no token, or one that is not accepted.
+            RefusedError: the request has no token, or the server does not accept its token.
         """
         scheme, _, token = (authorization or b"").strip().partition(b" ")
         given = token.strip() if scheme.lower() == b"bearer" else b""

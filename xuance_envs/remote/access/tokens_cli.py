@@ -23,7 +23,7 @@ def add_tokens_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="also create N tokens with numbered names, such as student001",
+        help="create N tokens with numbered names, such as student001",
     )
     new.add_argument(
         "--prefix",

@@ -1,6 +1,6 @@
 """Admission of requests: rates and quotas per token and session.
 
-Each request belongs to the account of its token. Limits are checked between its head and its body.
+Each request belongs to the account of its token. The server checks limits before it reads the body.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xuance_envs.remote.serving.capacity import Capacity
 from xuance_envs.remote.settings import Limits
 
 BURST = 1.0
-"""Seconds' worth of a rate that may be used in one burst."""
+"""Maximum seconds for which unused rate accumulates; a burst may use all of it."""
 
 MAX_DELAY = 10.0
 """Maximum seconds to delay a request for a rate; requests that need more are refused."""
@@ -27,13 +27,12 @@ MAX_DELAY = 10.0
 BYTES_PER_NODE = 100
 """Maximum bytes of memory per value, list or dict of a decoded message."""
 
-
 MAX_ACCOUNTS = 4096
-"""Number of accounts at which idle ones are removed."""
+"""Number of accounts from which idle accounts are removed."""
 
 
 class RateLimiter:
-    """Rate limit that delays requests and refuses them if the delay would be too long."""
+    """Rate limit that delays requests, or refuses them if the delay would be too long."""
 
     def __init__(self, unit: str) -> None:
         self.per_second: float | None = None
@@ -50,7 +49,7 @@ class RateLimiter:
             self._free_at = max(self._free_at, now - BURST) + amount / self.per_second
 
     def delay(self) -> float:
-        """Return the seconds until the next request may run."""
+        """Return the seconds until the next request may run; raise if they are too many."""
         if self.per_second is None:
             return 0.0
         seconds = self._free_at - monotonic()
@@ -67,11 +66,11 @@ _STATE_UNITS = {
     "states": ("states", "environment states"),
     "state_bytes": ("states", "bytes of environment states"),
 }
-"""Error code and unit of limits whose names are not their units."""
+"""Error code and unit of limits on states; other limits use their names for both."""
 
 
 class Quota:
-    """Usage and limits of a session, token or server, including what is being created."""
+    """Usage and limits of a session, token or server; usage includes starting environments."""
 
     def __init__(self, scope: str) -> None:
         self.scope = scope
@@ -92,7 +91,7 @@ class Quota:
         states: int | None = None,
         state_bytes: int | None = None,
     ) -> None:
-        """Set the limits; the usage stays."""
+        """Set the limits and keep the usage."""
         self.max_memory = memory
         self.max_cpu = cpu
         self.requests.per_second = requests
@@ -129,7 +128,7 @@ class Quota:
             self._used[name] += count
 
     def room(self, name: str) -> float:
-        """Return what is left of a limit."""
+        """Return the unused amount of a limit."""
         most = self._limits[name]
         return math.inf if most is None else most - self._used[name]
 
@@ -145,7 +144,7 @@ class Account:
         self.update(owner, limits)
 
     def update(self, owner: Owner, limits: Limits) -> None:
-        """Apply other limits; the usage stays."""
+        """Set a new owner and new limits, and keep the usage."""
         self.owner = owner
         self.limits = limits
         self.is_outdated = False
@@ -171,13 +170,13 @@ class Account:
                 429,
                 "requests",
                 f"this server allows {self._max_requests} concurrent requests per token: wait for "
-                "earlier ones",
+                "replies first",
             )
         self.requests += 1
 
 
 class Accounts:
-    """Accounts of a server and the budget that they share."""
+    """Accounts of a server, and the memory budget for their large requests."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
@@ -185,11 +184,11 @@ class Accounts:
         self._body_budget = ByteBudget(capacity.limits.bodies, "large requests")
 
     def begin(self, owner: Owner) -> Account:
-        """Start a request of an owner; call :meth:`end` after it."""
+        """Count a request of an owner and return its account; call :meth:`end` after it."""
         account = self._accounts.get(owner)
         limits_of = self._capacity.settings.limits_of
         if account is None:
-            # A server without tokens accepts any token, and each one gets an account.
+            # A server without tokens accepts any token and creates an account for each.
             if len(self._accounts) >= MAX_ACCOUNTS:
                 self._forget_idle()
             account = self._accounts[owner] = Account(owner, limits_of(owner))
@@ -222,7 +221,7 @@ class Accounts:
             raise RefusedError(413, "body", f"expected a request of at most {max_length} bytes")
         if not account.sessions:
             raise RefusedError(
-                404, "session", "no such session: only open sessions accept large requests"
+                404, "session", "no open session: open one before you send large requests"
             )
         size = length + BYTES_PER_NODE * min(length, limits.nodes)
         async with account.large_body_lock, self._body_budget.reserve(size, limits.upload):

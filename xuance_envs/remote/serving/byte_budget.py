@@ -10,7 +10,7 @@ from xuance_envs.remote.failures import RefusedError
 
 
 class ByteBudget:
-    """Number of bytes to reserve; reservations wait until enough bytes are free."""
+    """Budget of bytes; a reservation waits until enough bytes are free."""
 
     def __init__(self, size: int, purpose: str) -> None:
         self._size = size

@@ -1,4 +1,4 @@
-"""Limits in force: file descriptors bound them, and some follow the number of tokens."""
+"""Limits in force, which depend on file descriptors and on the number of tokens."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from xuance_envs.remote.settings import LIMIT_SHARES, Limits, Settings
 logger = logging.getLogger("xuance_envs")
 
 FDS_PER_WORKER = 8
-"""File descriptors per worker: seven, and one for environments of a second request."""
+"""File descriptors per worker: seven, and one for the environments of a second request."""
 
 RESERVED_FDS = 64
-"""File descriptors for libraries, the event loop and starting workers."""
+"""File descriptors for libraries, the event loop and workers that are starting."""
 
 MIN_FILES = RESERVED_FDS + 32
 
@@ -42,7 +42,7 @@ class Capacity:
 
     @property
     def max_groups(self) -> int | None:
-        """Number of requests whose environments have file descriptors; None for no limit."""
+        """Maximum groups of environments that file descriptors permit; None for no limit."""
         if self._max_files is None:
             return None
         limits = self.limits

@@ -1,10 +1,10 @@
-"""State that the connections of a server share, and limits on all of them together.
+"""State and limits that the connections of a server share.
 
-- A connection beyond the limit replaces those whose clients have sent and read nothing for longest,
-  preferably ones without a token.
-- Few pipelined requests start at a time, so that the requests of other clients go first.
-- Large replies share a byte budget. If it is exhausted, the slowest reader is disconnected.
-- Limit violations are logged at most once a second per kind.
+- A connection beyond the limit replaces those whose clients have sent and read nothing for the
+  longest time, preferably connections without a token.
+- Few pipelined requests start at a time, so that requests of other clients start first.
+- Large replies share a byte budget. If it is exhausted, the server disconnects the slowest reader.
+- The server logs limit violations at most once a second per kind.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from xuance_envs.remote.settings import Limits
 logger = logging.getLogger("xuance_envs")
 
 SLOW_READER_TIMEOUT = 5.0
-"""Seconds that a large reply may take while others wait for the budget."""
-
+"""Seconds that a large reply may take while other replies wait for the budget."""
 
 MAX_PIPELINED_STARTS = 32
-"""Pipelined requests that start before other tasks get their turn."""
+"""Maximum pipelined requests to start before other tasks run."""
 
 EVICTED_FRACTION = 64
-"""Fraction of all connections, inverted, that a connection beyond the limit replaces."""
+"""A connection beyond the limit replaces one connection in this many."""
 
 
 class ManagedConnection(Protocol):
@@ -93,7 +92,7 @@ class ConnectionManager:
             self.static_replies[(root + path).encode()] = root + path, reply
 
     def add(self, connection: ManagedConnection) -> bool:
-        """Register a connection and return whether it is accepted; may close another one for it."""
+        """Register a connection and return whether it is accepted; close idle ones if necessary."""
         self.connections.add(connection)
         if len(self.connections) <= self._max_connections:
             return True
@@ -105,7 +104,7 @@ class ConnectionManager:
         if not waits:
             self.log_limit("refused a connection", f"all {self._max_connections} are busy")
             return False
-        # Several at once, because the search takes as long as accepting many connections.
+        # Close several at once, because each search takes as long as accepting many connections.
         count = max(1, self._max_connections // EVICTED_FRACTION)
         for each in nsmallest(count, waits, key=lambda each: (each.has_token, waits[each])):
             each.abort()
@@ -113,7 +112,7 @@ class ConnectionManager:
         return True
 
     def start_pipelined(self, connection: PipelinedConnection) -> None:
-        """Start a connection's next request in turn."""
+        """Queue the start of a connection's next request."""
         self._pipelined.append(connection)
         if len(self._pipelined) == 1:
             asyncio.get_running_loop().call_soon(self._start_some)
@@ -131,7 +130,7 @@ class ConnectionManager:
 
     @asynccontextmanager
     async def reserve_send(self, connection: ManagedConnection, size: int) -> AsyncIterator[None]:
-        """Reserve budget for a large reply, disconnecting the slowest reader if necessary."""
+        """Reserve budget for a large reply; disconnect the slowest reader if necessary."""
         started = self._send_started
         if not self._replies.send_budget.has_room(size) and started:
             slowest = min(started, key=started.__getitem__)

@@ -5,10 +5,10 @@ from collections import deque
 
 
 class FifoSemaphore:
-    """Semaphore that grants its slots in order of request.
+    """Semaphore that grants its slots in the order of requests.
 
-    It limits concurrent steps to a few per CPU: with hundreds of runnable processes, the kernel
-    delays some of them for a long time, and all of them lose their CPU caches.
+    It limits concurrent steps to a few per CPU. With hundreds of runnable processes, the kernel
+    would delay some of them for a long time, and CPU caches would be less effective.
     """
 
     def __init__(self, slots: int) -> None:

@@ -1,8 +1,8 @@
 """HTTP connections of a server: limits, parsing and replies.
 
-Size and arrival time of request heads are limited, and slow readers are disconnected. Message
-routes are answered here, because an ASGI application would cost as much as stepping several
-environments; the application answers all other routes.
+A connection limits the size and the arrival time of request heads, and disconnects slow readers. It
+answers message routes itself, because an ASGI application would take as long as stepping several
+environments. The application answers all other routes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ MAX_HEAD = 64 * 2**10
 MAX_HEADERS = 100
 
 DISCARD_PAUSE = 0.02
-"""Seconds between reads of a refused request, so that other requests go first."""
+"""Seconds between reads of a refused request, so that other requests are read first."""
 
 HEAD_END = b"\r\n\r\n"
 
 WRITE_BUFFER = 64 * 2**10
-"""Bytes of unread replies from which a connection starts no further request."""
+"""Bytes of unread replies at which a connection starts no further requests."""
 
 WRITE_CHUNK = 256 * 2**10
-"""Bytes of a reply that are passed to the transport at a time."""
+"""Maximum bytes of a reply to pass to the transport at a time."""
 
 MIN_WRITE_PROGRESS = 2**20
 """Bytes of a reply that a client must read within the write timeout, unless fewer remain."""
@@ -51,7 +51,7 @@ KEEP_ALIVE_TIMEOUT = 75.0
 """Seconds that a connection may be idle between requests."""
 
 LINGER_TIMEOUT = 2.0
-"""Seconds to read on after a request was refused amid its body.
+"""Seconds to continue reading after refusing a request whose body is still arriving.
 
 Closing the connection immediately would reset it and lose the reply.
 """
@@ -116,7 +116,7 @@ class ServerConnection(HttpToolsProtocol):
         """Close the connection if it has exceeded a time limit."""
         limits = self.manager.limits
         if self.flow.read_paused and self._head_since is not None:
-            self._head_since = now  # the rest of the head waits for the requests before it
+            self._head_since = now  # the connection reads the rest after earlier requests
         if self._head_since is not None and now - self._head_since > limits.head:
             self.manager.log_limit(
                 "closed a connection", f"no complete request head within {limits.head:g} s"
@@ -216,7 +216,7 @@ class ServerConnection(HttpToolsProtocol):
         in_body = cycle is not None and cycle.more_body
         super().data_received(data)
         if self._in_head:
-            # A head after other requests counts from the next piece on: its start is unknown.
+            # After other requests, the head's start in the data is unknown, so count later data.
             if self.requests == requests and not in_body:
                 self._head_bytes += len(data)
             if self._head_bytes >= MAX_HEAD or len(self.headers) > MAX_HEADERS:
@@ -259,7 +259,7 @@ class ServerConnection(HttpToolsProtocol):
         self.cycle = cycle
         if idle:
             cycle.start()
-        else:  # pipelined: uvicorn starts it after the requests before it
+        else:  # pipelined: uvicorn starts it after the earlier requests
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))
 
@@ -339,7 +339,7 @@ class ServerConnection(HttpToolsProtocol):
 
 
 class RequestCycle:
-    """Request for a message route and its reply; implements what uvicorn expects of a cycle."""
+    """Request for a message route and its reply, with the interface of uvicorn's cycles."""
 
     def __init__(
         self,

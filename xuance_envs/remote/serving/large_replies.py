@@ -11,7 +11,7 @@ LARGE_REPLY = 64 * 2**10
 
 
 class LargeReplies:
-    """Budgets for large replies, and each session's last large reply in case it is repeated."""
+    """Budgets for large replies, and stored large replies for repeated requests."""
 
     def __init__(self, limits: Limits) -> None:
         self.build_budget = ByteBudget(limits.replies, "large replies")
@@ -21,7 +21,7 @@ class LargeReplies:
         self._bytes = 0
 
     def store(self, session: str, reply: Reply) -> None:
-        """Store a session's last reply; the oldest stored replies are dropped to make room."""
+        """Store a session's last reply; drop the oldest stored replies if necessary."""
         self.discard(session)
         self._replies[session] = reply
         self._bytes += len(reply.body)

@@ -1,8 +1,7 @@
-"""Accepting connections, which count towards the connection limit from then on.
+"""Listener that counts connections towards the connection limit when it accepts them.
 
-An event loop's own listener accepts one connection at a time (uvloop), which makes clients wait
-behind a burst of others, and reports a TLS connection only after its handshake, so that it accepts
-any number of silent clients.
+The event loops' own listeners report a TLS connection only after its handshake, so they accept any
+number of silent clients. uvloop's accepts only one connection at a time, so clients wait longer.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from xuance_envs._override import override
 from xuance_envs.remote.serving.connection_manager import ConnectionManager
 
 MAX_ACCEPTS = 32
-"""Connections that are accepted before other tasks get their turn."""
+"""Maximum connections to accept before other tasks run."""
 
 ACCEPT_PAUSE = 0.1
-"""Seconds to wait if the process has no file descriptor for another connection."""
+"""Seconds to wait if the process has no file descriptor for a new connection."""
 
 
 class ListeningServer(uvicorn.Server):
@@ -54,7 +53,7 @@ class ListeningServer(uvicorn.Server):
 
 
 class Listener:
-    """Listener that is used like an ``asyncio.Server``."""
+    """Listener that uvicorn uses like an ``asyncio.Server``."""
 
     def __init__(
         self,
@@ -128,7 +127,7 @@ class Listener:
 
 
 class TlsHandshake(asyncio.Protocol):
-    """Connection until its handshake is complete; then its protocol takes over."""
+    """Connection during its TLS handshake; a ``ServerConnection`` replaces it afterwards."""
 
     has_token = False
 

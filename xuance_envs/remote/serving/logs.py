@@ -1,6 +1,6 @@
 """Log handler that never blocks and writes one line per record.
 
-Records beyond a queue's size are dropped and counted.
+When its queue is full, the handler drops records and counts them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ FLUSH_TIMEOUT = 1.0
 class BackgroundHandler(logging.Handler):
     """Handler that writes records to a file descriptor in a background thread.
 
-    Writing to an unread pipe blocks. Here it blocks only the thread, which bypasses
-    ``sys.stderr``, because a blocked write there holds a lock that Python needs at exit.
+    If a pipe is not read, writing to it blocks, here only the thread. The thread does not use
+    ``sys.stderr``, because a blocked write to it holds a lock that Python needs at exit.
     """
 
     def __init__(self, fd: int = 2) -> None:

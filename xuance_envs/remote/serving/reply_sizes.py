@@ -13,7 +13,7 @@ from xuance_envs.remote.wire.formats import WireFormat
 
 
 def max_observation_bytes(space: Space[Any]) -> dict[WireFormat, int]:
-    """Return an observation's maximum encoded size per format, without objects in it."""
+    """Return the maximum encoded size of an observation's fixed-shape parts, per format."""
     raw = text = 0
     for leaf in SpaceLayout(space).leaves:
         if leaf.dtype is not None:

@@ -29,7 +29,7 @@ SINGLE_HEADERS = frozenset(
         b"transfer-encoding",
     }
 )
-"""Headers that a request may have once: servers and proxies could read different ones of two."""
+"""Headers that must not repeat, because a proxy and the server could read different ones."""
 
 SMALL_BODY = 32 * 2**10
 """Maximum bytes of a body that needs no session and is decoded in the event loop."""
@@ -51,7 +51,7 @@ class Reply(NamedTuple):
 
 
 class RequestHead:
-    """Parsed head of a request; requests with equal heads share one."""
+    """Parsed head of a request; requests with equal heads share one object."""
 
     __slots__ = (
         "authorization",
@@ -116,7 +116,7 @@ def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) ->
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]]) -> RefusedError | None:
-    """Return a refusal of requests that repeat a header of ``SINGLE_HEADERS``."""
+    """Return a refusal if a header of ``SINGLE_HEADERS`` is repeated, else None."""
     names = [name for name, _ in headers if name in SINGLE_HEADERS]
     if len(names) == len(set(names)):
         return None
@@ -127,11 +127,11 @@ def check_single(headers: Iterable[tuple[bytes, bytes]]) -> RefusedError | None:
 def check_host(
     headers: Iterable[tuple[bytes, bytes]], hosts: frozenset[bytes]
 ) -> RefusedError | None:
-    """Return a refusal of requests for another host, or from another host's page."""
+    """Return a refusal if a request is for a host, or from a host's web page, not in ``hosts``."""
     for name, value in headers:
         if name == b"host" or name == b"origin":
             address = value.lower().rpartition(b"://")[2]
-            # An IPv6 address has colons, too, but in brackets.
+            # An IPv6 address contains colons, but in brackets.
             host, colon, port = address, b"", b""
             if b":" in address.rpartition(b"]")[2]:
                 host, colon, port = address.rpartition(b":")

@@ -1,7 +1,7 @@
-"""Worker process of a session: commands, waiting for replies, and its end.
+"""Worker process of a session: its commands, replies and exit.
 
-Commands run in a thread and steps wait on file descriptors, so that neither blocks the event loop.
-The session runs one command at a time, even if several requests created the environments.
+Commands do not block the event loop: a thread runs them, and the event loop polls the file
+descriptors of a running step. The session runs one command at a time, even with several groups.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from xuance_envs.remote.serving.usage import Usage
 T = TypeVar("T")
 
 POLL_INTERVAL = 0.005
-"""Seconds between checks whether a running command has finished, while closing."""
+"""While closing, seconds between checks whether a running command has finished."""
 
-SLOW_STEP = 0.01
+SLOW_STEP = 0.01  # seconds after which a running step releases its slot
 
 
 class SessionProcess:
@@ -72,7 +72,7 @@ class SessionProcess:
         self.environments += environments
 
     def add_backend(self, backend: ProcessBackend) -> None:
-        """Register a backend that starts environments in the process, and remove ended ones."""
+        """Register a backend that starts environments in the process; remove ended backends."""
         self._backends = [each for each in self._backends if each.workers]
         self._backends.append(backend)
 
@@ -128,7 +128,7 @@ class SessionProcess:
         self.kill()
 
     def check_alive(self) -> None:
-        """Raise if the process has ended through other environments of the session."""
+        """Raise if the process has ended because of other environments of the session."""
         if self._exit_message is not None:
             raise RefusedError(
                 409,
@@ -164,7 +164,7 @@ class SessionProcess:
                 raise no_session() from None
 
     def submit(self, act: Callable[[], T]) -> Future[T]:
-        """Run a function that is not a command in the thread."""
+        """Run a function in the thread; it does not count as a command."""
         return self._thread.submit(act)
 
     async def run(self, act: Callable[[], T]) -> T:
@@ -218,7 +218,7 @@ class SessionProcess:
             self._reply_event = None
 
     def on_timeout(self) -> None:
-        """Release the slot of a slow step, so that others can step."""
+        """Release the slot of a slow step, so that other sessions can step."""
         self.release_slot()
         self._timeout_timer = self._loop.call_later(
             self._request_timeout - SLOW_STEP, self._set_reply_event, False
@@ -232,7 +232,7 @@ class SessionProcess:
             event.set_result(wait_for_reply)
 
     def remove_readers(self) -> None:
-        """Remove the descriptors from the event loop, so that a thread can read them."""
+        """Remove the descriptors from the event loop, so that the thread can read them."""
         for fd in self._watched_fds:
             self._loop.remove_reader(fd)
         self._watched_fds = ()

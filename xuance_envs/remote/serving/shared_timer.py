@@ -11,7 +11,7 @@ class _Client(Protocol):
 class SharedTimer:
     """Timer that calls ``on_timeout`` of each client after the same delay.
 
-    One asyncio timer per step, cancelled soon, would double the cost of accounting for a step.
+    One asyncio timer per step, usually cancelled early, would double the cost of tracking steps.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -6,7 +6,7 @@ from xuance_envs.remote.serving.admission import Quota
 
 
 class StateStore:
-    """Sizes of the states that a worker process keeps, counted toward quotas."""
+    """Sizes of the states that a worker process keeps; they count towards quotas."""
 
     def __init__(self, quotas: Sequence[Quota]) -> None:
         self.sizes: dict[int, int] = {}  # in bytes, by number

@@ -18,7 +18,7 @@ class Usage(NamedTuple):
 
 
 def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
-    """Return the usage by process id, without ended processes; empty on systems without /proc."""
+    """Return the usage of running processes by id; empty on systems without ``/proc``."""
     stats = {}
     with suppress(FileNotFoundError):
         for name in filter(str.isdigit, os.listdir("/proc")):

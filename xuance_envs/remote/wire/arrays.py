@@ -21,7 +21,7 @@ from xuance_envs.remote.wire.nodes import (
 
 MAX_DIMENSIONS = 32
 MAX_LENGTH = 2**40
-"""Maximum length of an axis; the size of a message limits its data."""
+"""Maximum length of an axis; the size of the message limits the array's data."""
 
 DTYPES = {
     name: np.dtype(name)
@@ -54,7 +54,7 @@ class TaggedArray:
 
 
 def as_nested_list(array: NDArray[Any]) -> Any:
-    """Convert an array to lists for JSON, with strings for non-finite numbers."""
+    """Convert an array to lists for JSON, and non-finite numbers to strings."""
     nested = array.tolist()
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return _spell_non_finite(nested)
@@ -69,7 +69,7 @@ def as_raw_bytes(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _head(array: NDArray[Any]) -> dict[str, Any]:
-    # A look-up, because NumPy computes dtype.name on each access.
+    # Look up the name, because NumPy computes dtype.name on each access.
     name = _DTYPE_NAMES.get(array.dtype) or array.dtype.name
     return {TAG: "array", "dtype": name, "shape": list(array.shape)}
 
@@ -175,7 +175,7 @@ def _from_nested_list(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -
 def _empty(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     try:
         return np.zeros(shape, dtype)
-    except ValueError as error:  # no elements, but the product of the other axes overflows
+    except ValueError as error:  # one axis is empty, but the product of the others overflows
         raise WireError(f"shape {shape}: {error}") from None
 
 

@@ -12,8 +12,8 @@ from xuance_envs.remote.wire.nodes import TAG, WireError
 MAX_COLLIDING = 64
 """Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes.
 
-Python's hashes of strings and bytes are secret. Thousands of numbers with equal hashes are easy to
-find, and a set of them takes quadratic time.
+Clients cannot predict the hashes of strings and bytes. Thousands of numbers with equal hashes are
+easy to find, and creating a set of them takes quadratic time.
 """
 
 BLOCK = 8192
@@ -44,14 +44,14 @@ class TooLargeError(Exception):
 
 
 def payload_bytes(node: Any) -> int:
-    """Return a lower bound of the encoded size of an array, string or bytes, else 0."""
+    """Return a lower bound of a value's encoded size; 0 unless it is an array, string or bytes."""
     if isinstance(node, TaggedArray):
         return node.array.nbytes
     return len(node) if isinstance(node, str | bytes) else 0
 
 
 def object_bytes(value: Any) -> int:
-    """Estimate the encoded size of an observation without fixed shape, such as a text or graph."""
+    """Estimate the encoded size of an observation without a fixed shape, such as a text."""
     if isinstance(value, str | bytes):
         return BYTES_PER_VALUE + len(value)
     if isinstance(value, np.ndarray | np.generic):
@@ -64,7 +64,7 @@ def object_bytes(value: Any) -> int:
 
 
 class ObjectBudget:
-    """Maximum bytes of observations without fixed shape in one reply of a group's environments."""
+    """Budget of bytes in one reply for a group's observations without a fixed shape."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -73,7 +73,7 @@ class ObjectBudget:
         self._request = 0
 
     def begin(self, request: int) -> None:
-        """Forget the observations of earlier requests."""
+        """Discard the counts of earlier requests."""
         if request != self._request:
             self._request, self._total, self._sizes = request, 0, {}
 
@@ -81,7 +81,7 @@ class ObjectBudget:
         self._total -= self._sizes.pop(env, 0)
 
     def add(self, env: int, value: Any) -> None:
-        """Count an observation, or raise if the reply would be too large."""
+        """Count an observation; raise if the reply would be too large."""
         size = object_bytes(value)
         self._sizes[env] = self._sizes.get(env, 0) + size
         self._total += size
@@ -110,7 +110,7 @@ def has_more_nodes(node: Any, limit: int) -> bool:
 def check_json_nodes(data: bytes, limit: int) -> None:
     """Raise if a JSON message may have more than ``limit`` nodes.
 
-    Commas and brackets in strings count, too, which avoids parsing.
+    It counts commas and brackets even inside strings, which avoids parsing.
     """
     count = 1
     for start in range(0, len(data), _SLICE):
@@ -137,7 +137,7 @@ def check_nodes(data: bytes, limit: int) -> None:
 
 
 def _sizes() -> list[int]:
-    """Return the bytes of a node by its first byte; -n for a length in the next n bytes."""
+    """Return a node's size by its first byte, or -n if the next n bytes contain its length."""
     sizes = [1] * 256  # small integers, None, bools, heads of small lists and dicts
     sizes[0xA0:0xC0] = range(1, 33)  # short strings
     for first, (least, count) in {
@@ -154,11 +154,11 @@ def _sizes() -> list[int]:
 
 _SIZES = _sizes()
 _EXTENSION_TYPE_BYTES = dict.fromkeys((0xC7, 0xC8, 0xC9), 1)
-"""Bytes between the length and the data of an extension, for its type."""
+"""Bytes of the type of an extension, which are between its length and its data."""
 
 
 def check_keys(node: Any) -> None:
-    """Raise if creating a set or dict of a message could be slow because of colliding hashes."""
+    """Raise if a set or dict in a message could be slow to create because of equal hashes."""
     nodes = [node]
     while nodes:
         node = nodes.pop()

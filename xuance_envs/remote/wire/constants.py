@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PROTOCOL_VERSION = 3
-"""Version of the protocol; client and server must use the same."""
+"""Version of the protocol; client and server must use the same version."""
 
 API_PREFIX = "/api/v1"
 

@@ -1,4 +1,4 @@
-"""Infos in messages: one dict each, or columns of numbers and arrays."""
+"""Infos in messages: one dict per environment, or columns of numbers and arrays."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _NUMBERS: dict[str, NumberKind] = {
     **{kind.__name__: NUMBER_KINDS[kind] for kind in (int, float, bool)},
     **{f"numpy.{name}": NUMBER_KINDS[dtype.type] for name, dtype in DTYPES.items()},
 }
-"""Kinds of numbers in a table of infos by their names in messages."""
+"""Kinds of numbers in an info table, by their names in messages."""
 
 _NAMES: dict[Kind, str] = {kind: name for name, kind in _NUMBERS.items()}
 _ARRAYS = "numpy.ndarray"
-"""Name of arrays, which are sent with their dtype and shape."""
+"""Name in messages of columns of arrays, which have a dtype and a shape."""
 
 
 def kind_name(kind: Kind) -> str:
@@ -45,7 +45,7 @@ def _can_send_columns(columns: Columns) -> bool:
 
 
 class InfoSchema:
-    """Common part of tables whose values can be sent as they are stored in columns."""
+    """Keys and kinds that tables share, if their columns can be sent without conversion."""
 
     __slots__ = ("count", "keys")
 
@@ -107,7 +107,7 @@ class InfoTable:
 MAX_SCHEMAS = 64
 
 _CELL_KINDS = tuple(NUMBER_KINDS[kind] for kind in (int, float, np.int64, np.float64))
-"""Kinds of numbers whose encoding equals their storage in columns."""
+"""Kinds of numbers that messages and columns store in the same way."""
 
 
 class InfoTables:
@@ -124,7 +124,7 @@ class InfoTables:
             return self._table_of_columns(batch, envs)
         if layout is not self._layout:
             self._layout, self._schemas = layout, {}
-        # Includes the count, which the kinds of a batch without columns do not imply.
+        # The key includes the count, because a batch without columns has no kinds.
         schema_key = len(envs), batch.arrays.kinds.tobytes()
         schema = self._schemas.get(schema_key)
         if schema is not None:
@@ -148,7 +148,7 @@ class InfoTables:
 
 
 def info_table_from_wire(node: Any, count: int) -> InfoTable | None:
-    """Decode infos that were sent as columns; None if they were sent as dicts."""
+    """Decode infos that were sent as columns; return None if they were sent as dicts."""
     if not isinstance(node, dict):
         return None
     check_fields(node, "infos")

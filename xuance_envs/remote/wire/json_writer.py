@@ -1,4 +1,4 @@
-"""JSON encoding, in one call or in pieces of bounded time."""
+"""JSON encoding in one call, or in pieces that each take a limited time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ encode_json = json.JSONEncoder(
 
 
 class JsonWriter:
-    """Encoder of one message with a size limit; encodes large parts in pieces."""
+    """Encoder of one message with a size limit; it encodes large parts in pieces."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

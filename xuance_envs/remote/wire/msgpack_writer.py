@@ -20,13 +20,13 @@ from xuance_envs.remote.wire.templates import TemplatedMessage
 MAX_CACHED_HEADS = 4096
 
 SHORT_LIST = 4
-"""Maximum items of a list, such as a Tuple's, that is encoded here and not by the library."""
+"""Maximum items of a list that this module encodes itself, such as the parts of a Tuple."""
 
 MAX_CACHED_HEAD = 256
-"""Bytes from which a head or key is not cached."""
+"""Bytes at which a head or key is too long to be cached."""
 
 LARGE_MESSAGE = 2**20
-"""Bytes of a message from which the packer, which keeps its buffer, is replaced."""
+"""Bytes of a message above which the packer is replaced, because it keeps its buffer."""
 
 
 @cache
@@ -46,8 +46,8 @@ _NONE = b"\xc0"
 class _Writer:
     """Message encoder; one per thread, because a packer is as expensive to create as to use.
 
-    It joins dicts and arrays at a message's top from cached heads and raw data, and leaves the
-    rest to the library. A templated message needs no traversal.
+    It joins the top-level dicts and arrays of a message from cached heads and raw data. The library
+    encodes the rest. A templated message needs no traversal.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _Writer:
         self._pack = self._packer.pack
 
     def write_templated(self, message: TemplatedMessage, limit: int | None) -> bytes:
-        """Encode a message from its template's fixed parts, once they are known."""
+        """Encode a message from its template's fixed parts; the first message sets them."""
         fixed_parts = message.template.fixed_parts
         if fixed_parts is None:
             return self.write(message.message(), limit, message)
@@ -79,7 +79,7 @@ class _Writer:
         return [each if type(each) is bytes else self._pack(each) for each in message.data]
 
     def _fill_template(self, message: TemplatedMessage) -> None:
-        """Store the fixed parts of the message that was just encoded in its template."""
+        """Store the fixed parts of the last encoded message in its template."""
         pieces, positions = self._pieces, self._data_positions
         message.template.usable = False
         if [pieces[position] for position in positions] == self._data_of(message):
@@ -179,7 +179,7 @@ class _Writer:
                 self._array(mask)
 
     def _table_head(self, count: int, columns: int) -> bytes:
-        # The message of a table without columns ends with the empty list, one byte.
+        # The message of a table without columns ends with an empty list, which has one byte.
         empty: bytes = self._pack(InfoTable({}, count).as_columns())
         length: bytes = self._pack([None] * columns)
         return empty[:-1] + length[: -columns or None]

@@ -1,10 +1,11 @@
 """Structure of messages: trees of dicts, lists, strings, numbers and arrays, called nodes.
 
-JSON and msgpack encode the same tree; nothing is pickled. An **array** with dtype and shape known
-from a space is a nested list in JSON, and ``{"$": "array", "dtype": "float32", "shape": [2, 4],
-"data": bytes}`` with little-endian bytes in C order in msgpack; both sides accept either. **Values
-that JSON lacks** (tuples, bytes, large integers, non-finite numbers, NumPy values, sets, graphs,
-dicts with other keys) are dicts with a tag under ``"$"``. Decoding raises for any other form.
+JSON and msgpack encode the same tree; nothing is pickled. An **array** whose dtype and shape follow
+from a space is a nested list in JSON. In msgpack it is ``{"$": "array", "dtype": "float32",
+"shape": [2, 4], "data": bytes}``, with little-endian bytes in C order. Both sides accept both
+forms. **Values that JSON lacks** are dicts with a tag under ``"$"``: tuples, bytes, large integers,
+non-finite numbers, NumPy values, sets, graphs, and dicts with keys other than strings. Decoding
+raises for any other form.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any
 MAX_DEPTH = 64
 
 ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
-"""Types whose values are nodes as they are."""
+"""Types whose values are nodes without conversion."""
 
 INTS = range(-(2**63), 2**64)
 """Integers that both formats can encode directly."""
 
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Floats that JSON lacks, by the strings that represent them."""
+"""Floats that JSON lacks, by their names in messages."""
 
 TAG = "$"
 FIELDS: dict[str, Sequence[str]] = {
@@ -33,7 +34,7 @@ FIELDS: dict[str, Sequence[str]] = {
     "infos": ("count", "columns"),
     "scalar": ("dtype", "data"),
 }
-"""Fields of a tagged dict by tag, without the tag itself."""
+"""Fields of a tagged dict by its tag, except the tag itself."""
 
 _KEYS = {tag: {TAG, *fields} for tag, fields in FIELDS.items()}
 

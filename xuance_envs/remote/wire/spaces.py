@@ -21,7 +21,7 @@ from xuance_envs.remote.wire.nodes import MAX_DEPTH, WireError
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 MAX_SPACE_ELEMENTS = 2**28
-"""Maximum elements of a space, which a message of any size could claim."""
+"""Maximum elements of a space; even a small message could declare more."""
 
 
 def space_to_wire(space: Space[Any]) -> dict[str, Any]:

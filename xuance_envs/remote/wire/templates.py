@@ -9,7 +9,7 @@ MAX_TEMPLATES = 256
 
 
 class MessageTemplate:
-    """Encoded parts of a message between its data; unusable if its data cannot be located."""
+    """Encoded parts of a message around its data; not usable if the data cannot be located."""
 
     __slots__ = ("fixed_parts", "usable")
 

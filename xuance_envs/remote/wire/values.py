@@ -34,7 +34,7 @@ from xuance_envs.remote.wire.nodes import (
 
 
 def to_wire(value: Any, depth: int = 0) -> Any:
-    """Encode a value; subclasses are sent as their base, such as an ``OrderedDict`` as a dict."""
+    """Encode a value; a subclass is encoded as its base class, an ``OrderedDict`` as a dict."""
     kind = type(value)
     if kind is bool or kind is str or value is None or kind is bytes:
         return value
@@ -44,7 +44,7 @@ def to_wire(value: Any, depth: int = 0) -> Any:
         return value if math.isfinite(value) else {TAG: "float", "data": non_finite_name(value)}
     if depth >= MAX_DEPTH:
         raise WireError(
-            f"cannot send values that are nested deeper than {MAX_DEPTH} levels or in themselves"
+            f"cannot send values that contain themselves or more than {MAX_DEPTH} nested levels"
         )
     for base, encode in _ENCODERS:
         if isinstance(value, base):
@@ -93,7 +93,7 @@ def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
         if type(key) is not str or key == TAG:
             items = [[to_wire(key, depth), to_wire(item, depth)] for key, item in value.items()]
             return {TAG: "dict", "items": items}
-        kind = type(item)  # fast path for the usual values of infos
+        kind = type(item)  # fast path for common values
         if kind is bool or kind is str or (kind is int and -(2**63) <= item < 2**64):
             encoded[key] = item
         else:
