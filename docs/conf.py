@@ -77,7 +77,6 @@ viewcode_follow_imported_members = False  # else it looks for constants in their
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 napoleon_use_ivar = True
 
 # Examples in docstrings omit these imports.
@@ -85,6 +84,7 @@ doctest_global_setup = """
 import numpy as np
 from xuance_envs import *
 from xuance_envs import MultiAgentRolloutCollector, RemoteVecEnv, RolloutCollector, SyncVecEnv
+from xuance_envs import create_student_gym_env_vectorized
 """
 
 # Link names of other libraries to their documentation, with local inventories.
@@ -98,6 +98,8 @@ nitpick_ignore_regex = [
     # Classes of private modules, which have no docstring.
     (r"py:class", r"StepArrays|xuance_envs\.compat\.stepping\.\w+"),
     (r"py:.*", r".*\._\w+|_\w+"),  # private
+    # Names of choices: the text of each argument lists them.
+    (r"py:class", r"(ActorLayout|AtariPreset|AutoBool|BackendName|Halves|InSeries|StartMethod)"),
     # Constraints in annotations, such as those of pydantic messages, are not names.
     (r"py:class", r".*[ =\"'].*|types\.Annotated|(FieldInfo|Ge|Le|Lt|MaxLen|MinLen)"),
     (r"py:(class|exc)", r"(httpx|tianshou)\..*"),  # their documentation has no inventory
@@ -146,6 +148,12 @@ def keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: l
             lines[0] = f"{line.removeprefix(':type: ')}: {lines[0]}"
 
 
+def skip_constants(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> Any:
+    """Leave constants out of the reference, which would begin with them."""
+    page = app.env.current_document.docname.removeprefix("api/")
+    return True if what == "module" and name.isupper() and page not in PRIVATE else None
+
+
 def keep_private_as_text(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     """Leave references of private modules as text if their target has no documentation."""
     page = node.get("refdoc", "")
@@ -156,6 +164,7 @@ def keep_private_as_text(app: Any, env: Any, node: Any, contnode: Any) -> Any:
 
 def setup(app: Any) -> None:
     app.connect("missing-reference", keep_private_as_text, priority=900)  # intersphinx: 500
+    app.connect("autodoc-skip-member", skip_constants)
     app.connect("autodoc-process-docstring", keep_colons, priority=600)  # napoleon: 500
     app.connect("source-read", inline_timelines)
     app.connect("env-get-outdated", read_listings)
