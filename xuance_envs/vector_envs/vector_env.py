@@ -386,7 +386,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             env_ids: indices of the environments; None for all.
-            verify: True to first run :func:`~xuance_envs.state.checking.check_saving` in each worker, or warn if it cannot.
+            verify: True to check first that saving is exact in each worker; warns if it cannot.
 
         Returns:
             An immutable value with one state per environment, in the order of ``env_ids``.
