@@ -19,7 +19,7 @@ from xuance_envs import EnvError, MultiAgentVecEnv
         ("reward_array", r"agent 'sheep_1': invalid reward: .*shape \(2,\)"),
         ("reward_missing", "agent 'sheep_1': expected it in the rewards that step returned"),
         ("flag_array", r"agent 'sheep_1': invalid terminated: .*shape \(2,\)"),
-        ("observation_shape", r"agent 'sheep_1': its observation: expected shape \(4,\), got"),
+        ("observation_shape", r"agent 'sheep_1': invalid observation: expected shape \(4,\), got"),
         ("observation_missing", "agent 'sheep_1': expected it in the observations that step"),
         ("stranger", "agent 'goat' is not in possible_agents"),
         ("agents_none", "expected agents to be a list of the active agents, got None"),
@@ -29,14 +29,14 @@ from xuance_envs import EnvError, MultiAgentVecEnv
             r"expected agents to be empty .* got \['sheep_0', 'sheep_1', 'sheep_2'",
         ),
         ("reset_key", "info key 'reset_obs' is reserved .*: rename it in the environment"),
-        ("state_raises", r"its state: state\(\) raised ZeroDivisionError: .*; .* use state=False"),
+        ("state_raises", r"invalid state: state\(\) raised ZeroDivisionError: .* use state=False"),
         ("info_string", "agent 'sheep_1': expected a dict as info, got 'well'"),
-        ("mask_length", "agent 'sheep_1': its action_mask: expected 3 bools, one per action"),
+        ("mask_length", "agent 'sheep_1': invalid action_mask: expected 3 bools, one per action"),
         ("four_values", "step: expected a tuple"),
         ("raises", "RuntimeError: the fence broke"),
         (
             "state_shape",
-            r"its state: expected shape \(2,\), got shape \(3,\) .* from state\(\); .*=False",
+            r"invalid state: expected shape \(2,\), got shape \(3,\) .* from state\(\); .*=False",
         ),
     ],
 )
@@ -189,7 +189,7 @@ def test_an_environment_without_a_state_says_what_to_do(make_here):
             raise NotImplementedError
 
     with pytest.raises(
-        EnvError, match=r"its state: state\(\) raised NotImplementedError.*state=False"
+        EnvError, match=r"invalid state: state\(\) raised NotImplementedError.*state=False"
     ):
         make_here([Silent]).reset()
     assert make_here([Silent], state=False).reset().state is None

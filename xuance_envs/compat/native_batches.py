@@ -28,7 +28,7 @@ def array_rows_of(infos: Infos, rows: Envs) -> Infos:
 
 
 def with_last(batch: Any, envs: Envs, last: Any) -> Any:
-    """Return a copy of the batch with last observations in the rows of ``envs``."""
+    """Return a copy of the batch in which the rows of ``envs`` are taken from ``last``."""
     if isinstance(batch, dict):
         return {key: with_last(part, envs, _part(last, key, envs)) for key, part in batch.items()}
     if isinstance(batch, tuple):
@@ -43,7 +43,7 @@ def with_last(batch: Any, envs: Envs, last: Any) -> Any:
 
 
 def _part(last: Any, key: Any, envs: Envs) -> Any:
-    """Return one entry of each last observation; ``last`` is a batch or an object array."""
+    """Return one entry of the observations in ``last``, a batch or an object array."""
     if isinstance(last, dict | tuple):
         return last[key]
     return {env: last[env][key] for env in envs.tolist()}

@@ -146,7 +146,10 @@ class CartPoleEngine(NativeEngine):
 
 
 class MaskEngine(NativeEngine):
-    """An environment that accepts ``options["reset_mask"]``, like ale-py's ``AtariVectorEnv``."""
+    """Engine for environments that accept ``options["reset_mask"]``, such as ``AtariVectorEnv``.
+
+    If ``takes_mask`` is False, it refuses to reset only some of the environments.
+    """
 
     def __init__(self, env: Any, takes_mask: bool = True) -> None:
         super().__init__(env)
@@ -157,7 +160,7 @@ class MaskEngine(NativeEngine):
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
         if part and not self._takes_mask:
             raise NotImplementedError(
-                f"{self.name} cannot reset some of its environments; reset all of them"
+                f"{self.name} cannot reset only some of its environments; reset all of them"
             )
         if part and options:
             raise NotImplementedError(
@@ -203,7 +206,7 @@ class MaskEngine(NativeEngine):
 
 
 class SameStepEngine(MaskEngine):
-    """An environment that resets within the step and returns last observations in its infos."""
+    """Engine for environments that reset within the step and return last observations in infos."""
 
     @override
     def start_next_episodes(self, step: EngineStep) -> None:

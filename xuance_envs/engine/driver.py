@@ -1,7 +1,7 @@
 """Drivers: the main process's handles on groups of environments.
 
 A vectorized environment has a list of drivers. Each driver accepts one request at a time and
-returns the result later. Until then, the groups work in parallel.
+returns the result later. While requests are pending, the groups work in parallel.
 """
 
 from __future__ import annotations

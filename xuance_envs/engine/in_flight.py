@@ -21,10 +21,10 @@ Request = tuple[int, Callable[[], None]]
 
 
 class InFlight:
-    """Environments that were sent, and the requests of their groups.
+    """Environments whose actions were sent, and the requests of their groups.
 
     An environment is in flight from ``send`` until its result is received. Its group's request
-    starts when all environments of the group were sent.
+    starts when the actions of all its environments were sent.
     """
 
     def __init__(self, drivers: Sequence[Driver], poller: Poller) -> None:
@@ -44,7 +44,7 @@ class InFlight:
         self._with_deadline: set[int] = set()
 
     def groups_completed_by(self, env_ids: NDArray[np.intp]) -> list[int]:
-        """Return the groups that have all their actions once these environments are sent."""
+        """Return the groups whose last missing actions are those for ``env_ids``."""
         already_sent = self.envs[env_ids]
         if already_sent.any():
             raise AlreadySteppingError(

@@ -31,9 +31,10 @@ STATE_CHANGING_COMMANDS = ("reset", "call", "set_attr", "apply", "load_states")
 
 
 class ReplayLog:
-    """Saved states of a group and the actions of each step since then, on request with its results.
+    """Saved states of a group and the actions of each step since then.
 
-    The log is disabled if actions have no fixed shape.
+    With ``with_results``, the log also records the results of these steps. It is disabled if
+    actions have no fixed shape.
     """
 
     def __init__(self, arrays: StepArrays, *, with_results: bool = False) -> None:

@@ -113,9 +113,10 @@ def clone(
 def store(
     groups: Groups, ids: Sequence[int], numbers: Sequence[int], max_bytes: float
 ) -> list[int]:
-    """Save states and keep them in the only worker by number; return their sizes.
+    """Save states in the only worker, each under its number; return their sizes in bytes.
 
-    If the states exceed ``max_bytes``, none is kept, and the sizes end with the one too many.
+    If the states together exceed ``max_bytes``, none is kept, and the last size is that of the
+    state that exceeded the limit.
     """
     (driver,) = groups.drivers
     args = _places(driver, ids), numbers, _registry_for(driver), max_bytes
@@ -131,7 +132,7 @@ def load_stored(groups: Groups, numbers: Sequence[int], ids: Sequence[int]) -> S
 
 
 def copy_stored(source: Groups, target: Groups, sizes: Mapping[int, int]) -> None:
-    """Copy states between workers, given their sizes by number; both keep them."""
+    """Copy stored states between workers, given their sizes by number; both keep them."""
     numbers = list(sizes)
     with _state_transfer(source), _state_transfer(target):
         theirs = source.state_transfer.allocate(list(sizes.values()))

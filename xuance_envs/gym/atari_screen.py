@@ -191,7 +191,7 @@ class Screen:
         return runs
 
     def _paint_bands(self, frame: _FrameBuffer, runs: list[Run]) -> None:
-        """Convert some bands of the frame that the emulator currently shows."""
+        """Convert some bands of a frame to pixels; the emulator must still show this frame."""
         rows, paint = self._rows, self._palette.paint
         for begin, end in runs:
             numbers = frame.numbers[begin * rows : end * rows]

@@ -213,7 +213,7 @@ class AgentsEnv:
                 if isinstance(error, BadValueError):
                     reason = f"{error} from state()"
                 raise BadValueError(
-                    f"its state: {reason}; if you need no states, use state=False"
+                    f"invalid state: {reason}; if you need no states, use state=False"
                 ) from error
             for array, value in zip(self._record.state_arrays, before, strict=True):
                 array[...] = value

@@ -201,7 +201,7 @@ class EnvRecord:
             row[:] = observation
         except BadValueError as error:
             raise BadValueError(
-                f"agent {agent_set.agents[k]!r}: its observation: {error}"
+                f"agent {agent_set.agents[k]!r}: invalid observation: {error}"
             ) from None
         self._rows[place] = row
         agent_set.replace_row(agent_set.agents[k], row)

@@ -101,7 +101,7 @@ class Masks:
         try:
             row.put(mask)
         except BadValueError as error:
-            raise BadValueError(f"agent {agent!r}: its {MASK}: {error}") from None
+            raise BadValueError(f"agent {agent!r}: invalid {MASK}: {error}") from None
         if not self.any_received:
             self._gives_masks[...] = self.any_received = True
 

@@ -237,8 +237,8 @@ class Settings:
             reloads it.
         shutdown_grace: seconds for requests in progress to finish when the server stops; None for
             the larger of ``limits.request`` and ``limits.start``.
-        limits_by_tokens: names of limits that follow the number N of names in ``tokens``, if N is
-            not 0. ``sessions`` and ``environments`` are at least N, ``processes`` at least 2 N.
+        limits_by_tokens: names of limits that depend on the number N of names in ``tokens``, if N
+            is not 0. ``sessions`` and ``environments`` are at least N, ``processes`` at least 2 N.
             ``sessions_per_token``, ``environments_per_token`` and ``processes_per_token`` are equal
             shares of these totals.
     """

@@ -33,7 +33,7 @@ class EpisodeHistory:
         self._episode_began = [0] * num_envs
 
     def add_step(self, rewards: NDArray[Any], first: int = 0) -> None:
-        """Count one step of consecutive environments, starting with ``first``."""
+        """Add the rewards of environments from ``first`` on; count a step if ``first`` is 0."""
         self._scores[first : first + len(rewards)] += rewards
         self._steps += not first
 

@@ -119,7 +119,7 @@ class HalvesTrial:
         whole, halved = (float(np.median(self._seconds[kind][1:])) for kind in (1, 2))
         found: Halves = 2 if whole > MIN_SPEEDUP * halved else 1
         logger.info(
-            "halves=%d: a step takes %.0f µs with halves=1, %.0f µs with halves=2",
+            "chose halves=%d: a step takes %.0f µs with halves=1, %.0f µs with halves=2",
             *(found, whole * 1e6, halved * 1e6),
         )
         return found

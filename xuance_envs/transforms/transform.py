@@ -300,8 +300,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
     ) -> tuple[Any, StepInfos]:
         """Load states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
 
-        Learned statistics are loaded only if ``env_ids`` is None. The loaded observations are not
-        counted.
+        Learned statistics are loaded only if ``env_ids`` is None. The loaded observations do not
+        update them.
         """
         self._check_not_stepping("load_state")
         saved, learned = saved_by_transform(state, self._state_key)

@@ -161,8 +161,8 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             actions: one action per environment: an array with ``num_envs`` rows, a list of actions,
-                a dict of batches for a Dict space, or a tuple of batches for a Tuple space. For one
-                environment, its bare action is accepted, too.
+                a dict of batches for a Dict space, or a tuple of batches for a Tuple space. If
+                ``num_envs`` is 1, a single action without the leading axis is accepted, too.
 
         Returns:
             ``(obs, rewards, terminated, truncated, infos)``:

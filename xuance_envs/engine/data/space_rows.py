@@ -238,7 +238,7 @@ class SpaceRows:
         return self.layout.unflatten([part.copy() for part in self.layout.flatten(batch)])
 
     def copy_updating(self, batch: Any, at: NDArray[np.intp]) -> Any:
-        """Copy a batch from :meth:`copy_writable`; replace some environments' values by these."""
+        """Return a copy of ``batch`` with the values at positions ``at`` taken from these rows."""
         parts = []
         for part, old in zip(self.parts, self.layout.flatten(batch), strict=True):
             new = list(old) if isinstance(part, list) else old.copy()

@@ -24,9 +24,10 @@ class StoredStates(GroupStates):
         registry: bytes | None,
         max_bytes: float,
     ) -> list[int]:
-        """Keep states of some environments and return their sizes.
+        """Save states of some environments, each under its number; return their sizes in bytes.
 
-        If the states exceed ``max_bytes``, keep none and return the sizes up to the one too many.
+        If the states together exceed ``max_bytes``, none is kept, and the last size is that of the
+        state that exceeded the limit.
         """
         stored, sizes = {}, []
         for i, number in zip(places, numbers, strict=True):

@@ -176,8 +176,8 @@ def make_private_in_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
     """Return the bytes this process can still allocate, None if unknown.
 
-    This is the smaller of the machine's available memory and the limits of its control
-    groups, beyond which the kernel kills the process.
+    This is the minimum of the machine's available memory and the memory left in each of the
+    process's control groups. Beyond a control group's limit, the kernel kills the process.
     """
     available = limits("memory", {1: _left_v1, 2: _left_v2})
     try:

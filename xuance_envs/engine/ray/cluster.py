@@ -44,7 +44,7 @@ class ActorOptions:
 
     @property
     def counted(self) -> dict[str, float]:
-        """Resources for computing how many actors fit; an actor without CPUs counts as one CPU."""
+        """Resources per actor for computing how many fit; an actor without CPUs needs one here."""
         return {"CPU": 1.0} | {name: value for name, value in self.needed.items() if value > 0}
 
     @property
@@ -270,7 +270,7 @@ class RayCluster:
     def free_workers(self, options: ActorOptions) -> int:
         """Return how many actors fit in the cluster now, at least 1.
 
-        An actor without CPUs counts as one CPU.
+        An actor that reserves no CPUs counts as if it reserved one.
         """
         return max(1, self._free_capacity(options))
 

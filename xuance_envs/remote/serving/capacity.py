@@ -1,4 +1,4 @@
-"""Limits in force, which depend on file descriptors and on the number of tokens."""
+"""Limits in force, which depend on file descriptors and on the number of names."""
 
 from __future__ import annotations
 

@@ -134,14 +134,14 @@ def _reduce_view(value: NDArray[Any], owner: Any) -> Any:
         raise FaultError("", "a view of an array whose items hold objects and other values")
     writeable = value.flags.writeable
     if writeable and not memory.flags.writeable:
-        raise FaultError("", "a view that can be written, of an array that is read-only")
+        raise FaultError("", "a writable view of a read-only array")
     start = memory.__array_interface__["data"][0]
     offset = value.__array_interface__["data"][0] - start
     extents = [(n - 1) * stride for n, stride in zip(value.shape, value.strides, strict=True)]
     low = offset + sum(min(0, extent) for extent in extents)
     high = offset + sum(max(0, extent) for extent in extents) + value.itemsize
     if low < 0 or high > memory.nbytes:
-        raise FaultError("", f"a view of memory outside of a {type_name(owner)}")
+        raise FaultError("", f"a view that extends beyond the memory of a {type_name(owner)}")
     simple = dtype.kind not in "OV" and not dtype.metadata
     how = offset, value.shape, value.strides, dtype.str if simple else dtype, writeable
     return rebuild.shared_view, (owner, *how)
