@@ -1,4 +1,4 @@
-"""Servers on free loopback ports, and what asks them."""
+"""Fixtures: servers on free loopback ports, and their clients."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["quick_forkserver"]
 
 
 def pytest_pycollect_makemodule() -> None:
-    """Skips all of them: to skip while this file is imported would end pytest itself."""
+    """Skip all modules; a skip during this file's import would end pytest itself."""
     need_remote()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Has no client read the certificates of authorities: it takes longer than a request does."""
+    """Let no client read CA certificates, because this takes longer than a request."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("authorities")))
         yield
@@ -34,7 +34,7 @@ def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Files of a certificate for loopback and of its key."""
+    """Create the files of a certificate for loopback and of its key."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl here")
     folder = tmp_path_factory.mktemp("tls")
@@ -50,7 +50,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def serve() -> Iterator[ServerMaker]:
-    """Makes servers, and closes them when the test is over."""
+    """Create servers, and close them after the test."""
     from serving import assert_nothing_is_left, make_server
 
     made: list[Server] = []
@@ -67,7 +67,7 @@ def serve() -> Iterator[ServerMaker]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers that give up at once what does not end by itself."""
+    """Shorten the times for commands and requests to finish when a server or session closes."""
     from xuance_envs.remote import env_host
     from xuance_envs.remote.settings import Settings
 
@@ -77,7 +77,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """One server for the tests of a module that leave it as it was."""
+    """Share one server among the tests of a module; they must not change it."""
     from serving import ALLOWED, assert_nothing_is_left, make_server
 
     server = make_server(kwargs=("length",), allow=ALLOWED)

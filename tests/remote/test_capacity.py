@@ -1,4 +1,4 @@
-"""Limits in force: they follow the number of tokens, and file descriptors suffice for them."""
+"""Limits in force, which depend on the number of tokens and on file descriptors."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_limits_follow_the_tokens_when_they_are_reloaded(
         return httpx.post(url, json={"nonce": "x" * 24}, headers=headers).status_code
 
     wait_until(lambda: status() == 200)
-    for ask in first:  # with these, the limit of two stays
+    for ask in first:  # while these are open, the limit of two stays
         ask.close()
     assert Asking(server, "two").close().status_code == 200
     assert first[0].post("session/create").status_code == 200
@@ -178,7 +178,7 @@ def test_all_connections_are_served_when_all_processes_run(files: int) -> None:
             for _ in range(workers):
                 assert client.post("episode/create", json=message).status_code == 200
             refused = client.post("episode/create", json=message)
-            while refused.status_code == 200:  # in the processes that there are
+            while refused.status_code == 200:  # environments share the running processes
                 refused = client.post("episode/create", json=message)
             assert refused.status_code == 429, refused.text
         opened = [socket.create_connection(address, timeout=20) for _ in range(connections)]

@@ -1,4 +1,4 @@
-"""``python -m xuance_envs serve``, as a user runs it."""
+"""Tests of the command ``python -m xuance_envs serve``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_it_says_what_it_serves_where_and_for_whom_and_ends_when_told_to(
 
 
 def workers_of(pid: int) -> list[int]:
-    """The processes below a process."""
+    """Return the descendants of a process."""
     found, below = [], [pid]
     while below:
         tasks = Path(f"/proc/{below.pop()}/task").glob("*/children")
@@ -76,7 +76,7 @@ def test_what_the_user_got_wrong_is_said_in_a_line() -> None:
 
 
 def options_of(*args: str) -> argparse.Namespace:
-    """What the command line makes of arguments, in this process."""
+    """Parse command-line arguments in this process."""
     parser = argparse.ArgumentParser()
     add_serve_arguments(parser)
     return parser.parse_args(args)

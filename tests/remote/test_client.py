@@ -1,4 +1,4 @@
-"""The students' environments: what they return, and what they say when something is wrong."""
+"""The notebook client: its results and its errors."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_it_steps_as_one_would_by_hand(make: Made) -> None:
 
 
 class Mixed(gymnasium.Env):
-    """Observations and actions in a dict of an array, a number and a text."""
+    """Environment with dicts of an array, a number and a text as observations and actions."""
 
     def __init__(self, env_seed: int = 0) -> None:
         self.observation_space = spaces.Dict(
@@ -159,7 +159,7 @@ class Mixed(gymnasium.Env):
         return {"a": np.zeros(2, np.float32), "t": (0, "x")}, {}
 
     def step(self, action: Any) -> Any:
-        action["a"] += 1  # it is its own
+        action["a"] += 1  # the environment owns the action
         return action, 1.0, False, False, {"text": action["t"][1]}
 
 
@@ -365,10 +365,10 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @contextmanager
 def answering(answers: list[Answer], asked: list[str] | None = None) -> Iterator[str]:
-    """A server that answers with one after another, and the last again; where it is asked."""
+    """Serve the answers in order and repeat the last one; yield the server's address."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # as the base class has it
+        def do_GET(self) -> None:  # name from the base class
             if asked is not None:
                 asked.append(f"{self.command} {self.path} {self.headers['Authorization']}")
             status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
@@ -409,7 +409,7 @@ def test_a_proxy_that_does_not_reach_the_server_is_asked_again(status: int) -> N
         assert caught.value.status == status
         start = monotonic()
         with pytest.raises(errors.RemoteUnreachableError, match="a proxy "):
-            connection.request("POST", "/once", {})  # which nobody may repeat
+            connection.request("POST", "/once", {})  # a request that must not be repeated
         assert monotonic() - start < 0.2
 
 
@@ -449,7 +449,7 @@ def test_a_password_in_the_address_is_sent_and_never_said() -> None:
 
 
 class LossyProxy:
-    """Passes connections on, and cuts each one's ``cut``-th answer off."""
+    """Proxy that cuts off answer number ``cut`` of each connection."""
 
     def __init__(self, target: tuple[str, int], cut: int) -> None:
         self._target, self._cut = target, cut
@@ -540,7 +540,7 @@ def test_ctrl_c_loses_no_step(serve: ServerMaker) -> None:
             except KeyboardInterrupt:
                 interrupted += env.waiting
             timer.join()
-            if observations is None:  # the same cell again
+            if observations is None:  # run the same cell again
                 observations = env.step([1])[0]
             assert observations[0].tolist() == [[0, 0, step]]
     assert interrupted > 2
@@ -548,7 +548,7 @@ def test_ctrl_c_loses_no_step(serve: ServerMaker) -> None:
 
 @pytest.fixture
 def cut(make: Made, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An environment whose second step the server makes, but whose answer does not come in time."""
+    """Return an environment whose second step runs, but whose reply arrives too late."""
     env = make(2, 1)
     env.reset(seed=0)
     env.step([1, 1])
@@ -640,7 +640,7 @@ def test_the_processes_that_fork_from_it_have_no_share_in_it(make: Made) -> None
 
 def test_a_session_whose_answer_is_lost_is_opened_once(server: Server) -> None:
     host, port = server.url.removeprefix("http://").split(":")
-    proxy = LossyProxy((host, int(port)), cut=2)  # the version, and then the session
+    proxy = LossyProxy((host, int(port)), cut=2)  # the replies to the version and session requests
     before = sessions(server)
     url = f"http://127.0.0.1:{proxy.port}"
     with create_student_gym_env_vectorized(1, 1, None, base_url=url, env_id="Counting"):
@@ -651,7 +651,7 @@ def test_a_session_whose_answer_is_lost_is_opened_once(server: Server) -> None:
 
 
 class DeleteLosingProxy(LossyProxy):
-    """Loses every second request that closes a session, or its answer."""
+    """Proxy that loses every second request that closes a session, or its reply."""
 
     def __init__(self, target: tuple[str, int], loss: str) -> None:
         self.deletes, self._loss = 0, loss
@@ -663,7 +663,7 @@ class DeleteLosingProxy(LossyProxy):
             self.deletes += request.startswith(b"DELETE ")
             if is_lost and self._loss != "answer":
                 if self._loss == "silent":
-                    self._message(connection)  # until the client gives it up
+                    self._message(connection)  # until the client closes the connection
                 return
             server.sendall(request)
             answer = self._message(server)

@@ -1,4 +1,4 @@
-"""Requests that are made to be expensive: each is refused for little, and nobody else waits."""
+"""Expensive requests of attackers: refusing them is cheap, and no other client waits."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def forget_peak(pid: int) -> None:
 
 @contextmanager
 def nobody_waits(served: ServedProcess) -> Iterator[None]:
-    """Somebody else asks all the time; raises if an answer took long, or the server grew much."""
+    """Send requests from another client; raise if a reply is slow or the server's memory grows."""
     longest, over = 0.0, threading.Event()
     forget_peak(served.pid)
     before = resident_mib(served.pid)
@@ -219,7 +219,7 @@ def connect(url: str) -> socket.socket:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Waits for what comes next: whether it is the end."""
+    """Wait for data and return whether the connection was closed instead."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -245,7 +245,7 @@ def test_a_head_is_bounded(serve: ServerMaker, start: bytes, more: bytes) -> Non
     with closing(connect(server.url)) as connection:
         connection.sendall(start + more * (2**16 // len(more) + 200))
         assert status_of(connection) == 431
-        connection.sendall(more * 10)  # nobody listens
+        connection.sendall(more * 10)  # the server discards it
     assert httpx.get(f"{server.url}/healthz").status_code == 200
 
 
@@ -313,7 +313,7 @@ def test_a_head_has_its_time(serve: ServerMaker, caplog: pytest.LogCaptureFixtur
         half.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
         second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status_of(second) == 200
-        second.sendall(b"\r\n\r\n")  # no head, but something
+        second.sendall(b"\r\n\r\n")  # data, but no head
         for connection in (silent, half, second):
             assert is_closed(connection)
     assert "no complete request head within 0.2 s" in caplog.text
@@ -458,7 +458,7 @@ def test_a_handshake_has_the_time_of_a_head(
     with closing(connect(server.url)) as silent, closing(connect(server.url)) as plain:
         plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert is_closed(silent)
-        plain.recv(1000)  # perhaps an alert
+        plain.recv(1000)  # a TLS alert, if any
         assert is_closed(plain)
     assert "closed a connection: its TLS handshake failed" in caplog.text
 
@@ -480,11 +480,11 @@ def test_what_comes_with_the_end_of_a_handshake_is_not_lost(
                 connection.sendall(sent.read())
                 received.write(connection.recv(2**16))
         tls.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        connection.sendall(sent.read())  # one piece: the client's last message and a request
+        connection.sendall(sent.read())  # the last handshake message and a request in one piece
         answer = b""
         while b"ok" not in answer:
             received.write(connection.recv(2**16))
-            with suppress(ssl.SSLWantReadError):  # a ticket came first
+            with suppress(ssl.SSLWantReadError):  # a session ticket arrived first
                 answer += tls.read()
     assert answer.startswith(b"HTTP/1.1 200 OK")
 
@@ -526,7 +526,7 @@ def test_with_tokens_any_host_is_served(serve: ServerMaker) -> None:
 
 
 class LargeEnv(CountingEnv):
-    """Observes, and can be asked for, a lot."""
+    """Environment with large observations and attributes."""
 
     size = 2**18
 
@@ -581,7 +581,7 @@ OBJECTS: dict[str, tuple[spaces.Space[Any], Callable[[int], Any]]] = {
 
 
 class SizedEnv(CountingEnv):
-    """Observes objects of as many bytes as its action says, in thousands, and 1,000 at first."""
+    """Environment whose observation has 1,000 bytes, or as many thousands as its action."""
 
     def __init__(self, kind, env_seed=0):
         super().__init__(env_seed, length=10**6)
@@ -622,7 +622,7 @@ def test_objects_are_counted_before_they_reach_the_server(
     assert ask.ask("vectorized_reset").status_code == 200
     steps = 1 if auto_reset else 10
     small, large = ([size // steps] * 4 for size in (80, 120))
-    for _ in range(3):  # each reply alone
+    for _ in range(3):  # each reply on its own
         answer = ask.ask("vectorized_step", actions=small, steps=steps)
         assert answer.status_code == 200, answer.text
     assert len(arrived) == 3
@@ -676,7 +676,7 @@ def test_long_lists_are_written_in_several_calls(monkeypatch: pytest.MonkeyPatch
     infos = [{"a": [k / 7 for k in range(20_000)], "b": "c"}] * 64
     message = {"infos": infos, "numbers": {str(k): [k] * 9 for k in range(5_000)}}
     written: list[bytes] = []
-    thread = threading.Thread(  # which has an encoder of its own
+    thread = threading.Thread(  # each thread has its own encoder
         target=lambda: written.append(dumps(message, WireFormat.MSGPACK, 2**30))
     )
     thread.start()
@@ -692,7 +692,7 @@ def values_in(value: Any) -> int:
 
 
 class InfoEnv(CountingEnv):
-    """Has many numbers in its infos."""
+    """Environment with many numbers in its infos."""
 
     def step(self, action):
         return (*super().step(action)[:4], {"many": [k / 7 for k in range(20_000)]})

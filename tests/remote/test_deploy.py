@@ -1,4 +1,4 @@
-"""What the files in ``deploy`` start: options that there are, and names that fit each other."""
+"""Files in ``deploy``: their options exist, and their names match."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_docker(more: list[str]) -> list[str]:
 
 
 def started(name: str) -> list[str]:
-    """The command of a file, word by word."""
+    """Return the words of the command in a file."""
     text = text_of(name)
     if name == "Dockerfile":
         return in_docker(json.loads(found(r"^CMD (.*)$", text)))

@@ -1,4 +1,4 @@
-"""Requests nobody should send: no 5xx, no hang, memory flat, and the server serves on."""
+"""Random malformed requests cause no 5xx status, no hang and no memory growth."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def resident_kib(pid: int) -> int:
 
 
 class Target:
-    """A session to aim at: without one, most requests go no further than 404."""
+    """Open session for the requests; without one, the server answers most of them with 404."""
 
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
         self.id = ""
 
     def renew(self) -> str:
-        """The session's id, of a new one where the last is gone."""
+        """Return the session's id; open a new session if the last one was closed."""
         message = {"session_id": self.id, "operation": "get_attr", "name": "gravity"}
         if self._client.post(f"{API_PREFIX}/episode/call", json=message).status_code != 200:
             if self.id:
@@ -68,7 +68,7 @@ class Target:
         return self.id
 
     def _has_opened(self) -> bool:
-        """Tries to open a session; there may be as many as are allowed, until some expire."""
+        """Try to open a session; return False if the limit on sessions is reached."""
         answer = self._client.post(f"{API_PREFIX}/session/create", json={})
         if answer.status_code == 429:
             return False
@@ -77,7 +77,7 @@ class Target:
 
 
 def run(client: httpx.Client, served: ServedProcess, requests: Iterator[httpx.Request]) -> int:
-    """Sends the requests; how many there were."""
+    """Send the requests and return their number."""
     warm, count = 0, 0
     for count, request in enumerate(requests, start=1):
         answer = client.send(request)
@@ -93,7 +93,7 @@ def run(client: httpx.Client, served: ServedProcess, requests: Iterator[httpx.Re
 
 
 def raw(rng: random.Random) -> Any:
-    """An array as msgpack has it, with something wrong, most often."""
+    """Return an array's msgpack form, usually with an error."""
     return {
         "$": rng.choice(["array", "array", "array", "scalar", "tuple", "$", 1, None]),
         "dtype": rng.choice(

@@ -1,4 +1,4 @@
-"""The environments that a session created together, and the process they are in."""
+"""Environments that one request created, and their process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xuance_envs.remote.settings import Catalogue, Settings, safe_context
 
 
 class SlowEnv(CountingEnv):
-    """Takes its time to be made."""
+    """Environment that is slow to create."""
 
     def __init__(self) -> None:
         time.sleep(0.5)

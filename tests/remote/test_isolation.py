@@ -1,4 +1,4 @@
-"""What one session's environments do to themselves, and that no other session notices."""
+"""Failing environments of one session do not affect other sessions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_environment_that_does_harm_does_it_to_its_own_session_only(
     for other in others:
         step = other.ask("vectorized_step", actions=[0, 0])
         assert step.status_code == 200
-    # A new group of environments in the very session works as well.
+    # A new group of environments in the same session works, too.
     episodes = victim.ask("create", env_id="Mischievous").json()["episode_ids"]
     assert victim.ask("vectorized_reset", episode_ids=episodes).status_code == 200
     assert victim.close().status_code == 200

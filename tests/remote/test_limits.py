@@ -1,4 +1,4 @@
-"""What one session and one token may have: environments, processes, memory, time."""
+"""Limits per session and token: environments, processes, memory and time."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_room_is_waited_for_and_not_for_ever() -> None:
             await asyncio.sleep(0.01)
             assert not waiting.done()
         assert await waiting
-        async with room.reserve(1000, 0.01):  # alone it has room
+        async with room.reserve(1000, 0.01):  # a single reservation may exceed the budget
             assert not room.has_room(1)
 
     async def _held(room: ByteBudget, size: int) -> bool:
@@ -278,7 +278,7 @@ def test_a_killed_server_leaves_no_stopped_process(stopped: str) -> None:
         "both": [guardian.parents()[pid], pid],
     }
     processes = [server.pid, *guardian.descendants(server.pid, guardian.parents())]
-    assert len(processes) >= 5  # with the fork server and the resource tracker
+    assert len(processes) >= 5  # including the fork server and the resource tracker
     for each in family[stopped]:
         os.kill(each, signal.SIGSTOP)
     server.close(signal.SIGKILL)
@@ -300,7 +300,7 @@ def test_a_log_that_nobody_reads_stops_nobody() -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)  # it is full after some 60 lines
+        fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)  # about 60 lines fill it
         url = process.stdout.readline().split()[3]
         with httpx.Client(base_url=url, timeout=20) as client:
             for _ in range(300):

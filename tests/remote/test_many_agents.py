@@ -1,4 +1,4 @@
-"""Environments with many agents on a server: what only it does; the rest is the contract's."""
+"""Multi-agent environments on a server; the contract suite tests the common behavior."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many sessions at once: every answer belongs to the session that asked."""
+"""Concurrent sessions: each reply belongs to the session of its request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SESSIONS, ENVS = 20, 8
 
 
 def step_and_compare(url: str, number: int, until: float, counts: list[int]) -> None:
-    """Steps a session as one steps the same environments here; they are seeded by its number."""
+    """Compare a session's steps with those of local environments; its number is the seed."""
     rng = np.random.default_rng(number)
     here = DummyVecEnv([cart_pole] * ENVS)
     with RemoteVecEnv(url, "CartPole-v1", ENVS, user_token=f"token-{number % 5}") as there:
@@ -34,7 +34,7 @@ def step_and_compare(url: str, number: int, until: float, counts: list[int]) -> 
 
 
 def run_all(seconds: float) -> list[int]:
-    """Vector steps of each session."""
+    """Number of vector steps of each session."""
     tokens = ",".join(f"token-{k}" for k in range(5))
     served = ServedProcess("--env", "CartPole-v1", "--no-access-log", XUANCE_ENVS_TOKENS=tokens)
     counts, failures = [0] * SESSIONS, []

@@ -1,4 +1,4 @@
-"""The notebook in ``examples``: run cell by cell, as a student would."""
+"""Run the notebook in ``examples`` cell by cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server answers to requests written by hand, in JSON, as anybody could."""
+"""Replies of the server to JSON requests written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the vector environment over HTTP does; the rest is the contract, which has a suite."""
+"""RemoteVecEnv; the contract suite tests the behavior that all backends share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def envs(server: Server) -> Iterator[RemoteVecEnv]:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of the requests that are sent."""
+    """Record the paths of the requests that clients send."""
     paths: list[str] = []
     original = ApiClient._send_with_retries
 
@@ -187,7 +187,7 @@ def test_ctrl_c_within_a_step_leaves_it_to_be_waited_for_and_made_once(server: S
             timer.join()
             steps += 1
             if not done:
-                if not envs.waiting:  # before it was asked for, or after all of it
+                if not envs.waiting:  # interrupted before the request, or after the whole step
                     obs = envs.buf_obs
                     steps = int(obs[0, 2])
                     continue
@@ -218,7 +218,7 @@ def test_a_server_that_is_killed_is_named_in_bounded_time() -> None:
     assert isinstance(failures[0], errors.RemoteUnreachableError)
     assert served.url in str(failures[0])
     served.close()
-    # Another one at the same address knows nothing of the session.
+    # A new server at the same address does not have the session.
     again = ServedProcess("--env", "CartPole-v1", port=served.port)
     with RemoteVecEnv(again.url, "CartPole-v1", 2) as others:
         others.reset()

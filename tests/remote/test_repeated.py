@@ -1,4 +1,4 @@
-"""What is the same again and again is found out once: heads of requests, and most of answers."""
+"""Caches of request heads and of the fixed parts of replies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def request(path: str, message: dict[str, Any], *more: str) -> bytes:
 
 
 def answers(connection: socket.socket, count: int) -> list[tuple[int, Any]]:
-    """So many of them; nothing may come after the last one."""
+    """Return ``count`` answers; fail if data follows the last one."""
     found: list[tuple[int, Any]] = []
     body = bytearray()
 
@@ -82,7 +82,7 @@ def answers(connection: socket.socket, count: int) -> list[tuple[int, Any]]:
 
 
 def steps(ask: Asking, count: int, *more: str) -> list[bytes]:
-    """Requests for steps that differ in nothing but their numbers, from 100 on."""
+    """Return step requests that differ only in their sequence numbers, from 100 on."""
     return [
         request(
             "episode/vectorized_step",
@@ -94,13 +94,13 @@ def steps(ask: Asking, count: int, *more: str) -> list[bytes]:
 
 
 def counts(found: list[tuple[int, Any]]) -> list[int]:
-    """How many steps the environments had made by each answer."""
+    """Return the environments' step count in each answer."""
     assert [status for status, _ in found] == [200] * len(found), found
     return [int(message["infos"][0]["step"]) for _, message in found]
 
 
 def begin(ask: Asking) -> None:
-    """Two environments that go on for long."""
+    """Create and reset two environments with long episodes."""
     made = ask.ask("create", env_id="Counting", num_envs=2, kwargs={"length": 10**6})
     assert made.status_code == 200
     assert ask.ask("vectorized_reset", seed=0).status_code == 200
@@ -119,7 +119,7 @@ def test_requests_are_answered_alike_however_they_arrive(
     stepped: Asking, connection: socket.socket, seed: int
 ) -> None:
     rng = random.Random(seed)
-    for first in range(3):  # one by one, so that the head is known
+    for first in range(3):  # one by one, so that the head is cached
         connection.sendall(steps(stepped, 3)[first])
         assert counts(answers(connection, 1)) == [first]
     stream = b"".join(steps(stepped, 9)[3:])
@@ -141,7 +141,7 @@ def test_a_head_that_differs_is_read(stepped: Asking, connection: socket.socket)
     ):
         assert len(changed) == len(others[1])
         with closing(socket.create_connection(connection.getpeername(), 20)) as fresh:
-            for _ in range(3):  # the last one again, whose head is known then
+            for _ in range(3):  # after the first, the head is cached
                 fresh.sendall(others[0])
                 assert fresh.recv(2**16).startswith(b"HTTP/1.1 200 ")
             fresh.sendall(changed)
@@ -151,7 +151,7 @@ def test_a_head_that_differs_is_read(stepped: Asking, connection: socket.socket)
 def test_a_body_longer_or_shorter_than_the_last_one_is_whole(
     stepped: Asking, connection: socket.socket
 ) -> None:
-    for number in (1, 2, 200, 70_000, 70_001, 2**40):  # of 1 to 9 bytes
+    for number in (1, 2, 200, 70_000, 70_001, 2**40):  # numbers of 1 to 9 bytes
         message = {"session_id": stepped.id, "sequence": number, "actions": [0, 1]}
         connection.sendall(request("episode/vectorized_step", message))
         answers(connection, 1)
@@ -178,7 +178,7 @@ def test_bodies_in_chunks_are_read_as_such(
 
 
 def test_what_follows_a_refused_body_is_no_request(serve: ServerMaker) -> None:
-    """Whoever can put bytes into a body must not have them taken for a request."""
+    """An attacker must not be able to hide a request in a body."""
     server = serve(body=3000, kwargs=("length",))
     ask = Asking(server)
     begin(ask)
@@ -239,12 +239,12 @@ def test_the_health_check_is_answered_again_and_again(connection: socket.socket)
 
 
 class Various(gymnasium.Env[Any, Any]):
-    """Its infos change their keys and types, and its episodes end after other counts of steps.
+    """Environment whose info keys, info types and episode lengths vary.
 
     Args:
-        space: of its observations.
-        number: where it begins with all that.
-        says: whether its infos have anything.
+        space: observation space.
+        number: start of the variation.
+        says: whether infos are not empty.
     """
 
     action_space = spaces.Discrete(2)
@@ -292,7 +292,7 @@ CASES = [(space, True) for space in SPACES] + [(BOX, False)]
 def test_an_answer_of_a_pattern_is_what_it_would_be_without(
     space: spaces.Space[Any], says: bool
 ) -> None:
-    # Of these one, two or none end an episode in the same step.
+    # In each step, none, one or two of the episodes end.
     functions = [partial(Various, space, number, says) for number in (0, 3, 5)]
     envs = HostedVecEnv(functions, None, safe_context(), 30.0, 30.0)
     of_patterns = 0
@@ -322,7 +322,7 @@ def test_an_answer_of_a_pattern_is_what_it_would_be_without(
 
 
 def _anew(message: dict[str, Any], form: WireFormat) -> bytes:
-    """A message written by somebody who knows nothing yet."""
+    """Encode a message without caches."""
     if form is WireFormat.JSON:
         return dumps(message, form)
     return msgpack_writer._Writer().write(message, None)
@@ -368,10 +368,10 @@ def test_those_who_take_long_are_told_once_and_no_others() -> None:
         alarm.set(later)
         await asyncio.sleep(0.04)
         assert told == [slow]
-        alarm.stop(slow)  # which has been told
+        alarm.stop(slow)  # it has already fired
         await asyncio.sleep(0.04)
         assert told == [slow, later]
-        alarm.set(quick)  # with no timer running any more
+        alarm.set(quick)  # no timer is running
         await asyncio.sleep(0.1)
         assert told == [slow, later, quick]
 

@@ -1,4 +1,4 @@
-"""Several creations of a session in one process: each what it would be alone, until that ends."""
+"""Groups of a session in one process: each behaves as if alone, until the process ends."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MAY_ASK = Permissions(gets=frozenset({"pid"}))
 
 
 class UnmakeableEnv(CountingEnv):
-    """Cannot be made."""
+    """Environment that cannot be created."""
 
     def __init__(self, env_seed: int = 0) -> None:
         raise ValueError("not this one")
 
 
 def sharing(server: Server, creations: int = 2, **create: Any) -> tuple[Asking, list[list[str]]]:
-    """A session whose creations share one process, and the episodes of each."""
+    """Return a session whose groups share one process, and the episodes of each group."""
     ask = Asking(server)
     made = [
         ask.ask("create", env_id="Mischievous", num_envs=2, **create).json()["episode_ids"]
@@ -64,10 +64,10 @@ def test_further_creations_share_processes_and_are_what_they_were(
     assert {len(set(some)) for some in pids} == {1}
     for actions in ((0, 0), (6, 0), (0, 6)):
         expected = step(alone, own, *actions).json()
-        for episodes in made[::-1]:  # each turn another group of the process
+        for episodes in made[::-1]:  # each request steps a different group
             assert step(ask, episodes, *actions).json() == expected
     times = [ask.ask("statistics", episode_ids=each).json()["times"] for each in made]
-    if auto_reset:  # otherwise they are no steps to the group
+    if auto_reset:  # otherwise the group receives calls, not steps
         assert [each["steps"] for each in times] == [3] * 5
     server.close()
     for some in pids:

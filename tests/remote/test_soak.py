@@ -1,4 +1,4 @@
-"""A day's worth of requests that are made to be expensive, in five minutes."""
+"""Send a day's number of expensive requests in five minutes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_memory_and_others_answers_through_five_minutes_of_it() -> None:
     try:
         for thread in threads:
             thread.start()
-        with watched_health(served.url) as waits:  # by a process that has nothing else to do
+        with watched_health(served.url) as waits:  # measured in a separate idle process
             while time.monotonic() < until:
                 most = max(most, resident_mib(served.pid))
                 time.sleep(0.05)

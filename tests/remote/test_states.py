@@ -1,4 +1,4 @@
-"""States that a server keeps: what is returned, how long they are there, and how many."""
+"""States that a server keeps: results, lifetimes and limits."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_what_nobody_holds_is_dropped(serve: ServerMaker) -> None:
         envs.load_state(part, env_ids=[0])
         envs.load_state(third, env_ids=[1])
         del part
-        for _ in range(20):  # in a cycle, too
+        for _ in range(20):  # even in a reference cycle
             part = [envs.save_state([0])]
             part.append(part)
             del part

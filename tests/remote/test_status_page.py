@@ -1,4 +1,4 @@
-"""The page for people, looked at in a browser without a window."""
+"""The status page in a headless browser."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_browser_shows_it(serve: ServerMaker, tmp_path: Path) -> None:
 
 
 def browse(url: str, profile: Path, *options: str) -> str:
-    """What a browser without a window makes of a page, after some seconds of its own time."""
+    """Return the output of a headless browser after some seconds of virtual time."""
     command = [
         *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
         *(f"--user-data-dir={profile / 'browser'}", "--window-size=1000,760"),

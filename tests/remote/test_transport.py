@@ -1,4 +1,4 @@
-"""The short way of plain HTTP: what it makes of all that a server may answer, or fail to."""
+"""The transport for plain HTTP: correct, malformed and missing responses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-One: 1\r\n\r\nhi"
 
 
 class Scripted:
-    """A server that answers the requests of each connection as it was told, and then closes it."""
+    """Server that executes a script for each connection, and then closes the connection."""
 
     def __init__(self, connections: Sequence[Sequence[Turn]]) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -46,7 +46,7 @@ class Scripted:
     def _serve(self) -> None:
         for turns in self._connections:
             connection, _ = self._socket.accept()
-            with connection, suppress(OSError):  # the client has gone
+            with connection, suppress(OSError):  # the client has disconnected
                 for turn in turns:
                     self._answer(connection, turn)
             self.closed.set()
@@ -135,7 +135,7 @@ def test_a_connection_the_server_will_close_is_not_used_again(script: Script) ->
             b"1\r\ni\r\n0\r\n\r\n",
         ],
         [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n", OK],
-        [b"HTTP/1.0 200 OK\r\n\r\nh", b"i"],  # whose end is the connection's
+        [b"HTTP/1.0 200 OK\r\n\r\nh", b"i"],  # the end of the connection ends the body
     ],
     ids=["in pieces", "byte by byte", "chunked", "after interim ones", "until the end"],
 )
@@ -323,5 +323,5 @@ def test_connections_that_are_forgotten_are_closed(script: Script) -> None:
     ask(transport, server)
     assert not server.closed.wait(0.1)
     del transport
-    gc.collect()  # a warning that one was left open would be an error
+    gc.collect()  # a warning about an open connection would be an error
     assert server.closed.wait(10)

@@ -1,4 +1,4 @@
-"""Who steps when there are more sessions than CPUs."""
+"""Step slots, when there are more sessions than CPUs."""
 
 from __future__ import annotations
 

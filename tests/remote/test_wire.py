@@ -1,4 +1,4 @@
-"""Messages in both forms: the same data through either, and nothing but that data."""
+"""Messages in both formats: each preserves the data, and rejects everything else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FORMS = list(WireFormat)
 
 
 def through(form: WireFormat, value: Any) -> Any:
-    """A value that went through a message of its own."""
+    """Encode a value in a message and decode it."""
     return from_wire(loads(dumps(to_wire(value), form), form))
 
 
@@ -81,7 +81,7 @@ values = st.recursive(
 
 
 def as_it_travels(value: Any) -> Any:
-    """The value with every NaN in the form that JSON's has, and longlong as what it equals."""
+    """Return the value with JSON's NaN for each NaN, and with int64 for longlong."""
     if isinstance(value, float | np.floating) and math.isnan(value):
         return type(value)(math.nan)
     if isinstance(value, np.generic):
@@ -104,8 +104,8 @@ def test_a_value_comes_back_with_its_types_and_bits(form: WireFormat, value: Any
 def batch_of(space: spaces.Space, values: list[Any]) -> Any:
     rows = SpaceRows.allocate(SpaceLayout(space), len(values))
     for i, value in enumerate(values):
-        # As environments' observations are: of a copied space they may be of another C type of the
-        # same size, which the quickest rows refuse.
+        # Like environments' observations: their dtype may be a different C type of the same size,
+        # which the fastest rows refuse.
         rows.row(i, lambda frozen: frozen, strict=False)[:] = value
     return rows.copy_writable()
 
@@ -191,7 +191,7 @@ def test_a_value_within_itself_is_refused() -> None:
 
 
 class OwnSpace(spaces.Box):
-    """A space of somebody's own."""
+    """Space of a class that is not Gymnasium's."""
 
 
 @pytest.mark.parametrize(
@@ -430,11 +430,11 @@ INFOS = [
 
 
 def sent(infos: list[dict[str, Any]], form: WireFormat) -> Any:
-    """The infos of a step as they arrive."""
+    """Encode the infos of a step and return the decoded message."""
     batch, _ = step_infos(infos).parts
     tables, envs = InfoTables(), np.arange(len(infos))
     first, again = [dumps(_batch_to_wire(tables, batch, envs), form) for _ in range(2)]
-    assert first == again  # of what was kept of the first
+    assert first == again  # the second message uses the cached schema
     return loads(again, form)
 
 
@@ -453,7 +453,7 @@ def test_columns_of_infos_are_written_as_the_infos_are(infos: list[dict[str, Any
     node = sent(infos, WireFormat.MSGPACK)
     table = info_table_from_wire(node, 2)
     if table is not None:
-        # Where something else was before, in other places than they now are.
+        # The columns held different keys in different places before.
         before = [{"z": 1}, {"a": "x", "z": 2}, {"q": 1.5}]
         assert_same(list(step_infos([{}, *before], table.columns))[1::2], infos)
 
@@ -467,7 +467,7 @@ def test_an_info_written_after_columns_replaces_all_of_them() -> None:
 def step_infos(
     infos: list[dict[str, Any]], columns: Any = None, *, first: bool = False
 ) -> StepInfos:
-    """Infos as a step gives them; columns are written over every second one, or before all."""
+    """Return infos of a step; ``columns`` overwrite every second info, or precede all infos."""
     count = len(infos)
     arrays = info_arrays(count)
     writer = InfoWriter(arrays, lambda rest: rest)

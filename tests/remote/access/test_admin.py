@@ -1,4 +1,4 @@
-"""Looking after a server: who has what, ending it, and what the log, pages and command line say."""
+"""Administration of a server: list and end sessions; the log, the pages and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings for proxies in ``deploy``, tried where the proxies are installed."""
+"""Test the proxy configurations in ``deploy`` with each installed proxy."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def caddy(folder: Path, port: int) -> list[str]:
 
 @pytest.fixture(params=[nginx, caddy], ids=["nginx", "caddy"])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The address of a server behind a proxy, and the folder of both."""
+    """Return the address of a server behind a proxy, and the folder of both."""
     name = request.param.__name__
     for needed in (name, "openssl"):
         if shutil.which(needed) is None:

@@ -1,4 +1,4 @@
-"""What clients may do with environments, and what they are told of them."""
+"""Permissions of clients, and the infos that they receive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 
 
 class InfoFilter(CountingEnv):
-    """Tells in its infos what nobody should know, and what nobody can send."""
+    """Environment whose infos have secret keys and values that cannot be sent."""
 
     def reset(self, **arguments: Any) -> Any:
         return super().reset(**arguments)[0], self.told()
@@ -32,7 +32,7 @@ class InfoFilter(CountingEnv):
 
 
 def told(serve: ServerMaker, **allow: Any) -> tuple[list[Any], list[Any]]:
-    """The infos of a reset and a step, in the form of students and in that of RemoteVecEnv."""
+    """Return the infos of a reset and a step, for the notebook client and for RemoteVecEnv."""
     server = serve({"Telling": InfoFilter}, allow=Permissions(**allow))
     with create_student_gym_env_vectorized(1, 1, None, base_url=server.url) as env:
         student = [env.reset()[1][0], env.step([0])[4][0]]

@@ -1,4 +1,4 @@
-"""A server behind a proxy, on a unix socket, and with a certificate of its own."""
+"""A server behind a proxy, on a Unix socket, and with its own certificate."""
 
 from __future__ import annotations
 

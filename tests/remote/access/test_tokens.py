@@ -1,4 +1,4 @@
-"""Who is served: tokens in files, their names and limits, and how they change meanwhile."""
+"""Tokens: files, names, limits, and changes while the server runs."""
 
 from __future__ import annotations
 
