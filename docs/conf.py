@@ -3,9 +3,14 @@
 import re
 import runpy
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
+
+from docutils import nodes
+from sphinx.util.typing import stringify_annotation
 
 from xuance_envs import RolloutCollector, __version__
+from xuance_envs.rollout import halves
+from xuance_envs.vector_envs import options
 
 project = "xuance_envs"
 author = "xuance_envs contributors"
@@ -162,7 +167,17 @@ def keep_private_as_text(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     return None
 
 
+def expand_alias(app: Any, env: Any, node: Any, contnode: Any) -> Any:
+    """Write out the types behind the names that annotations of options use."""
+    name = node.get("reftarget", "")
+    alias = getattr(halves if name == "Halves" else options, name, None)
+    if get_origin(alias) is None:
+        return None
+    return nodes.literal(text=stringify_annotation(alias, "smart").replace("~typing.", ""))
+
+
 def setup(app: Any) -> None:
+    app.connect("missing-reference", expand_alias)
     app.connect("missing-reference", keep_private_as_text, priority=900)  # intersphinx: 500
     app.connect("autodoc-skip-member", skip_constants)
     app.connect("autodoc-process-docstring", keep_colons, priority=600)  # napoleon: 500

@@ -61,6 +61,7 @@ def _checking_names(init: Callable[..., None], signature: inspect.Signature) -> 
                 )
         init(self, *args, **kwargs)
 
+    del checked_init.__wrapped__  # Sphinx would look for the options' default values there
     checked_init.__signature__ = signature  # type: ignore[attr-defined]
     return checked_init
 
