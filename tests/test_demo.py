@@ -40,8 +40,7 @@ def test_the_demo_learns_draws_and_records(tmp_path, capsys):
         assert gif.size == (600, 400)
         assert gif.n_frames > 8
     assert "Goal reached after" in captured.out
-    assert " steps/s" in captured.err
-    assert "mean return" in captured.err
+    assert captured.err == "", "progress is shown on terminals only"
 
 
 def test_training_that_reaches_no_goal_is_said_to_have_stopped(tmp_path, capsys, monkeypatch):

@@ -197,7 +197,7 @@ def test_an_action_without_an_axis_is_a_type_error(closing, kind, action):
     for count in (1, 2):
         envs = closing(kind([GivenEnv] * count))
         envs.reset()
-        with pytest.raises(TypeError, match="one per environment"):
+        with pytest.raises(TypeError, match="one action per environment"):
             envs.step(action)
         envs.step(np.zeros((count, 1), np.float32))
 

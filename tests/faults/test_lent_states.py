@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from comparing import assert_same
+from gymnasium.wrappers import OrderEnforcing
 from interrupts import Instant
 from stateful_envs import Collector, Heavy, scaled_by
 
@@ -97,7 +98,7 @@ def test_each_is_written_once_for_all_workers(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_one_that_does_not_fit_an_environment_leaves_nothing() -> None:
-    fns = [partial(wrapped, 2)] * 5 + [partial(wrapped, 3)]
+    fns = [partial(wrapped, 2)] * 5 + [lambda: OrderEnforcing(wrapped(2))]
     with subproc(fns) as envs:
         envs.reset(seed=1)
         before = shared_bytes(envs)

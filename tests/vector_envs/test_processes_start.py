@@ -220,3 +220,11 @@ def test_the_start_is_bounded_though_a_worker_does_not_read(
     with pytest.raises(WorkerTimeoutError, match=r"'construct' within 0\.5 s"):
         SubprocVecEnv([lambda: (ballast, ProcessEnv())[1]], start_timeout=0.5)
     assert multiprocessing.active_children() == []
+
+
+def test_fork_passes_over_classes_that_have_no_module():
+    exec("nameless = type('Nameless', (), {})", names := {})
+    with pytest.raises(AttributeError):
+        _ = names["nameless"].__module__
+    with SubprocVecEnv([ProcessEnv], context="fork") as envs:
+        assert envs.reset()[0].shape[0] == 1

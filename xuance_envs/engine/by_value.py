@@ -181,9 +181,10 @@ def assign_class_ids() -> None:
                 continue
             seen.add(id(cls))
             todo.append(cls)
-            module = sys.modules.get(str(cls.__module__))
+            name = getattr(cls, "__module__", None)  # a metaclass may hide it
+            module = sys.modules.get(str(name))
             importable = module is not None and vars(module).get(cls.__qualname__) is cls
-            if not importable or cls.__module__ == "__main__":
+            if not importable or name == "__main__":
                 with suppress(Exception):
                     pickler.reducer_override(cls)
 
