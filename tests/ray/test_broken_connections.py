@@ -125,7 +125,10 @@ def compare(
                 relays[0].break_at(instant, partial(WAYS[way], relays[0], side, ends))
             assert_same(step(envs, actions), stepped(whole, actions), f"step {t}")
         assert relays[0].fired.is_set()
-        assert connections(envs)[0] is None
+        deadline = time.monotonic() + 10  # the break may be noticed later than the last step
+        while None not in connections(envs) and time.monotonic() < deadline:
+            assert_same(step(envs, actions), stepped(whole, actions))
+        assert None in connections(envs)  # the actors may have accepted in any order
         assert all(connections(envs)[1:])
         assert not PretendedCore.ended
 

@@ -228,7 +228,8 @@ def test_a_file_of_an_earlier_version_says_what_it_does_not_hold() -> None:
         texts = " ".join(str(each.message) for each in told)
         assert "without the MuJoCo model's parameters" in texts
         assert "without MuJoCo's contacts and constraint forces" in texts
-        expected: Any = np.load(FILE.with_suffix(".npz"))
+        with np.load(FILE.with_suffix(".npz")) as file:
+            expected = dict(file)
         rng = np.random.default_rng(1)
         for obs, rewards in zip(expected["observations"], expected["rewards"], strict=True):
             step = envs.step(rng.uniform(-1, 1, (2, 6)).astype(np.float32))

@@ -42,12 +42,13 @@ def test_a_state_file_continues_exactly(name: str) -> None:
     if name == "legacy":
         pytest.importorskip("gym")
     make, actions = MAKERS[name]
-    expected = np.load(FILES / f"{name}.npz")
+    with np.load(FILES / f"{name}.npz") as file:
+        expected = dict(file)
     rng = np.random.default_rng(1)
     with make() as envs:
         envs.reset(seed=0)
         envs.load_state(EnvStates.load(FILES / f"{name}.xenvs"))
-        for rows in zip(*(expected[key] for key in expected.files), strict=True):
+        for rows in zip(*expected.values(), strict=True):
             step = envs.step(rng.integers(actions, size=envs.num_envs))
             for got, row in zip(step, rows, strict=False):
                 np.testing.assert_array_equal(np.asarray(got), row)
@@ -55,7 +56,8 @@ def test_a_state_file_continues_exactly(name: str) -> None:
 
 def test_a_multi_agent_state_file_continues_exactly() -> None:
     pytest.importorskip("mpe2")
-    expected: Any = np.load(FILES / "multi_agent.npz")["rewards"]
+    with np.load(FILES / "multi_agent.npz") as file:
+        expected = file["rewards"]
     with make_multi_agent_vec("mpe2:simple_spread_v3", 2, backend="dummy") as envs:
         envs.reset(seed=0)
         envs.load_state(EnvStates.load(FILES / "multi_agent.xenvs", trusted=True))
