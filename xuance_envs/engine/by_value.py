@@ -215,7 +215,7 @@ def _array(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any
 
 
 def exact_form(dtype: np.dtype[Any]) -> Any:
-    """Return a value that is the same only for dtypes with the same types and flags."""
+    """Return a key that distinguishes dtypes which compare equal but differ in type or flags."""
     if dtype.subdtype is not None:
         inner, shape = dtype.subdtype
         return shape, exact_form(inner)
@@ -226,7 +226,7 @@ def exact_form(dtype: np.dtype[Any]) -> Any:
 
 
 def has_alias(dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype equals another one that it differs from, or contains such a one."""
+    """Return whether a dtype, or a part of it, compares equal to a different dtype."""
     if dtype.subdtype is not None:
         return has_alias(dtype.subdtype[0])
     if dtype.fields is None:

@@ -136,7 +136,7 @@ class ReplayLog:
         )
 
     def find_new_nan(self, first: int) -> str | None:
-        """Describe the first NaNs in observations or rewards; return None before and after them."""
+        """Describe NaNs in observations or rewards in the step in which they first occur."""
         if self._has_nan:
             return None
         numbers = [self._arrays.rewards, *self._arrays.observations.parts]

@@ -241,7 +241,7 @@ class Atari_Env(EnvWrapper):
         Without arguments, right after a step that lost a life, the same game continues with one
         no-op as its next episode. The no-op and its reward are not counted, and the infos keep
         counting from the start of the game. Otherwise a new game starts with no-ops and FIRE; if
-        these end the game, another one starts. In both cases the first observation repeats one
+        these end the game, a new game starts. In both cases the first observation repeats one
         frame, so that no observation spans two episodes.
 
         Args:

@@ -233,7 +233,7 @@ def _explain_failure(
 
 
 def _innermost(plan: StatePlan, path: Path, value: Any) -> tuple[Path, Any, str | None]:
-    """Follow the parts that cannot be saved to the one that is the reason."""
+    """Find the innermost part that cannot be saved."""
     seen = {id(value)}
     while True:
         try:

@@ -1,7 +1,7 @@
 """States that version 0.2 saved.
 
 They lack what functions close over, attributes of classes other than the environment's own, and
-pygame's objects. Where the environment has any of the first, such a state would not be exact.
+pygame's objects. If the environment has any of the first, such a state would not be exact.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONSTANT = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionTyp
 
 
 def converted(content: tuple[Any, ...], plan: StatePlan) -> tuple[Any, ...]:
-    """Return the content of such a state as that of a state of today."""
+    """Convert the content of such a state to the current form."""
     names, digests, attributes, handled, generators, seen = content
     _check_functions(plan)
     _check_digests(digests, plan)

@@ -122,7 +122,7 @@ def cell() -> Any:
 
 
 def same(value: Any) -> Any:
-    """Return the value itself: a cell that a function has too."""
+    """Return the value itself, a cell that is also a function's."""
     return value
 
 

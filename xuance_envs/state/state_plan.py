@@ -88,7 +88,7 @@ def handler_for(value: Any) -> Handler | None:
 
 
 class KeptTable(NamedTuple):
-    """Where a plan's objects that are not rebuilt are; saved before all that refers to them."""
+    """Paths of a plan's objects that are not rebuilt; saved before all references to them."""
 
     table: tuple[Any, ...]
 
@@ -155,7 +155,7 @@ class StatePlan:
         self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
 
     def _excluded_attributes(self, k: int, layer: Layer) -> Iterator[tuple[str, Any]]:
-        """Yield attributes that stay whatever else the environment holds; register spaces."""
+        """Yield the attributes that are never saved; register spaces."""
         for name, value in layer.items():
             if len(self.known.get(id(value), ())) == 1:  # a layer
                 stays = name in WRAPPED_ENV_ATTRIBUTES
@@ -180,7 +180,7 @@ class StatePlan:
         return walk
 
     def look_again(self) -> None:
-        """Find the functions and classes that the environment holds by now."""
+        """Update the index of the functions and classes that the environment holds."""
         self.held = self._walk()
         self.__dict__.pop("code", None)
 
@@ -241,7 +241,7 @@ class StatePlan:
         return Constants([type(layer.obj) for layer in self.layers], self.tokens())
 
     def find_kept(self, table: tuple[Any, ...]) -> list[Any]:
-        """Return this environment's objects that correspond to those in another one's table."""
+        """Return this environment's objects that correspond to those in a saved table."""
         if table == self.table:
             return [kept.obj for kept in self.kept]
         candidates = [self._candidates(name, paths) for name, paths in table]
@@ -294,7 +294,7 @@ class StatePlan:
         return first_difference(contents[0], contents[1], tokens[0], tokens[1])
 
     def tokens(self) -> dict[int, Any]:
-        """Return tokens of objects that comparisons do not look into, by id."""
+        """Return tokens, by id, for objects that comparisons do not decompose."""
         found: dict[int, Any] = {}
         for excluded in self.excluded:
             found.update({id(value): ("kept", type_name(value)) for value in excluded.values()})
@@ -341,7 +341,7 @@ class StatePlan:
 
 
 class _Walk:
-    """Search of all that an environment holds for what is not rebuilt."""
+    """Breadth-first search of an environment's values for objects that are not rebuilt."""
 
     def __init__(self, layers: list[Layer], known: dict[int, Path]) -> None:
         self.found: dict[int, Kept] = {}
@@ -396,6 +396,6 @@ _NAMED = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 
 
 def _is_recorder_method(value: Any) -> bool:
-    """Return whether a value is a method that records actions in place of the environment's."""
+    """Return whether a value is a recorder's replacement for a method of the environment."""
     owner = value.__self__ if type(value) is types.MethodType else None
     return type(owner).__module__.startswith(_RECORDERS)

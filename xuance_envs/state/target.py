@@ -213,7 +213,7 @@ class Target:
         return importlib.import_module(name) if found is None else found
 
     def _search(self, find: Callable[[StatePlan], Any]) -> Any:
-        """Find something that the environment holds, also if it holds it only since a while."""
+        """Search what the environment holds; update the plan's index before giving up."""
         found = find(self._plan)
         if found is None and not self._looked_again:
             self._looked_again = True
@@ -239,7 +239,7 @@ class InspectionTarget:
                 setattr(self, name, _placeholder)
 
     def class_named(self, module: str, name: str, digest: bytes = b"") -> Any:
-        """Return a class if it is safe, otherwise something that cannot be called."""
+        """Return a class if it is safe, else a placeholder that cannot be called."""
         if (module, name) in SAFE_CLASSES:
             return _class_of(module, name)
         self.unsafe = self.unsafe or (module, name)

@@ -86,7 +86,7 @@ _ACTING_STATE_TYPES = [list, dict, bool, dict], [list, dict, str, dict]
 
 
 class _AlreadyApplied(NamedTuple):
-    """Prepared state that its environment is already in."""
+    """Prepared state that needs no loading: the environment is already in it."""
 
     seen: Any
 

@@ -91,7 +91,7 @@ def functions_of_class(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
 
 @functools.lru_cache(maxsize=256)
 def class_digest(kind: type) -> bytes:
-    """Return a digest that tells apart classes of one name: of their methods and what these use."""
+    """Return a digest of a class's methods and what they use: names may be equal."""
     digest = hashlib.blake2b(digest_size=_DIGEST)
     for name, function in functions_of_class(kind):
         digest.update(name.encode() + code_digest(function.__code__))

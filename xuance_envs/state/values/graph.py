@@ -1,7 +1,6 @@
 """The graph of values that an environment holds.
 
-:func:`node` decomposes one value: what saving serializes, what a plan looks at and what comparisons
-compare are the same parts.
+:func:`node` decomposes one value. Saving, plans and comparisons all use the same parts.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
 
 
 class Node(NamedTuple):
-    """What a value is besides its parts, and its parts with the steps that lead to them."""
+    """Decomposition of a value: its own data, and its parts with the steps that lead to them."""
 
     head: Any
     parts: Iterable[tuple[Step | None, Any]] = ()
@@ -67,7 +66,7 @@ def node(value: Any) -> Node:
 
 
 def parts_of(value: Any) -> Iterable[tuple[Step | None, Any]]:
-    """Return what a value holds that may hold others; nothing if its class refuses to tell."""
+    """Return the parts of a value that may have parts; none if its class cannot be decomposed."""
     kind = type(value)
     if isinstance(value, np.ndarray):
         return array_parts(value)
@@ -238,7 +237,7 @@ _KINDS: dict[Any, Callable[[Any], Node]] = {
 
 
 def is_atomic_sequence(values: Any) -> bool:
-    """Return whether all values of an iterable hold no others."""
+    """Return whether no element of an iterable has parts."""
     return ATOMIC.issuperset(map(type, values))
 
 
@@ -264,7 +263,7 @@ def follow(value: Any, step: Step) -> Any:
 
 
 def step_text(step: Step | None) -> str:
-    """Return a step in Python's notation, as far as it has one."""
+    """Return a step in Python's notation, if it has one."""
     if step is None:
         return ".<inside>"
     if type(step) is not tuple:

@@ -199,7 +199,7 @@ _storages: weakref.WeakValueDictionary[int, TensorStorage] = weakref.WeakValueDi
 
 
 def tensor_storage(tensor: Any) -> TensorStorage:
-    """Return the memory of a tensor: the same object while anybody holds it."""
+    """Return the memory of a tensor: the same object as long as it is referenced."""
     address = tensor.untyped_storage().data_ptr()
     try:
         return _storages[address]
@@ -215,7 +215,7 @@ def _reduce_tensor(value: Any) -> Any:
 
 
 def is_plain_tensor(value: Any) -> bool:
-    """Return whether a tensor consists of its memory and no more."""
+    """Return whether a tensor has no state besides its memory."""
     torch = importlib.import_module("torch")
     return (
         type(value) is torch.Tensor
