@@ -372,10 +372,26 @@ def test_replies_that_nobody_reads_are_few_and_make_room(
         for each in served:
             assert len(each.pipeline) <= 1
             assert each.transport.get_write_buffer_size() < 2**17
+            assert each._written < 2**20  # the kernel would take megabytes by default
         for _ in range(30):
             assert httpx.get(f"{server.url}/healthz", timeout=20).status_code == 200
         assert "closed an idle connection: the limit is 20" in caplog.text
         del unread
+
+
+def test_pipelined_requests_have_a_limit_over_all_connections(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http_protocol, "MAX_UNPARSED", 2**17)
+    server = serve()
+    with ExitStack() as stack:
+        for _ in range(10):
+            stalled(stack, server)
+        wait_until(lambda: "too many pipelined requests are waiting" in caplog.text)
+        manager = next(iter(server._server.server_state.connections)).manager
+        assert 0 < manager.unparsed_bytes <= 2**17
+        assert httpx.get(f"{server.url}/healthz", timeout=20).status_code == 200
+    wait_until(lambda: manager.unparsed_bytes == 0)
 
 
 def test_a_request_with_a_token_is_not_closed_for_others_without(serve: ServerMaker) -> None:
@@ -583,11 +599,11 @@ OBJECTS: dict[str, tuple[spaces.Space[Any], Callable[[int], Any]]] = {
 class SizedEnv(CountingEnv):
     """Environment whose observation has 1,000 bytes, or as many thousands as its action."""
 
-    def __init__(self, kind, env_seed=0):
+    def __init__(self, kind, env_seed=0, first=1):
         super().__init__(env_seed, length=10**6)
         self.action_space = spaces.Discrete(1000)
         self.observation_space, self.make = OBJECTS[kind]
-        self.size = 1
+        self.size = first
 
     def step(self, action):
         self.size = int(action)
@@ -634,6 +650,41 @@ def test_objects_are_counted_before_they_reach_the_server(
         assert ask.ask("vectorized_step", actions=small, steps=steps).status_code == 409
         assert ask.ask("vectorized_reset").status_code == 200
         assert ask.ask("vectorized_step", actions=small, steps=steps).status_code == 200
+
+
+@pytest.mark.parametrize("auto_reset", [False, True], ids=["repeated", "stepped"])
+def test_objects_of_first_observations_are_counted(serve: ServerMaker, auto_reset: bool) -> None:
+    ask = Asking(serve({"Sized": partial(SizedEnv, "Text", first=80)}, reply=400_000))
+    ask.ask("create", num_envs=4, auto_reset=auto_reset)
+    for _ in range(3):  # each reply on its own
+        assert ask.ask("vectorized_reset").status_code == 200
+    ask.ask("create", num_envs=6, auto_reset=auto_reset)
+    refused = ask.ask("vectorized_reset", episode_ids=ask.episodes[4:])
+    assert refused.status_code == 409
+    assert b"would exceed the 400000 bytes" in refused.content
+
+
+@pytest.mark.parametrize("auto_reset", [False, True], ids=["repeated", "stepped"])
+def test_objects_of_loaded_states_are_counted(serve: ServerMaker, auto_reset: bool) -> None:
+    ask = Asking(serve({"Sized": partial(SizedEnv, "Text")}, reply=400_000))
+    ask.ask("create", num_envs=4, auto_reset=auto_reset)
+    ask.ask("vectorized_reset")
+    assert ask.ask("vectorized_step", actions=[200, 1, 1, 1]).status_code == 200
+    saved = ask.ask("states", operation="save").json()["states"]
+    first, *others = ask.episodes
+    clone = partial(ask.ask, "states", operation="clone", sources=[first])
+    load = partial(ask.ask, "states", operation="load")
+
+    def check_refused() -> None:
+        for refused in (clone(episode_ids=others), load(states=saved[:1] * 4)):
+            assert refused.status_code == 413
+            assert "would exceed the 400000 bytes" in refused.text
+
+    check_refused()
+    assert load(states=saved).status_code == 200
+    check_refused()
+    assert clone(episode_ids=others[:1]).status_code == 200
+    assert load(states=saved).status_code == 200
 
 
 @pytest.mark.parametrize(

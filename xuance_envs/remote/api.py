@@ -22,7 +22,7 @@ from xuance_envs.remote import commands, messages
 from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.env_host import EnvHost
 from xuance_envs.remote.failures import EnvsFailedError, RefusedError, refusal_of
-from xuance_envs.remote.hosted_vec_env import HostedEnvConfig, HostedVecEnv
+from xuance_envs.remote.hosted_vec_env import HostedEnvConfig
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.openapi import REFUSALS
 from xuance_envs.remote.request_log import OWNER_KEY, loggable_path
@@ -260,12 +260,7 @@ class Api:
                         f"as the episodes, got {len(sources)}",
                     )
                 host.check_ready(sources)
-                load = partial(
-                    HostedVecEnv.clone_state,
-                    src_ids=sources,
-                    dst_ids=envs,
-                    fork_rng=message.fork_rng,
-                )
+                load = partial(host.clone, sources, envs, message.fork_rng)
             load_states = partial(
                 commands.load_states, envs=envs, repeating=not host.auto_reset, load=load
             )

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.multi_agent.record_layout import ObservationRecord
@@ -27,7 +28,7 @@ from xuance_envs.remote import commands
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.hosted_vec_env import HostedEnvConfig, HostedVecEnv
 from xuance_envs.remote.metrics import Metrics
-from xuance_envs.remote.repeating_env import HostedFunction
+from xuance_envs.remote.repeating_env import HostedFunction, has_objects
 from xuance_envs.remote.serving.admission import Quota
 from xuance_envs.remote.serving.reply_sizes import is_rgb_image, max_observation_bytes
 from xuance_envs.remote.serving.session_process import SessionProcess
@@ -132,6 +133,7 @@ class EnvHost:
                 409, "space", f"the environments cannot be hosted: {error}"
             ) from None
         self._sizes = max_observation_bytes(self._vec_env.observation_space)
+        self._has_objects = has_objects(SpaceLayout(self._vec_env.observation_space))
 
     def _add_backend(self, backend: ProcessBackend) -> None:
         self.process.add_backend(backend)
@@ -292,7 +294,7 @@ class EnvHost:
                 if not exceeded:  # other requests saved states meanwhile
                     await self._drop(kept)
                 raise
-        states.add(kept, sizes)
+        states.add(kept, sizes, await self._run_command(partial(self._object_sizes, envs)))
         return self._encode({"states": kept, "bytes": sizes}, wire_format)
 
     def state_loader(
@@ -304,6 +306,10 @@ class EnvHost:
             host.process.remove_readers()
 
         def load(vec_env: HostedVecEnv) -> tuple[Any, Any]:
+            objects = {
+                n: host.process.states.object_sizes[n] for host in holders for n in holders[host]
+            }
+            self._check_reply(sum(objects[n] for n in numbers))
             copies: list[int] = []
             try:
                 for host in others:
@@ -317,6 +323,25 @@ class EnvHost:
                     vec_env.drop_stored(copies)
 
         return load
+
+    def clone(
+        self, sources: Sequence[int], envs: Sequence[int], fork_rng: bool, vec_env: HostedVecEnv
+    ) -> tuple[Any, Any]:
+        sizes = self._object_sizes(sources)
+        self._check_reply(sum(sizes) * len(envs) // len(sources))
+        return vec_env.clone_state(sources, envs, fork_rng=fork_rng)
+
+    def _object_sizes(self, envs: Sequence[int]) -> list[int]:
+        """Return the bytes of each environment's last result if parts have no fixed shape."""
+        if not self._has_objects:
+            return [0] * len(envs)
+        distinct = list({*envs})
+        found = zip(distinct, self._vec_env.call("object_bytes", env_ids=distinct), strict=True)
+        return list(map(dict(found).__getitem__, envs))
+
+    def _check_reply(self, size: int) -> None:
+        if size > self._limits.reply:
+            raise RefusedError(413, "reply", str(TooLargeError(self._limits.reply)))
 
     async def drop_states(self, numbers: Sequence[int]) -> None:
         """Drop states that the process keeps."""
@@ -338,8 +363,7 @@ class EnvHost:
                 )
                 answer["results"] += part["results"]
                 size += sum(map(payload_bytes, part["results"]))
-                if size > self._limits.reply:
-                    raise RefusedError(413, "reply", str(TooLargeError(self._limits.reply)))
+                self._check_reply(size)
                 if request["operation"] == "render":
                     self.frame = next(filter(is_rgb_image, results), self.frame)
             return self._encode(answer, wire_format)

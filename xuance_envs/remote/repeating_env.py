@@ -104,14 +104,19 @@ class ObjectCounter(InfoFilter):
         super().__init__(env, infos)
         self._index = index
         self._objects = objects
+        self._has_ended = False
 
     def __env_state__(self) -> Any:
-        return None
+        return self.object_bytes()
 
     def __set_env_state__(self, state: Any) -> None:
-        pass
+        self._objects.set(self._index, state)
+        self._has_ended = False
 
     def reset(self, **arguments: Any) -> Any:
+        if not self._has_ended:  # else the reply also contains the last observation
+            self._objects.forget(self._index)
+        self._has_ended = False
         result = super().reset(**arguments)
         self._objects.add(self._index, result)
         return result
@@ -120,7 +125,16 @@ class ObjectCounter(InfoFilter):
         self._objects.forget(self._index)
         result = super().step(action)
         self._objects.add(self._index, result)
+        self._has_ended = isinstance(result, tuple) and any(result[2:4])
         return result
+
+    def object_bytes(self) -> int:
+        """Return the size of this environment's part in the last reply."""
+        return self._objects.size_of(self._index)
+
+
+RESET = 0
+"""Number of requests that reset environments; requests that repeat actions have others."""
 
 
 @dataclass(frozen=True)
@@ -135,26 +149,27 @@ class RepeatResult:
     info: bytes
 
 
-class RepeatingEnv(InfoFilter):
+class RepeatingEnv(ObjectCounter):
     """Wrapper that repeats an action; after the end of an episode, it waits for a reset."""
 
     def __init__(
         self, env: Any, index: int, infos: frozenset[str] | None, objects: ObjectBudget
     ) -> None:
-        super().__init__(env, infos)
-        self._index = index
-        self._objects = objects
+        super().__init__(env, index, infos, objects)
         self._layout = SpaceLayout(env.observation_space)
+        self._has_objects = has_objects(self._layout)
         self._step = -1
         self._ended: RepeatResult | None = None
         self._can_step = False
         self._last_shown: tuple[Any, bytes] | None = None
 
     def __env_state__(self) -> Any:
-        return self._step, self._ended, self._can_step, self._last_shown
+        return self._step, self._ended, self._can_step, self._last_shown, self.object_bytes()
 
     def __set_env_state__(self, state: Any) -> None:
-        self._step, self._ended, self._can_step, self._last_shown = state
+        *own, size = state
+        self._step, self._ended, self._can_step, self._last_shown = own
+        self._objects.set(self._index, size)
 
     def last_shown(self) -> tuple[Any, bytes] | None:
         """Return the last observation and pickled info; None right after a reset."""
@@ -162,7 +177,11 @@ class RepeatingEnv(InfoFilter):
 
     def reset(self, **arguments: Any) -> Any:
         self._can_step = False
-        result = super().reset(**arguments)
+        self._objects.begin(RESET)
+        self._objects.forget(self._index)
+        result = InfoFilter.reset(self, **arguments)
+        if self._has_objects:
+            self._objects.add(self._index, result)
         self._step, self._ended, self._can_step, self._last_shown = -1, None, True, None
         return result
 

@@ -81,6 +81,7 @@ class ConnectionManager:
         self.request_log = request_log
         self.hosts = hosts
         self.connections: set[ManagedConnection] = set()
+        self.unparsed_bytes = 0
         self._pipelined: deque[PipelinedConnection] = deque()
         self._max_connections = limits.connections
         self._replies = replies

@@ -38,8 +38,14 @@ DISCARD_PAUSE = 0.02
 
 HEAD_END = b"\r\n\r\n"
 
+MAX_UNPARSED = 64 * 2**20
+"""Bytes of pipelined requests that all connections together may hold."""
+
 WRITE_BUFFER = 64 * 2**10
 """Bytes of unread replies at which a connection starts no further requests."""
+
+SHARED_BODY = 4 * 2**10
+"""Bytes from which a body is not copied behind its head: many connections may wait for one body."""
 
 WRITE_CHUNK = 256 * 2**10
 """Maximum bytes of a reply to pass to the transport at a time."""
@@ -90,7 +96,7 @@ class ServerConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.manager.connections.discard(self)
         self.pipeline.clear()
-        self._unparsed = b""
+        self._keep_unparsed(b"")
         super().connection_lost(exc)
 
     @property
@@ -157,8 +163,15 @@ class ServerConnection(HttpToolsProtocol):
             self._last_request = self._cacheable_head(data) if begun else None
             return
         self._last_request = None
-        self._unparsed, self._position = self._unparsed[self._position :] + data, 0
+        self._keep_unparsed(self._unparsed[self._position :] + data)
         self._parse()
+        if self._unparsed and self.manager.unparsed_bytes > MAX_UNPARSED:
+            self.manager.log_limit("closed a connection", "too many pipelined requests are waiting")
+            self.abort()
+
+    def _keep_unparsed(self, data: bytes) -> None:
+        self.manager.unparsed_bytes += len(data) - len(self._unparsed)
+        self._unparsed, self._position = data, 0
 
     def _parse(self) -> None:
         """Parse received requests until one of them waits for the replies to earlier ones."""
@@ -171,7 +184,7 @@ class ServerConnection(HttpToolsProtocol):
             self._position = end
             self._feed(data[start:end])
         if self._position >= len(data) or self._refused:
-            self._unparsed, self._position = b"", 0
+            self._keep_unparsed(b"")
 
     @property
     def _is_between_requests(self) -> bool:
@@ -257,11 +270,13 @@ class ServerConnection(HttpToolsProtocol):
         head = RequestHead(path, self.headers, method.decode())
         cycle: Any = RequestCycle(self, head, keep_alive, self.expect_100_continue, handler)
         self.cycle = cycle
-        if idle:
+        if idle and not self._unparsed:
             cycle.start()
-        else:  # pipelined: uvicorn starts it after the earlier requests
-            self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, self.app))
+            return
+        self.flow.pause_reading()  # pipelined
+        self.pipeline.appendleft((cycle, self.app))
+        if idle:
+            manager.start_pipelined(self)
 
     def _delegate_to_app(self) -> None:
         """Dispatch the request to the application through uvicorn's own handling."""
@@ -436,7 +451,12 @@ class RequestCycle:
     def _send(self, reply: Reply) -> None:
         self.keep_alive = self.keep_alive and not self.more_body
         if not self.disconnected:
-            self._connection.write(encode_head(reply, self.keep_alive) + reply.body)
+            head = encode_head(reply, self.keep_alive)
+            if len(reply.body) < SHARED_BODY:
+                self._connection.write(head + reply.body)
+            else:
+                self._connection.write(head)
+                self._connection.write(reply.body)
             self._end()
 
     async def _send_in_pieces(self, reply: Reply) -> None:

@@ -25,6 +25,9 @@ MAX_ACCEPTS = 32
 ACCEPT_PAUSE = 0.1
 """Seconds to wait if the process has no file descriptor for a new connection."""
 
+MAX_UNSENT = 64 * 2**10
+"""Bytes of a connection that the kernel may hold unsent; by default it takes megabytes."""
+
 
 class ListeningServer(uvicorn.Server):
     def __init__(
@@ -99,6 +102,8 @@ class Listener:
                 self._pause = self._loop.call_later(ACCEPT_PAUSE, self._listen)
                 return
             accepted.setblocking(False)
+            if accepted.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT)
             self._connect(accepted)
 
     def _connect(self, accepted: socket.socket) -> None:

@@ -85,6 +85,8 @@ class RequestHead:
 
     @staticmethod
     def _accepted(accept: bytes) -> WireFormat | None:
+        if not accept:
+            return None
         if (exact := _CONTENT_TYPES.get(accept)) is not None:
             return exact
         accept = accept.lower()

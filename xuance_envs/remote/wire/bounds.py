@@ -80,6 +80,14 @@ class ObjectBudget:
     def forget(self, env: int) -> None:
         self._total -= self._sizes.pop(env, 0)
 
+    def set(self, env: int, size: int) -> None:
+        self.forget(env)
+        self._sizes[env] = size
+        self._total += size
+
+    def size_of(self, env: int) -> int:
+        return self._sizes.get(env, 0)
+
     def add(self, env: int, value: Any) -> None:
         """Count an observation; raise if the reply would be too large."""
         size = object_bytes(value)
