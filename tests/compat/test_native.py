@@ -66,6 +66,18 @@ def make_vec_env(closing):
 # --- the table of a step ------------------------------------------------------------------------
 
 
+def test_a_reset_has_no_rewards_and_flags_of_an_earlier_step() -> None:
+    engine = gymnasium.make_vec("CartPole-v1", 4, vectorization_mode="vector_entry_point")
+    with from_gymnasium(engine, seed=0) as envs:
+        envs.async_reset()
+        while not envs.recv(min_envs=4).terminated.any():
+            envs.send([0] * 4, range(4))
+        envs.async_reset()
+        batch = envs.recv(min_envs=4)
+    assert batch.rewards.tolist() == [0.0] * 4
+    assert not batch.terminated.any()
+
+
 @engines
 def test_the_table_of_a_step_holds(make_vec_env, make):
     vec_env = make_vec_env(make)

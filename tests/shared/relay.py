@@ -1,4 +1,4 @@
-"""A TCP proxy between a main process and an actor, which breaks either side as it is told."""
+"""A TCP proxy between a main process and an actor that can break the connection on either side."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ INSTANTS = ("before", "request half sent", "stepping", "reply half sent", "after
 
 
 class Relay:
-    """Passes on what the two ends send, until it breaks the side of one of them.
+    """Forwards bytes in both directions until it breaks the connection to one side.
 
-    The other side then stays open, and is told nothing of it.
+    The connection to the other side stays open and receives nothing.
     """
 
     def __init__(self, address: Any) -> None:

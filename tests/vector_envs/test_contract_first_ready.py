@@ -110,6 +110,24 @@ def test_each_environment_goes_as_it_does_by_hand(make, space):
         envs.send(batch_of(space, actions), ids)
 
 
+def test_a_reset_has_no_rewards_and_flags_of_an_earlier_step(make):
+    envs = make([partial(EchoEnv, spaces.Discrete(9), length=2)] * 5)
+    envs.async_reset()
+    for _ in range(2):
+        envs.recv(min_envs=5)
+        envs.send([1] * 5, range(5))
+    last = envs.recv(min_envs=5)
+    assert last.terminated.all() or last.truncated.all()
+    assert last.rewards.all()
+    for sent in (False, True):
+        if sent:  # its result is never received
+            envs.send([1] * 5, range(5))
+        envs.async_reset()
+        batch = envs.recv(min_envs=5)
+        assert not batch.rewards.any()
+        assert not (batch.terminated | batch.truncated).any()
+
+
 def test_environments_may_be_sent_in_parts_and_in_any_order(make):
     envs = make([ReusingEnv] * 5)
     envs.async_reset()

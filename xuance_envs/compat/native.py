@@ -342,6 +342,7 @@ class NativeDriver(LocalDriver):
         else:
             observations, infos = self._engine.reset_some(envs, seeds)
         store(self._arrays.observations, observations, envs)
+        self._arrays.clear_results(envs)
         self._infos.clear(envs)
         self._infos.write("episode_step", NUMBER_KINDS[int], 0, envs)
         self._scores[envs] = 0

@@ -315,7 +315,12 @@ class RemoteDriver(Driver):
             "seed": checked_seeds([seed for _, seed, _ in resets]),
             "options": None if options is None else _sendable("reset", options),
         }
-        return "vectorized_reset", message, lambda answer: self._parse_reset(places, answer)
+
+        def parse(answer: Any) -> Outcome:
+            self._arrays.clear_results(places)
+            return self._parse_reset(places, answer)
+
+        return "vectorized_reset", message, parse
 
     def _pack_load(self, places: Sequence[int], operation: Mapping[str, Any]) -> Any:
         message = {"episode_ids": self._episode_ids_of(places), **operation}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.info_columns import INFO_BYTES, InfoArrays
 from xuance_envs.engine.data.mask_layout import mask_layout
 from xuance_envs.engine.data.space_layout import SpaceLayout
-from xuance_envs.engine.data.space_rows import SpaceRows
+from xuance_envs.engine.data.space_rows import Index, SpaceRows
 
 UNSTEPPED = np.array([0x7FF8_0000_0000_57E9], np.int64).view(np.float64)
 """Marker of a missing reward: a NaN whose bits no environment produces."""
@@ -114,6 +114,11 @@ class StepArrays:
             self.reset_infos.slice(lo, hi),
             None if self.masks is None else self.masks.slice(lo, hi),
         )
+
+    def clear_results(self, at: Index | list[int]) -> None:
+        """Set the rewards and flags of a reset."""
+        self.rewards[at] = 0
+        self.terminated[at] = self.truncated[at] = False
 
     def clear(self) -> None:
         """Remove flags and infos that an earlier user of the memory left."""
