@@ -210,11 +210,13 @@ class Attacker:
 def watched_health(url: str, cafile: str | None = None) -> Iterator[list[float]]:
     """Request ``/healthz`` and steps of a small session continuously, from a separate process.
 
+    The session belongs to the token ``other``, which a server with tokens must accept.
     The yielded list receives the longest delay of each in seconds at the end.
     """
     here, there = get_context("spawn").Pipe()
     asking = get_context("spawn").Process(target=_ask, args=(url, cafile, there))
     asking.start()
+    there.close()  # so that recv raises if the process ends early
     longest: list[float] = []
     here.recv()
     try:

@@ -14,6 +14,8 @@ import pytest
 from xuance_envs import DummyVecEnv
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("PIL")
+pytest.importorskip("tqdm")
 
 from xuance_envs import RolloutCollector
 
