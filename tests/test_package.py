@@ -137,11 +137,10 @@ ENGINE_LAYERS = [
     {"group"},
     {"action_masks", "driver", "last_snapshot", "info_collector", "replay_log", "polling"},
     {"backend", "in_flight", "ledger", "pickled_commands"},
-    {"process", "restarts"},
+    {"process", "restarts", "saving"},
     {"ray"},
     {"failure_files", "recording_driver", "resuming_driver"},
     {"groups"},
-    {"saving"},
 ]
 ENGINE_LAYER_OF = {room: number for number, rooms in enumerate(ENGINE_LAYERS) for room in rooms}
 TIED = ENGINE_LAYERS[0] | ENGINE_LAYERS[3] | ENGINE_LAYERS[4] | ENGINE_LAYERS[7]

@@ -75,7 +75,7 @@ def test_they_do_not_go_through_pipes_and_leave_nothing(
 def test_small_ones_go_with_their_command() -> None:
     with subproc([Collector] * N) as envs:
         envs.reset(seed=1)
-        state_transfer = envs._groups.state_transfer
+        state_transfer = envs._groups.saver.transfer
         state_transfer.allocate = state_transfer.export = None  # type: ignore[assignment]  # so that it would fail
         envs.clone_state(3, range(N))
         envs.load_state(envs.save_state())

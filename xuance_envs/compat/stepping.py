@@ -15,7 +15,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
-from xuance_envs.engine import saving
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.group.outcome import Autoreset
@@ -167,12 +166,12 @@ class Stepper:
 
     def save_state(self, ids: Sequence[int]) -> EnvStates:
         self._groups.check_idle("save_state")
-        return saving.save(self._groups, ids)
+        return self._groups.saver.save(ids)
 
     def load_state(self, state: EnvStates, ids: Sequence[int]) -> InfoBatch:
         """Load states into some environments; return the last infos of all environments."""
         self._groups.check_idle("load_state")
-        infos, _ = saving.load(self._groups, state, ids, of_all=True).parts
+        infos, _ = self._groups.saver.load(state, ids, of_all=True).parts
         return infos
 
     def clone_state(
@@ -180,7 +179,7 @@ class Stepper:
     ) -> InfoBatch:
         """Copy states between environments; return the last infos of all environments."""
         self._groups.check_idle("clone_state")
-        infos, _ = saving.clone(self._groups, sources, targets, fork_rng, of_all=True).parts
+        infos, _ = self._groups.saver.clone(sources, targets, fork_rng, of_all=True).parts
         return infos
 
     def ready(self, timeout: float) -> bool:

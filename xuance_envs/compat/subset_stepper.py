@@ -200,7 +200,7 @@ class SubsetStepper(Stepper):
 
     def _by_group(self, envs: NDArray[np.intp]) -> dict[int, dict[int, int]]:
         """Map each group to its environments: index in ``envs`` to index in the group."""
-        drivers, group_of = self._groups.drivers, self._groups.group_of
+        drivers, group_of = self._ledger.drivers, self._ledger.group_of
         found: dict[int, dict[int, int]] = {}
         for n, env in enumerate(envs.tolist()):
             k = group_of[env]

@@ -43,6 +43,10 @@ class Driver(ABC):
         self.lo = lo
         self.hi = hi
 
+    def places_of(self, envs: Sequence[int]) -> list[int]:
+        """Return the positions of some of its environments in the group."""
+        return [env - self.lo for env in envs]
+
     @property
     @abstractmethod
     def tag(self) -> int:
@@ -82,7 +86,7 @@ class Driver(ABC):
 
         Args:
             packed: the command from :meth:`pack`.
-            buffers: the buffers from the groups' ``state_transfer``.
+            buffers: the buffers from the backend's ``state_transfer``.
 
         Raises:
             NotImplementedError: the group takes all arguments directly.

@@ -5,19 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from xuance_envs._override import override
 from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver, GroupDriver
 from xuance_envs.engine.failure_files import FailureRecorder
 from xuance_envs.engine.group.outcome import Reset
@@ -31,6 +27,7 @@ from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.recording_driver import RecordingDriver
 from xuance_envs.engine.restarts import RestartingDriver, RestartPolicy
 from xuance_envs.engine.resuming_driver import ResumingDriver
+from xuance_envs.engine.saving import GroupSaver, Saver
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
 from xuance_envs.engine.system.interrupts import is_interrupt
@@ -59,10 +56,8 @@ class Groups(ABC):
         self.drivers = list(drivers)
         self.info_collector = results or InfoCollector(self.drivers, arrays)
         self.ledger = Ledger(self.drivers, self.info_collector, poller, before_step, after_submit)
-        self.state_transfer = state_transfer or StateTransfer()
-        self.holds_transfers = False
-        self.last_clone_plan: Any = None
-        self.group_of = [k for k, driver in enumerate(drivers) for _ in range(driver.lo, driver.hi)]
+        transfer = state_transfer or StateTransfer()
+        self.saver: Saver = GroupSaver(self.ledger, self.info_collector, transfer)
         self.description = description
         self.arrays = arrays
         self.masks = ActionMasks(description.action_space, arrays, self.info_collector)
@@ -79,7 +74,7 @@ class Groups(ABC):
         drivers = self.drivers
         resets: dict[int, list[Reset]] = {}
         for env, seed, env_options in zip(ids, seeds, options, strict=True):
-            k = self.group_of[env]
+            k = self.ledger.group_of[env]
             resets.setdefault(k, []).append((env - drivers[k].lo, seed, env_options))
         return {k: drivers[k].pack("reset", group_resets) for k, group_resets in resets.items()}
 
@@ -89,28 +84,13 @@ class Groups(ABC):
         """Run a command on the groups of some environments and return one value per environment."""
         packed = {}
         order: list[int] = []
-        for k, driver, envs in self.split_by_group(ids):
-            places = [env - driver.lo for env in envs]
-            packed[k] = driver.pack(command, places, *arguments(envs))
+        for k, driver, envs in self.ledger.split_by_group(ids):
+            packed[k] = driver.pack(command, driver.places_of(envs), *arguments(envs))
             order += envs
         result_of = dict(zip(order, self.ledger.command(packed, values_of), strict=True))
         if command in ("call", "apply", "set_attr"):
             self.masks.invalidate(ids)
         return [result_of[env] for env in ids]
-
-    def load(
-        self, packed: Mapping[int, Any], ids: Sequence[int], *, of_all: bool = False
-    ) -> StepInfos:
-        """Run packed load commands and return the infos that groups report."""
-        envs = None if of_all else np.array(ids, dtype=np.intp)
-        return self.ledger.command(packed, lambda replies: self.info_collector.infos(replies, envs))
-
-    def split_by_group(self, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:
-        """Split environments by group, into tuples of group, driver and environments."""
-        shares: dict[int, list[int]] = {}
-        for env in ids:
-            shares.setdefault(self.group_of[env], []).append(env)
-        return [(k, self.drivers[k], shares[k]) for k in sorted(shares)]
 
     def check_idle(self, what: str) -> None:
         """Raise if the groups are closed or a request is pending."""
@@ -125,17 +105,8 @@ class Groups(ABC):
             raise ClosedVecEnvError(f"{self.name} is closed; create a new one")
         if self.ledger.pending is Pending.COMMAND:
             self.ledger.discard_commands()
-        if self.holds_transfers and not self.ledger.pending:
-            self.discard_states()
-
-    def discard_states(self) -> None:
-        """Release transfer buffers and the states kept by groups."""
-        self.state_transfer.release()
-        # A group that fails here has lost its states anyway.
-        with suppress(Exception):
-            packed = {k: each.pack("discard_states") for k, each in enumerate(self.drivers)}
-            self.ledger.command(packed, list)
-        self.holds_transfers = False
+        if self.saver.holds_states and not self.ledger.pending:
+            self.saver.discard()
 
     def check_process(self) -> None:
         if self._wrong_process is not None:
@@ -196,6 +167,8 @@ class LocalGroups(Groups):
 
 class WorkerGroups(Groups):
     """Groups in workers, optionally with one group in this process."""
+
+    saver: GroupSaver
 
     def __init__(
         self,

@@ -60,6 +60,7 @@ class Ledger:
         after_submit: Callable[[], None] | None = None,
     ) -> None:
         self.drivers = drivers
+        self.group_of = [k for k, driver in enumerate(drivers) for _ in range(driver.lo, driver.hi)]
         self._info_collector = info_collector
         self._before_step = before_step
         self._after_submit = after_submit
@@ -71,6 +72,13 @@ class Ledger:
         self._local_first = sorted(enumerate(drivers), key=lambda item: not item[1].runs_in_result)
         self._all_submitted = True
         self._actions: Mapping[int, Any] = {}
+
+    def split_by_group(self, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:
+        """Split environments by group, into tuples of group, driver and environments."""
+        shares: dict[int, list[int]] = {}
+        for env in ids:
+            shares.setdefault(self.group_of[env], []).append(env)
+        return [(k, self.drivers[k], shares[k]) for k in sorted(shares)]
 
     @property
     def stepping(self) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine import saving
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import WorkerGroups
 from xuance_envs.engine.process.process_backend import ProcessBackend, SharedProcessBackend
+from xuance_envs.engine.saving import warn_of_doubts
 from xuance_envs.remote.wire.infos import InfoTables
 from xuance_envs.remote.wire.templates import TemplateCache
 from xuance_envs.vector_envs.arguments import checked_recipe
@@ -76,6 +77,7 @@ class HostedVecEnv(GroupedVecEnv):
             groups = WorkerGroups(shared_backend)
         self.backend = groups.backend
         super().__init__(groups, copy=False, check_actions=check_actions)
+        self._saver = groups.saver
         (self._driver,) = groups.drivers
         self.wake_fds = self._driver.fds
         self.tables, self.reset_tables, self.templates = InfoTables(), InfoTables(), TemplateCache()
@@ -125,29 +127,51 @@ class HostedVecEnv(GroupedVecEnv):
     def store_states(
         self, envs: Sequence[int], numbers: Sequence[int], max_bytes: float
     ) -> list[int]:
-        """Save states in the worker under these numbers; return their sizes in bytes."""
+        """Save states in the worker under these numbers; return their sizes in bytes.
+
+        If the states together exceed ``max_bytes``, none is kept, and the last size is that of the
+        state that exceeded the limit.
+        """
         self._groups.check_idle("save_state")
+        arguments = envs, numbers, packed_registry(), max_bytes
         return self._close_on_error(
-            state_unknown_after, lambda: saving.store(self._groups, envs, numbers, max_bytes)
+            state_unknown_after, lambda: self._run("store_states", *arguments)
         )
 
     def load_stored(self, numbers: Sequence[int], envs: Sequence[int]) -> tuple[Any, StepInfos]:
         """Load states that the worker keeps."""
         self._groups.check_idle("load_state")
-        return self._load_and_restore(
-            envs, None, lambda: saving.load_stored(self._groups, numbers, envs)
-        )
+
+        def load() -> StepInfos:
+            warn_of_doubts(self._run("prepare_stored", envs, numbers, packed_registry()))
+            return self._saver.run_load({0: self._driver.pack("load_states", envs)}, envs)
+
+        return self._load_and_restore(envs, None, load)
 
     def copy_states(self, source: HostedVecEnv, sizes: Mapping[int, int]) -> None:
         """Copy states from the worker of ``source``; ``sizes`` has their bytes by number."""
         source._groups.check_idle("load_state")
         self._groups.check_idle("load_state")
-        saving.copy_stored(source._groups, self._groups, sizes)
+        ours, theirs = self._saver, source._saver
+        with theirs.transferring(), ours.transferring():
+            originals = theirs.transfer.allocate(list(sizes.values()))
+            facts = source._run("copy_stored", list(sizes), buffers=originals)
+            copies = ours.transfer.allocate(list(sizes.values()))
+            for copy, original in zip(copies, originals, strict=True):
+                copy.copy_from(original)
+            self._run("import_stored", list(sizes), facts, buffers=copies)
 
     def drop_stored(self, numbers: Sequence[int]) -> None:
         """Drop states that the worker keeps."""
         self._groups.check_idle("load_state")
-        saving.drop_stored(self._groups, numbers)
+        self._run("drop_stored", numbers)
+
+    def _run(self, command: str, *arguments: Any, buffers: Sequence[Any] = ()) -> Any:
+        """Run a command in the worker."""
+        packed = self._driver.pack(command, *arguments)
+        packed = self._driver.with_buffers(packed, buffers) if buffers else packed
+        ((_, reply),) = self._ledger.command({0: packed}, list)
+        return reply
 
     def close_extras(self) -> None:
         """Refuse further commands; :meth:`end_worker` ends the worker."""

@@ -26,7 +26,6 @@ from xuance_envs.engine.group.outcome import Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import Groups
-from xuance_envs.remote import server_states
 from xuance_envs.remote.client_session import (
     ApiClient,
     RemoteSession,
@@ -34,6 +33,7 @@ from xuance_envs.remote.client_session import (
     checked_reply,
     checked_seeds,
 )
+from xuance_envs.remote.server_states import ServerSaver
 from xuance_envs.remote.transport import Verify
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
@@ -158,8 +158,6 @@ class RemoteVecEnv(GroupedVecEnv):
             raise
         logger.info("%d environments at %s", self.num_envs, session.server)
 
-    _state_operations = server_states
-
     @override
     def step(self, actions: Any) -> StepResult:
         self._driver.blocking = True
@@ -180,6 +178,7 @@ class RemoteGroups(Groups):
         arrays: StepArrays,
     ) -> None:
         super().__init__([driver], description, arrays)
+        self.saver = ServerSaver(self.ledger, self.info_collector)
         self._session = session
         self._driver = driver
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
+from xuance_envs._override import override
 from xuance_envs.engine.data.step_infos import StepInfos
-from xuance_envs.engine.groups import Groups
+from xuance_envs.engine.ledger import values_of
+from xuance_envs.engine.saving import Saver
 from xuance_envs.errors import StateError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.saved_env import SavedEnv
@@ -87,28 +89,39 @@ class RemoteStates:
         return found
 
 
-def verify(groups: Groups, ids: Sequence[int]) -> None:
-    """Raise an error: a server creates no further environments for a client."""
-    raise StateError(
-        -1,
-        "save_state",
-        "verify=True is not supported for environments on a server: call check_saving where the "
-        "environments can be created",
-    )
+class ServerSaver(Saver):
+    """Saver whose states stay on the server."""
 
+    @override
+    def verify(self, ids: Sequence[int]) -> None:
+        """Raise an error: a server creates no further environments for a client."""
+        raise StateError(
+            -1,
+            "save_state",
+            "verify=True is not supported for environments on a server: call check_saving where "
+            "the environments can be created",
+        )
 
-def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
-    return EnvStates(groups.run_command("save_states", ids, lambda _: ()), {})
+    @override
+    def save(self, ids: Sequence[int]) -> EnvStates:
+        (driver,) = self._ledger.drivers
+        saved = self._ledger.command({0: driver.pack("save_states", ids)}, values_of)
+        return EnvStates(saved, {})
 
+    @override
+    def load(self, state: EnvStates, ids: Sequence[int], *, of_all: bool = False) -> StepInfos:
+        (driver,) = self._ledger.drivers
+        return self.run_load({0: driver.pack("load_states", ids, state)}, ids, of_all=of_all)
 
-def load(groups: Groups, state: EnvStates, ids: Sequence[int]) -> StepInfos:
-    (driver,) = groups.drivers
-    return groups.load({0: driver.pack("load_states", ids, state)}, ids)
-
-
-def clone(
-    groups: Groups, sources: Sequence[int], targets: Sequence[int], fork_rng: bool
-) -> StepInfos:
-    (driver,) = groups.drivers
-    packed = driver.pack("clone_states", targets, sources, fork_rng)
-    return groups.load({0: packed}, targets)
+    @override
+    def clone(
+        self,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        fork_rng: bool,
+        *,
+        of_all: bool = False,
+    ) -> StepInfos:
+        (driver,) = self._ledger.drivers
+        packed = driver.pack("clone_states", targets, sources, fork_rng)
+        return self.run_load({0: packed}, targets, of_all=of_all)

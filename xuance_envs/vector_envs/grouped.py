@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
-from xuance_envs.engine import saving
 from xuance_envs.engine.data.space_rows import read_only
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
@@ -39,18 +38,6 @@ from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 _T = TypeVar("_T")
 
 _STEP = Pending.STEP
-
-
-class _StateOperations(Protocol):
-    def verify(self, groups: Groups, ids: Sequence[int]) -> None: ...
-
-    def save(self, groups: Groups, ids: Sequence[int]) -> EnvStates: ...
-
-    def load(self, groups: Groups, state: EnvStates, ids: Sequence[int]) -> StepInfos: ...
-
-    def clone(
-        self, groups: Groups, sources: Sequence[int], targets: Sequence[int], fork_rng: bool
-    ) -> StepInfos: ...
 
 
 class GroupedVecEnv(VecEnv):
@@ -315,22 +302,16 @@ class GroupedVecEnv(VecEnv):
 
     # -- states -----------------------------------------------------------------------
 
-    _state_operations: _StateOperations = saving
-    """Implementation of saving, loading and cloning over groups."""
-
     @override
     def save_state(
         self, env_ids: Sequence[int] | None = None, *, verify: bool = False
     ) -> EnvStates:
         self._groups.check_idle("save_state")
         ids = checked_env_ids(env_ids, self.num_envs)
+        saver = self._groups.saver
         if verify:
-            self._close_on_error(
-                state_unknown_after, lambda: self._state_operations.verify(self._groups, ids)
-            )
-        state = self._close_on_error(
-            state_unknown_after, lambda: self._state_operations.save(self._groups, ids)
-        )
+            self._close_on_error(state_unknown_after, lambda: saver.verify(ids))
+        state = self._close_on_error(state_unknown_after, lambda: saver.save(ids))
         return state.adding(LAST_RESULT_KEY, [tuple(result) for result in self._last_results(ids)])
 
     @override
@@ -340,9 +321,7 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_idle("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
         results = checked_last_results(state, len(ids), self._arrays.observations)
-        return self._load_and_restore(
-            ids, results, lambda: self._state_operations.load(self._groups, state, ids)
-        )
+        return self._load_and_restore(ids, results, lambda: self._groups.saver.load(state, ids))
 
     @override
     def clone_state(
@@ -361,7 +340,7 @@ class GroupedVecEnv(VecEnv):
         loaded = self._load_and_restore(
             targets,
             results,
-            lambda: self._state_operations.clone(self._groups, sources, targets, fork_rng),
+            lambda: self._groups.saver.clone(sources, targets, fork_rng),
         )
         self._never_reset |= never_reset
         return loaded
