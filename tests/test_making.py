@@ -184,7 +184,9 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
 ) -> None:
     asked: list[Any] = []
 
-    def told(env_fn: Any, num_envs: int, options: Any, others: Any) -> Autotuned:
+    def told(
+        env_fn: Any, num_envs: int, options: Any, allow_threads: bool, others: Any
+    ) -> Autotuned:
         asked.append(sorted(others))
         choice = Candidate(sorted(others)[0] if others else "dummy", {}, math.nan)
         return Autotuned(num_envs, 1.0, 1.0, (choice,), choice, "so it is")
@@ -212,7 +214,7 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
         (
             {"vector_kwargs": {"address": "auto", "caller_steps": True}},
             ValueError,
-            "one backend has together, got options of these: address: ray; caller_steps: subproc",
+            "options of these: address: ray; caller_steps: thread, subproc",
         ),
         ({"env_id": "MountainCar-v0", "backend": "native"}, ValueError, "no vectorized impl"),
         ({"seed": 1.5}, ValueError, "seed: expected a non-negative int, got 1.5"),

@@ -74,6 +74,8 @@ PUBLIC_NAMES = [
     "StepBatch",
     "StudentGymEnvVectorized",
     "SubprocVecEnv",
+    "ThreadVecEnv",
+    "ThreadVecEnv_Gym",
     "SubprocVecEnv_Atari",
     "SubprocVecEnv_Football",
     "SubprocVecEnv_Gym",
@@ -137,7 +139,7 @@ ENGINE_LAYERS = [
     {"group"},
     {"action_masks", "driver", "last_snapshot", "info_collector", "replay_log", "polling"},
     {"backend", "in_flight", "ledger", "pickled_commands"},
-    {"process", "restarts", "saving"},
+    {"process", "restarts", "saving", "thread"},
     {"ray"},
     {"failure_files", "recording_driver", "resuming_driver"},
     {"groups"},
@@ -363,8 +365,8 @@ PRIVATE_NAMES = {
     "_np_random",  # gymnasium.Env and its spaces
     "_np_random_seed",  # gymnasium.Env
 }
-DOCUMENTED = {"_exit", "_fields", "_replace"}
-"""Names that are public for all their underscores: of ``os``, and of named tuples."""
+DOCUMENTED = {"_current_frames", "_exit", "_fields", "_replace"}
+"""Names that are public for all their underscores: of ``sys``, ``os``, and of named tuples."""
 
 
 def test_no_other_private_names_of_other_objects_are_used() -> None:

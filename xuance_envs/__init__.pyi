@@ -70,6 +70,8 @@ from xuance_envs.vector_envs.ray_vec_env import RayVecEnv as RayVecEnv
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym as RayVecEnv_Gym
 from xuance_envs.vector_envs.statistics import WorkerStatistics as WorkerStatistics
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv as SubprocVecEnv
+from xuance_envs.vector_envs.thread_vec_env import ThreadVecEnv as ThreadVecEnv
+from xuance_envs.vector_envs.thread_vec_env import ThreadVecEnv_Gym as ThreadVecEnv_Gym
 from xuance_envs.vector_envs.vector_env import StepBatch as StepBatch
 from xuance_envs.vector_envs.vector_env import VecEnv as VecEnv
 from xuance_envs.vector_envs.wrapper import VecEnvWrapper as VecEnvWrapper

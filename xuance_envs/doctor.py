@@ -10,6 +10,7 @@ import re
 import resource
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -24,12 +25,17 @@ from xuance_envs._version import __version__
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.process.shared_memory import available_memory
+from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.extras import EXTRAS, install_command, missing_modules
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.report import markdown_table
+from xuance_envs.vector_envs.thread_vec_env import ThreadVecEnv_Gym
 
 LIBRARIES = ("gymnasium", "numpy", "torch", "stable-baselines3", "ray", "ale-py", "mujoco", "gym")
+GIL_SUSPECTS = ("numpy", "cv2", "torch", "pygame", "ale_py", "mujoco", "Box2D", "ray", "msgpack")
+"""Modules with extensions, whose import may turn the GIL on in a free-threaded Python."""
+
 ENV = "CartPole-v1"
 STEPS = 20
 
@@ -63,12 +69,28 @@ def run_doctor(args: argparse.Namespace) -> None:
 def _versions() -> Iterator[list[str]]:
     yield ["xuance_envs", __version__ + _how_to_install()]
     yield ["Python", f"{platform.python_version()} ({platform.python_implementation()})"]
+    yield ["GIL", _gil()]
     yield ["system", f"{platform.platform()}"]
     for library in LIBRARIES:
         try:
             yield [library, version(library)]
         except PackageNotFoundError:
             yield [library, "not installed"]
+
+
+def _gil() -> str:
+    """Return whether the global interpreter lock is on, and which import turned it on."""
+    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "on (this Python is not free-threaded)"
+    if not gil_is_enabled():
+        return "off"
+    imports = [f"with suppress(ImportError): import {module}" for module in GIL_SUSPECTS]
+    command = "\n".join(["from contextlib import suppress", *imports])
+    result = subprocess.run(
+        [sys.executable, "-W", "always", "-c", command], capture_output=True, text=True, check=False
+    )
+    guilty = re.findall(r"enabled to load module '(.+?)'", result.stderr)
+    return f"on, by the import of {guilty[0]}" if guilty else "on, by PYTHON_GIL=1 or -X gil=1"
 
 
 def _how_to_install() -> str:
@@ -103,6 +125,7 @@ def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContex
     """Yield the name and factory of every backend that can run here."""
     functions = [_cartpole] * 4
     classes: dict[str, Callable[..., Any]] = {"DummyVecEnv_Gym": DummyVecEnv_Gym}
+    classes["ThreadVecEnv_Gym"] = ThreadVecEnv_Gym
     methods: list[Any] = multiprocessing.get_all_start_methods()
     for method in methods:
         classes[f"SubprocVecEnv_Gym, {method}"] = partial(SubprocVecEnv_Gym, context=method)

@@ -29,7 +29,7 @@ __all__ = ["env_maker", "make_vec"]
 
 AtariPreset = Literal["dqn"]
 VectorizationMode = Literal["sync", "async", "vector_entry_point"]
-BACKENDS = ("auto", "dummy", "subproc", "ray", "native")
+BACKENDS = ("auto", "dummy", "thread", "subproc", "ray", "native")
 
 logger = logging.getLogger("xuance_envs")
 
@@ -43,6 +43,7 @@ def make_vec(
     seed: int | None = None,
     render_mode: str | None = None,
     allow_native: bool = False,
+    allow_threads: bool = False,
     normalize: bool = False,
     atari_preset: AtariPreset | None = None,
     vectorization_mode: None = None,
@@ -59,6 +60,7 @@ def make_vec(
     seed: int | None = None,
     render_mode: str | None = None,
     allow_native: bool = False,
+    allow_threads: bool = False,
     normalize: bool = False,
     vectorization_mode: None = None,
     vector_kwargs: Mapping[str, Any] | None = None,
@@ -83,6 +85,7 @@ def make_vec(
     seed: int | None = None,
     render_mode: str | None = None,
     allow_native: bool = False,
+    allow_threads: bool = False,
     normalize: bool = False,
     atari_preset: AtariPreset | None = None,
     vectorization_mode: str | VectorizeMode | None = None,
@@ -103,15 +106,17 @@ def make_vec(
         env_id: an id or ``EnvSpec`` for ``gymnasium.make``, or an Atari game's short name. An Atari
             game's spec that differs from the registered one is wrapped in ``Gym_Env`` instead.
         num_envs: number of environments.
-        backend: ``"dummy"`` steps the environments in this process, ``"subproc"`` in worker
-            processes, ``"ray"`` on a Ray cluster. ``"native"`` uses the environment's own
-            vectorized implementation, if it has one. ``"auto"`` measures for about a second
-            whether ``"dummy"`` or ``"subproc"`` is faster, and with which options; the result is
-            stored in the attribute ``autotuned``.
+        backend: ``"dummy"`` steps the environments in this process, ``"thread"`` in threads,
+            ``"subproc"`` in worker processes, ``"ray"`` on a Ray cluster. ``"native"`` uses the
+            environment's own vectorized implementation, if it has one. ``"auto"`` measures for
+            about a second whether ``"dummy"`` or ``"subproc"`` is faster, and with which options;
+            the result is stored in the attribute ``autotuned``.
         seed: the first reset of environment i equals ``reset(seed=seed + i)``.
         render_mode: render mode of every environment.
         allow_native: allow ``"auto"`` to choose ``"native"``, which generates random numbers
             differently.
+        allow_threads: allow ``"auto"`` to choose ``"thread"``, as for
+            :func:`~xuance_envs.tuning.autotune`.
         normalize: normalize observations and rewards, with
             :class:`~xuance_envs.transforms.normalize_observations.NormalizeObservations` around
             :class:`~xuance_envs.transforms.normalize_rewards.NormalizeRewards`.
@@ -121,8 +126,8 @@ def make_vec(
             :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`, ``"async"`` for an
             :class:`~xuance_envs.compat.gymnasium_async.AsyncVectorEnv`, ``"vector_entry_point"``
             for the environment's own vectorized implementation, unchanged. Cannot be combined
-            with ``backend``, ``allow_native``, ``normalize``, ``atari_preset`` or ``seed`` (pass
-            the seed to ``reset``).
+            with ``backend``, ``allow_native``, ``allow_threads``, ``normalize``, ``atari_preset``
+            or ``seed`` (pass the seed to ``reset``).
         vector_kwargs: options of the vector environment class, such as
             ``{"on_worker_failure": "restart"}``. ``backend="auto"`` chooses among the backends that
             have all of them.
@@ -155,10 +160,15 @@ def make_vec(
     options: Any = dict(vector_kwargs or {})
     given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     if vectorization_mode is not None:
-        if backend != "auto" or seed is not None or allow_native or normalize or atari_preset:
+        if (
+            backend != "auto"
+            or seed is not None
+            or (allow_native or allow_threads or normalize or atari_preset)
+        ):
             raise ValueError(
                 f"vectorization_mode={vectorization_mode!r} cannot be combined with backend, "
-                "allow_native, normalize, atari_preset or seed (pass the seed to reset)"
+                "allow_native, allow_threads, normalize, atari_preset or seed (pass the seed to "
+                "reset)"
             )
         with naming_misplaced_options(env_kwargs):
             return make_gymnasium_vec(
@@ -187,7 +197,9 @@ def make_vec(
         if backend == "auto":
             allow_native = allow_native and not (wrappers or options) and _has_native_form(env_id)
             others = {"native": native} if allow_native else {}
-            tuned = backend_for(make_env, num_envs, options=options, others=others)
+            tuned = backend_for(
+                make_env, num_envs, options=options, allow_threads=allow_threads, others=others
+            )
             backend, options = tuned.choice.backend, dict(tuned.choice.options)
             logger.info("%s x %d: %s", _name_of(env_id), num_envs, tuned.choice.name)
         if backend == "native":

@@ -7,6 +7,9 @@ network or an external simulator, need one process each, even with few CPUs.
 The step time is measured with one environment. Two figures show whether an environment computes or
 waits: its CPU time relative to wall time, and the number of times that it sleeps. On a busy
 machine, an environment that computes gets less CPU time, too, but does not sleep.
+
+Threads are candidates only if the caller allows them, because environments in threads share global
+state. They suit environments that wait and, in a free-threaded Python, those that compute.
 """
 
 from __future__ import annotations
@@ -21,12 +24,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.errors import EnvError
 from xuance_envs.measure import StepLoop, Throughput, measure, sample_actions
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS, backends_with
 from xuance_envs.vector_envs.options import BackendOptions
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+from xuance_envs.vector_envs.thread_vec_env import MAX_AUTO_THREADS, ThreadVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.worker_settings import WorkerSettings
 
@@ -77,6 +82,12 @@ WORKER_OVERHEAD = 60e-6
 If this process steps environments, too, the overhead is half as large.
 """
 
+THREAD_OVERHEAD = 10e-6
+"""The same for threads."""
+
+PROBE_OVERHEAD = 150e-6
+"""CPU time of a probed step, in seconds, that a step of many environments spends only once."""
+
 NOT_IN_MAIN_PROCESS = frozenset(
     {
         *("caller_steps", "on_worker_failure", "max_restarts", "restart_on_exception"),
@@ -99,11 +110,10 @@ SIMPLER_CHOICE_TOLERANCE = 0.97
 
 
 def backend_class(name: str) -> Callable[..., VecEnv]:
-    """Return the class of the backend ``"dummy"``, ``"subproc"`` or ``"ray"``."""
-    if name == "dummy":
-        return DummyVecEnv
-    if name == "subproc":
-        return SubprocVecEnv
+    """Return the class of the backend ``"dummy"``, ``"thread"``, ``"subproc"`` or ``"ray"``."""
+    local = {"dummy": DummyVecEnv, "thread": ThreadVecEnv, "subproc": SubprocVecEnv}
+    if name in local:
+        return local[name]
     from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 
     return RayVecEnv_Gym
@@ -187,6 +197,7 @@ def autotune(
     num_envs: int,
     *,
     options: BackendOptions | None = None,
+    allow_threads: bool = False,
     others: Mapping[str, Callable[[], VecEnv]] | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Autotuned:
@@ -199,6 +210,9 @@ def autotune(
         num_envs: number of environments to choose a backend for.
         options: options that the backend must have, such as ``{"on_worker_failure": "restart"}``.
             They are among the options of each candidate.
+        allow_threads: consider :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv` if the
+            environments wait, or if the global interpreter lock (GIL) is off. Environments in
+            threads share the working directory, global random generators and other global state.
         others: factories of further candidates, by backend name.
         progress: called with a candidate's name and its environment steps per second after each
             measurement.
@@ -221,7 +235,7 @@ def autotune(
     if num_envs < 1:
         raise ValueError(f"num_envs: expected at least 1, got {num_envs!r}")
     given: dict[str, Any] = {**(options or {})}
-    backends = backends_with(given)
+    backends = backends_with(given, allow_threads)
     if backends == ["ray"]:
         return _unmeasured(num_envs, Candidate("ray", given), f"only 'ray' has {', '.join(given)}")
     probe = _Probe(env_fn)
@@ -250,6 +264,7 @@ def backend_for(
     num_envs: int,
     *,
     options: BackendOptions | None = None,
+    allow_threads: bool = False,
     others: Mapping[str, Callable[[], VecEnv]] | None = None,
 ) -> Autotuned:
     """Find the fastest backend like :func:`autotune`, but accept failing steps.
@@ -262,6 +277,7 @@ def backend_for(
         env_fn: makes one environment.
         num_envs: number of environments to choose a backend for.
         options: as for :func:`autotune`.
+        allow_threads: as for :func:`autotune`.
         others: factories of further candidates, by backend name.
 
     Raises:
@@ -270,12 +286,14 @@ def backend_for(
         EnvError: an environment could not be made or reset.
     """
     try:
-        return autotune(env_fn, num_envs, options=options, others=others)
+        return autotune(
+            env_fn, num_envs, options=options, allow_threads=allow_threads, others=others
+        )
     except EnvError as error:
         if error.command != "step":
             raise
         given: dict[str, Any] = {**(options or {})}
-        backends = backends_with(given)
+        backends = backends_with(given, allow_threads)
         parallel = num_envs > 1 and available_cpus() > 1 and "subproc" in backends
         choice = Candidate("subproc" if parallel else backends[0], given)
         reason = f"not measured: a step with a sampled action failed: {error.reason}"
@@ -350,24 +368,34 @@ def _estimates(
     candidates = [Candidate("dummy", options, 1 / probe.step_time)] if "dummy" in backends else []
     if candidates and num_envs == 1:
         return candidates
-    variants: list[dict[str, Any]] = []
+    with_threads = "thread" in backends and (probe.waits or not gil_is_enabled())
+    shares: list[dict[str, Any]] = [{}]
+    if (options.get("num_workers") or 1) < num_envs and NOT_IN_MAIN_PROCESS.isdisjoint(options):
+        shares.append({"caller_steps": True})
+    variants: list[tuple[str, dict[str, Any]]] = []
     if probe.waits and not any(name in options for name in SPLIT_OPTIONS):
+        if with_threads:
+            variants.append(("thread", {"in_series": math.ceil(num_envs / MAX_AUTO_THREADS)}))
         workers = min(num_envs, MAX_WORKERS, math.ceil(cpus / max(probe.cpu_fraction, 1e-3)))
-        variants.append({"in_series": math.ceil(num_envs / workers)})
+        variants.append(("subproc", {"in_series": math.ceil(num_envs / workers)}))
+    elif with_threads:
+        variants += [("thread", each) for each in shares]
     if cpus > 1 or not (candidates or variants):
-        variants.append({})
-        shares = options.get("num_workers") or 1
-        if shares < num_envs and NOT_IN_MAIN_PROCESS.isdisjoint(options):
-            variants.append({"caller_steps": True})
-    for variant in variants:
+        variants += [("subproc", each) for each in shares]
+    # Under the GIL, threads share one CPU.
+    serial = max(0.0, probe.step_time * probe.cpu_fraction - PROBE_OVERHEAD) * num_envs
+    for backend, variant in variants:
         chosen = {**variant, **options}
         own_share = bool(chosen.get("caller_steps"))
         settings = WorkerSettings(**{n: chosen[n] for n in SPLIT_OPTIONS if n in chosen})
         largest = max(hi - lo for lo, hi in settings.split(num_envs, cpus, own_share))
         if not probe.waits:
             largest = max(largest, math.ceil(num_envs / cpus))
-        step = probe.step_time * largest + WORKER_OVERHEAD / (1 + own_share)
-        candidates.append(Candidate("subproc", chosen, num_envs / step))
+        overhead = WORKER_OVERHEAD if backend == "subproc" else THREAD_OVERHEAD
+        step = probe.step_time * largest + overhead / (1 + own_share)
+        if backend == "thread" and gil_is_enabled():
+            step = max(step, serial)
+        candidates.append(Candidate(backend, chosen, num_envs / step))
     return candidates
 
 
@@ -387,7 +415,7 @@ class _Plan:
         if probe.waits and num_envs > 1:
             return cls.nothing(
                 f"a step spends only {probe.cpu_fraction:.0%} of its time on the CPU: environments "
-                "that wait need their own processes"
+                "that wait need their own processes or threads"
             )
         if len(estimates) == 1 and not others:
             only = estimates[0]

@@ -21,15 +21,15 @@ from interrupts import Instant
 
 from xuance_envs.compat.env_functions import call_method
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
-from xuance_envs.compat.stepping import ProcessStepper, SerialStepper
+from xuance_envs.compat.stepping import SerialStepper, WorkerStepper
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.vector_envs.worker_settings import ProcessSettings
 
 STEPPERS = {
     "serial": SerialStepper,
-    "workers": partial(ProcessStepper, settings=ProcessSettings(context="forkserver", in_series=2)),
+    "workers": partial(WorkerStepper, settings=ProcessSettings(context="forkserver", in_series=2)),
     "caller": partial(
-        ProcessStepper,
+        WorkerStepper,
         settings=ProcessSettings(context="forkserver", in_series=2, caller_steps=True),
     ),
 }

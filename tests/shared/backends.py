@@ -16,6 +16,7 @@ import pytest
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+from xuance_envs.vector_envs.thread_vec_env import ThreadVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 
@@ -54,6 +55,7 @@ def hosted() -> ModuleType:
 
 
 DUMMY = Backend("dummy", DummyVecEnv, here=True)
+THREADS = Backend("thread", ThreadVecEnv, {"in_series": 2}, here=True)
 WORKERS = Backend("workers", SubprocVecEnv, {"context": "forkserver", "in_series": 2})
 CALLER_STEPS = Backend(
     "caller-steps",
@@ -68,7 +70,7 @@ MACHINES = Backend("machines", RayVecEnv_Gym, {"in_series": 2, "actors": "machin
 
 REMOTE = Backend("remote", lambda *args, **options: hosted().remote_vec_env(*args, **options))
 
-BACKENDS = [DUMMY, WORKERS, CALLER_STEPS, REMOTE]
+BACKENDS = [DUMMY, THREADS, WORKERS, CALLER_STEPS, REMOTE]
 """Backends that start immediately, for the contract tests."""
 
 EITHER_PLACE = [DUMMY, WORKERS, REMOTE]

@@ -20,7 +20,7 @@ from xuance_envs.compat.batched_infos import InfoBatcher
 from xuance_envs.compat.env_functions import RegisteringEnvFn, custom_registrations
 from xuance_envs.compat.states_mixin import StatesMixin
 from xuance_envs.compat.stepping import (
-    ProcessStepper,
+    WorkerStepper,
     original_error,
     raise_original,
 )
@@ -34,16 +34,15 @@ from xuance_envs.compat.vector_arguments import (
     check_shareable,
     check_spaces,
     parse_reset,
-    start_method,
+    worker_settings,
 )
 from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.errors import EnvError, caller_stacklevel
 from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
-from xuance_envs.vector_envs.options import InSeries, ProcessOptions, StartMethod
+from xuance_envs.vector_envs.options import InSeries, ProcessOptions, VectorContext
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
-from xuance_envs.vector_envs.worker_settings import ProcessSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -62,7 +61,8 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         copy: return copies of the observations. If False, the next step overwrites the returned
             arrays.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None is
-            Python's default, except where forking is unsafe.
+            Python's default, except where forking is unsafe. ``"thread"`` selects threads, as in
+            :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
         daemon: has no effect. Environments can always start processes of their own, which
             Gymnasium allows only with ``daemon=False``.
         worker: replacement for Gymnasium's worker function. It selects Gymnasium's own
@@ -95,7 +95,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         env_fns: Iterable[Callable[[], gymnasium.Env[Any, Any]]],
         shared_memory: bool = True,
         copy: bool = True,
-        context: StartMethod | None = None,
+        context: VectorContext | None = None,
         daemon: bool = True,
         worker: Callable[..., None] | None = None,
         observation_mode: ObservationMode = "same",
@@ -105,7 +105,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         in_series: InSeries = "auto",
         **options: Unpack[ProcessOptions],
     ) -> None:
-        self._stepper: ProcessStepper | None = None
+        self._stepper: WorkerStepper | None = None
         functions = list(env_fns)
         given = [*options, *(["in_series"] if in_series != "auto" else [])]
         if worker is not None:
@@ -150,9 +150,9 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
             in_series = -(-self.num_envs // min(int(max_concurrency), self.num_envs))
         specs = custom_registrations(gymnasium.registry.values())
         prepared = [RegisteringEnvFn(function, specs) for function in functions]
-        settings = ProcessSettings(context=start_method(context), in_series=in_series, **options)
+        settings = worker_settings(context, in_series, options)
         mode = AUTORESET[self.autoreset_mode]
-        stepper = raise_original(lambda: ProcessStepper(prepared, mode, settings))
+        stepper = raise_original(lambda: WorkerStepper(prepared, mode, settings))
         try:
             self._describe(stepper)
         except BaseException:
@@ -163,7 +163,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         self._envs_reset = np.arange(self.num_envs)
         self._state = AsyncState.DEFAULT
 
-    def _describe(self, stepper: ProcessStepper) -> None:
+    def _describe(self, stepper: WorkerStepper) -> None:
         """Set the spaces and metadata, and check that the environments' spaces are compatible."""
         self.metadata = {**stepper.description.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = stepper.description.render_mode
@@ -342,7 +342,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
             self._report(self._stepper.finish_step)
         self._stepper.start_apply(function, arguments)
 
-    def _idle_stepper(self, what: str) -> ProcessStepper:
+    def _idle_stepper(self, what: str) -> WorkerStepper:
         if self._stepper is None:
             raise NotImplementedError(
                 f"{what} is not available with a custom worker, which uses Gymnasium's "

@@ -29,9 +29,9 @@ from xuance_envs.compat.env_functions import RegisteringEnvFn, custom_registrati
 from xuance_envs.compat.states_mixin import StatesMixin
 from xuance_envs.compat.stepping import (
     FinishedStep,
-    ProcessStepper,
     SerialStepper,
     Stepper,
+    WorkerStepper,
     raise_original,
 )
 from xuance_envs.compat.vector_results import take_final
@@ -199,8 +199,8 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
             RegisteringEnvFn(env_functions.SB3EnvFn(function), specs) for function in env_fns
         ]
         settings = ProcessSettings(context=start_method, in_series=in_series, **options)
-        self._stepper: ProcessStepper = raise_original(
-            ProcessStepper, functions, Autoreset.SAME_STEP, settings
+        self._stepper: WorkerStepper = raise_original(
+            WorkerStepper, functions, Autoreset.SAME_STEP, settings
         )
         try:
             sb3.VecEnv.__init__(

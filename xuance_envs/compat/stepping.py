@@ -21,12 +21,14 @@ from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.engine.ledger import values_of
+from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, exclusive_wait
 from xuance_envs.errors import EnvError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
-from xuance_envs.vector_envs.worker_settings import ProcessSettings
+from xuance_envs.vector_envs.thread_vec_env import start_threads
+from xuance_envs.vector_envs.worker_settings import ProcessSettings, ThreadSettings
 
 
 class FinishedStep:
@@ -65,6 +67,7 @@ class Stepper:
     def waiting(self) -> bool:
         return self._ledger.stepping
 
+    @exclusive_start
     def start_step(self, actions: Any) -> None:
         """Start a step.
 
@@ -105,12 +108,17 @@ class Stepper:
             return None  # the values are invalid, not the shape
         return list(actions)
 
+    @exclusive_wait
     def finish_step(self) -> FinishedStep:
+        return self._finish_step()
+
+    def _finish_step(self) -> FinishedStep:
         infos, ends = self._ledger.finish_step(self.fail).parts
         resets = (None, None) if ends is None else ends.resets()
         self._ledger.settle()
         return FinishedStep(infos, *resets)
 
+    @exclusive
     def start_reset(
         self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
     ) -> None:
@@ -120,14 +128,16 @@ class Stepper:
         """
         self._groups.check_open()
         if self.waiting:
-            self.finish_step()
+            self._finish_step()
         self._ledger.start(self._groups.pack_resets(ids, seeds, options))
 
+    @exclusive
     def finish_reset(self) -> InfoBatch:
         """Wait for the pending reset; return the last infos of all environments."""
         infos = self._ledger.finish(self._groups.info_collector.infos, self.fail)
         return infos.parts[0]
 
+    @exclusive
     def start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         """Start calling ``function(env, *arguments)`` with separate arguments per environment."""
         self._groups.check_idle("call")
@@ -138,9 +148,11 @@ class Stepper:
             }
         )
 
+    @exclusive
     def finish_apply(self) -> tuple[Any, ...]:
         return tuple(self._ledger.finish(values_of))
 
+    @exclusive
     def apply(self, ids: Sequence[int], function: Callable[..., Any], *args: Any) -> list[Any]:
         """Call ``function(env, *args)`` for some environments; return the results in order."""
         self._groups.check_idle("call")
@@ -213,16 +225,22 @@ class SerialStepper(Stepper):
         pass
 
 
-class ProcessStepper(Stepper):
+class WorkerStepper(Stepper):
+    """Environments in worker processes or threads."""
+
     def __init__(
         self,
         env_fns: Iterable[Callable[..., Any]],
         autoreset: Autoreset,
-        settings: ProcessSettings,
+        settings: ProcessSettings | ThreadSettings,
     ) -> None:
         recipe = checked_recipe(env_fns, None, autoreset)
-        groups = start_processes(recipe, settings, describe=_first_description)
-        self._workers = groups.backend.workers
+        if isinstance(settings, ThreadSettings):
+            groups = start_threads(recipe, settings, describe=_first_description)
+            self._workers = []
+        else:
+            groups = start_processes(recipe, settings, describe=_first_description)
+            self._workers = groups.backend.workers
         super().__init__(groups)
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space, create_s
 from numpy.typing import NDArray
 
 from xuance_envs.engine.group.outcome import Autoreset
-from xuance_envs.vector_envs.options import StartMethod
+from xuance_envs.vector_envs.options import InSeries, StartMethod, VectorContext
 from xuance_envs.vector_envs.subproc_vec_env import fork_hazard
+from xuance_envs.vector_envs.worker_settings import ProcessSettings, ThreadSettings
 
 ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
 AUTORESET = {
@@ -151,6 +153,18 @@ def check_shareable(space: Space[Any]) -> None:
             "Using `AsyncVector(..., shared_memory=True)` caused an error, you can disable this "
             "feature with `shared_memory=False` however this is slower."
         ) from error
+
+
+def worker_settings(
+    context: VectorContext | None, in_series: InSeries, options: Mapping[str, Any]
+) -> ProcessSettings | ThreadSettings:
+    """Return the checked options of the threads or processes that ``context`` selects."""
+    if context != "thread":
+        return ProcessSettings(context=start_method(context), in_series=in_series, **options)
+    unknown = options.keys() - {field.name for field in fields(ThreadSettings)}
+    if unknown:
+        raise TypeError(f"{', '.join(sorted(unknown))}: cannot be combined with context='thread'")
+    return ThreadSettings(in_series=in_series, **options)
 
 
 def start_method(context: StartMethod | None) -> StartMethod:

@@ -30,8 +30,8 @@ class _WorkerError(VecEnvError):
         self.restarted = False
 
     def _message(self, happened: str) -> str:
-        pid = "" if self.pid is None else f" (pid {self.pid})"
-        text = f"the worker process of {name_envs(self.env_indices)}{pid} {happened}"
+        process, pid = ("", "") if self.pid is None else (" process", f" (pid {self.pid})")
+        text = f"the worker{process} of {name_envs(self.env_indices)}{pid} {happened}"
         if self.env_index is not None and len(self.env_indices) > 1:
             text += f"; it was running environment {self.env_index}"
         if self.restarted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import RLock
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -14,6 +15,8 @@ from xuance_envs.vector_envs.options import AutoBool
 
 _adapter_cache: WeakValueDictionary[Any, AgentsEnv] = WeakValueDictionary()
 """Adapters in this process. Functions that return the same environment get the same adapter."""
+
+_adapter_lock = RLock()
 
 
 class SeededEnv(NamedTuple):
@@ -36,12 +39,13 @@ def agents_env(
         env, first_seed = env
     named = None if groups is None else tuple((name, tuple(ids)) for name, ids in groups.items())
     key = id(env), named, state, action_mask
-    made = _adapter_cache.get(key)
-    if made is None or made.source_env is not env:
-        made = _adapter_cache[key] = _adapter_class(env)(
-            env, groups, state, action_mask, first_seed
-        )
-    return made
+    with _adapter_lock:
+        made = _adapter_cache.get(key)
+        if made is None or made.source_env is not env:
+            made = _adapter_cache[key] = _adapter_class(env)(
+                env, groups, state, action_mask, first_seed
+            )
+        return made
 
 
 def _adapter_class(env: Any) -> type[AgentsEnv]:

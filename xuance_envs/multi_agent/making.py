@@ -26,6 +26,7 @@ def make_multi_agent_vec(
     *,
     backend: BackendName = "auto",
     seed: int | None = None,
+    allow_threads: bool = False,
     groups: Groups | None = None,
     state: AutoBool = "auto",
     action_mask: AutoBool = "auto",
@@ -41,6 +42,7 @@ def make_multi_agent_vec(
         num_envs: number of environments.
         backend: as for :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`.
         seed: makes the first reset of environment i equal to ``reset(seed=seed + i)``.
+        allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         groups: as for ``MultiAgentVecEnv``.
         state: as for ``MultiAgentVecEnv``.
         action_mask: as for ``MultiAgentVecEnv``.
@@ -74,6 +76,7 @@ def make_multi_agent_vec(
         return MultiAgentVecEnv(
             [make_env if each is None else partial(_make_seeded, make_env, each) for each in seeds],
             backend=backend,
+            allow_threads=allow_threads,
             groups=groups,
             state=state,
             action_mask=action_mask,

@@ -39,7 +39,7 @@ __all__ = ["MultiAgentVecEnv"]
 
 V = TypeVar("V", bound="MultiAgentVecEnv")
 
-BACKENDS = ("auto", "dummy", "subproc", "ray")
+BACKENDS = ("auto", "dummy", "thread", "subproc", "ray")
 
 
 class TeamOptions(TypedDict, total=False):
@@ -72,11 +72,11 @@ class MultiAgentVecEnv(VecEnvDelegate):
     Args:
         env_fns: callables that create one environment each, in its worker.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
-        backend: ``"dummy"`` steps the environments in this process, ``"subproc"`` in worker
-            processes, ``"ray"`` on a Ray cluster. ``"auto"`` measures the first two for about a
-            second, takes the faster one and reports the result in ``autotuned``. The measurement
-            samples actions without masks. If an environment rejects one, worker processes are used
-            without a measurement.
+        backend: ``"dummy"`` steps the environments in this process, ``"thread"`` in threads,
+            ``"subproc"`` in worker processes, ``"ray"`` on a Ray cluster. ``"auto"`` measures
+            ``"dummy"`` and ``"subproc"`` for about a second, takes the faster one and reports the
+            result in ``autotuned``. The measurement samples actions without masks. If an
+            environment rejects one, worker processes are used without a measurement.
         groups: the agents of each group, by group name. A group shares its arrays. By default,
             agents with equal spaces form a group, named after its first agent without the number.
             If all spaces are equal, there are no groups, and actions and results are plain arrays.
@@ -88,6 +88,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
             ``"auto"`` to return them if any environment provides one at its first reset. Until all
             environments have been reset, ``"auto"`` returns masks.
         check_actions: True to check that the action of every active agent is in its space.
+        allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         actors: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
         num_cpus_per_worker: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
         resources: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
@@ -142,6 +143,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         state: AutoBool = "auto",
         action_mask: AutoBool = "auto",
         check_actions: bool = False,
+        allow_threads: bool = False,
         **options: Unpack[RecordOptions],
     ) -> None:
         if backend not in BACKENDS:
@@ -159,7 +161,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         tuned = None
         if backend == "auto":
             make_env = partial(makers[0], **recipe.keywords[0])
-            tuned = backend_for(make_env, len(makers), options=given)
+            tuned = backend_for(make_env, len(makers), options=given, allow_threads=allow_threads)
             name, given = tuned.choice.backend, tuned.choice.options
         vec_env = backend_class(name)(makers, env_seed=env_seed, **given)
         vec_env.autotuned = tuned

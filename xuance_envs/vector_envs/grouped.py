@@ -14,6 +14,7 @@ from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.ledger import Pending, Replies, is_fatal
+from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, exclusive_wait
 from xuance_envs.errors import (
     EnvError,
     NotResetError,
@@ -119,6 +120,7 @@ class GroupedVecEnv(VecEnv):
     # -- synchronous stepping ---------------------------------------------------------
 
     @override
+    @exclusive
     def reset(
         self,
         *,
@@ -130,7 +132,7 @@ class GroupedVecEnv(VecEnv):
         ids = checked_env_ids(env_ids, self.num_envs)
         packed = self._groups.pack_resets(ids, seed_per_env(seed, ids), [options] * len(ids))
         if self.waiting:
-            self.step_wait()
+            self._finish_step()
         envs = None if env_ids is None else np.array(ids, dtype=np.intp)
         last, observations = self._last, self._arrays.observations
         before = None if envs is None else last.get()
@@ -150,6 +152,7 @@ class GroupedVecEnv(VecEnv):
         return self._ledger.command(packed, take, self.close)
 
     @override
+    @exclusive_start
     def step_async(self, actions: Any) -> None:
         ledger = self._ledger
         if ledger.pending or self._groups.closed:
@@ -161,7 +164,11 @@ class GroupedVecEnv(VecEnv):
         ledger.start_step(packed)
 
     @override
+    @exclusive_wait
     def step_wait(self) -> StepResult:
+        return self._finish_step()
+
+    def _finish_step(self) -> StepResult:
         ledger, arrays = self._ledger, self._arrays
         if ledger.pending is not _STEP:
             self._groups.check_open()
@@ -186,6 +193,7 @@ class GroupedVecEnv(VecEnv):
     # -- asynchronous stepping --------------------------------------------------------
 
     @override
+    @exclusive
     def async_reset(
         self,
         *,
@@ -202,6 +210,7 @@ class GroupedVecEnv(VecEnv):
         self._never_reset.clear()
 
     @override
+    @exclusive
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         ledger = self._ledger
         ledger.check_not_stepping("send")
@@ -215,6 +224,7 @@ class GroupedVecEnv(VecEnv):
         ledger.send_step(envs, groups, packed)
 
     @override
+    @exclusive
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
         ledger, arrays = self._ledger, self._arrays
         ledger.check_not_stepping("recv")
@@ -380,6 +390,7 @@ class GroupedVecEnv(VecEnv):
         restore_buffers(self, ids, results)
         return obs, infos
 
+    @exclusive
     def _close_on_error(
         self, must_close: Callable[[Exception], bool], action: Callable[[], _T]
     ) -> _T:

@@ -13,10 +13,12 @@ from xuance_envs.vector_envs.options import (
     DummyOptions,
     RayBackendOptions,
     SubprocBackendOptions,
+    ThreadBackendOptions,
 )
 
 OPTIONS_OF: dict[str, frozenset[str]] = {
     "dummy": frozenset(DummyOptions.__annotations__),
+    "thread": frozenset(ThreadBackendOptions.__annotations__),
     "subproc": frozenset(SubprocBackendOptions.__annotations__),
     "ray": frozenset(RayBackendOptions.__annotations__),
 }
@@ -25,8 +27,8 @@ OPTIONS_OF: dict[str, frozenset[str]] = {
 SPLIT_OPTIONS = ("in_series", "num_workers", "envs_per_worker")
 
 
-def backends_with(options: Mapping[str, Any]) -> list[str]:
-    """Return the backends that have all these options."""
+def backends_with(options: Mapping[str, Any], with_threads: bool = False) -> list[str]:
+    """Return the backends that have all these options, with or without threads."""
     for name in options:
         if name not in BackendOptions.__annotations__:
             raise TypeError(
@@ -42,7 +44,7 @@ def backends_with(options: Mapping[str, Any]) -> list[str]:
         raise ValueError(
             f"expected options that one backend has together, got options of these: {having}"
         )
-    return found
+    return [name for name in found if with_threads or name != "thread"]
 
 
 @contextmanager

@@ -15,7 +15,8 @@ InSeries = int | Literal["auto"]
 StartMethod = Literal["spawn", "forkserver", "fork"]
 ActorLayout = Literal["auto", "machine", "core"]
 AutoBool = bool | Literal["auto"]
-BackendName = Literal["auto", "dummy", "subproc", "ray"]
+VectorContext = Literal[StartMethod, "thread"]
+BackendName = Literal["auto", "dummy", "thread", "subproc", "ray"]
 
 
 class VecEnvOptions(TypedDict, total=False):
@@ -32,17 +33,43 @@ class DummyOptions(VecEnvOptions, total=False):
     record_failures: str | Path | None
 
 
-class WorkerOptions(TypedDict, total=False):
-    """Options of workers of any kind."""
+class SplitOptions(TypedDict, total=False):
+    """Options of workers of any kind, in other processes or in threads."""
 
     num_workers: int | None
     envs_per_worker: int | None
     step_timeout: float | None
     start_timeout: float | None
+    info_bytes: int
+
+
+class ThreadOptions(SplitOptions, total=False):
+    """Options of threads."""
+
+    caller_steps: bool
+
+
+class ThreadArguments(ThreadOptions, total=False):
+    """Options of threads, and those of other workers for which threads accept only one value."""
+
+    on_worker_failure: Literal["raise"]
+    worker_threads: None
+
+
+class ThreadBackendOptions(ThreadOptions, total=False):
+    """Options of ``ThreadVecEnv`` that change its behavior."""
+
+    copy: bool
+    check_actions: bool
+    in_series: InSeries
+
+
+class WorkerOptions(SplitOptions, total=False):
+    """Options of workers in other processes."""
+
     max_restarts: int | None
     restart_on_exception: bool
     worker_threads: int | None
-    info_bytes: int
 
 
 class ProcessOptions(WorkerOptions, total=False):
@@ -100,7 +127,7 @@ class RecordOptions(ProcessOptions, RayPlacement, total=False):
 
 
 class BackendOptions(RecordOptions, total=False):
-    """Options of the backends ``"dummy"``, ``"subproc"`` and ``"ray"``, as a ``TypedDict``.
+    """Options of the backends of :func:`~xuance_envs.making.make_vec`, as a ``TypedDict``.
 
     It is the type of ``vector_kwargs``. The classes of the backends document the keys.
 

@@ -103,6 +103,27 @@ class ProcessSettings(WorkerSettings):
 
 
 @dataclass(kw_only=True)
+class ThreadSettings(WorkerSettings):
+    """Checked options of threads."""
+
+    caller_steps: bool = False
+    worker_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_worker_failure != "raise" or self.restart_on_exception:
+            raise ValueError(
+                "on_worker_failure: expected 'raise' for threads, because a thread cannot be "
+                f"killed and restarted, got {self.on_worker_failure!r}; use SubprocVecEnv"
+            )
+        if self.worker_threads is not None:
+            raise ValueError(
+                "worker_threads: expected None for threads, because they share the library "
+                f"threads of this process, got {self.worker_threads!r}; use SubprocVecEnv"
+            )
+        super().__post_init__()
+
+
+@dataclass(kw_only=True)
 class RaySettings(WorkerSettings):
     """Checked options of Ray actors."""
 

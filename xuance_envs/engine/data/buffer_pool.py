@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from xuance_envs.engine.system.gil import gil_is_enabled
+
 MIN_POOLED_BYTES = 1 << 16
 """Minimum size of pooled arrays; the allocator itself reuses smaller ones."""
 
 _POOL_SIZE = 6
 """Arrays per pool: two that the user compares, two being filled, two in another library."""
 
-_HAS_REFCOUNTS = (
-    sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
-)
+_HAS_REFCOUNTS = sys.implementation.name == "cpython" and gil_is_enabled()
 """True if reference counts show that an array is unused, which requires the GIL."""
 
 

@@ -83,7 +83,7 @@ class LazyInfos(Sequence[dict[Any, Any]]):
         position = self._position(index)
         info = self._built.get(position)
         if info is None:
-            info = self._built[position] = self._build(position)
+            info = self._built.setdefault(position, self._build(position))
         return info
 
     def __setitem__(self, index: SupportsIndex, info: dict[Any, Any], /) -> None:

@@ -1,0 +1,81 @@
+"""Refuse the use of one vectorized environment by two threads at the same time.
+
+``self._groups.users`` holds the threads that are in a decorated method. Decorated methods must not
+call each other. An entry is set and deleted without a call, so an interrupt cannot leave it behind.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from xuance_envs.errors import VecEnvError
+
+_Self = TypeVar("_Self")
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
+
+
+def exclusive(
+    method: Callable[Concatenate[_Self, _Params], _Result],
+) -> Callable[Concatenate[_Self, _Params], _Result]:
+    """Decorate a method so that it raises while another thread is in such a method."""
+
+    @functools.wraps(method)
+    def checked(self: Any, /, *args: Any, **kwargs: Any) -> _Result:
+        users, thread = self._groups.users, get_ident()
+        try:
+            users[thread] = None
+            if len(users) > 1:
+                raise _in_use(self._groups.name)
+            return method(self, *args, **kwargs)
+        finally:
+            if thread in users:
+                del users[thread]
+
+    return checked
+
+
+def exclusive_start(method: Callable[[_Self, Any], None]) -> Callable[[_Self, Any], None]:
+    """Do the same for a method that starts a step, three times as fast without ``**kwargs``."""
+
+    @functools.wraps(method)
+    def checked(self: Any, actions: Any) -> None:
+        users, thread = self._groups.users, get_ident()
+        try:
+            users[thread] = None
+            if len(users) > 1:
+                raise _in_use(self._groups.name)
+            method(self, actions)
+        finally:
+            if thread in users:
+                del users[thread]
+
+    return checked
+
+
+def exclusive_wait(method: Callable[[_Self], _Result]) -> Callable[[_Self], _Result]:
+    """Do the same for a method that finishes a step."""
+
+    @functools.wraps(method)
+    def checked(self: Any) -> _Result:
+        users, thread = self._groups.users, get_ident()
+        try:
+            users[thread] = None
+            if len(users) > 1:
+                raise _in_use(self._groups.name)
+            return method(self)
+        finally:
+            if thread in users:
+                del users[thread]
+
+    return checked
+
+
+def _in_use(name: str) -> VecEnvError:
+    return VecEnvError(
+        f"another thread is using this {name}; use a vectorized environment from "
+        "one thread at a time, such as by a lock"
+    )

@@ -1,0 +1,1 @@
+"""Groups of environments in threads of this process."""

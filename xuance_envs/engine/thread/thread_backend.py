@@ -1,0 +1,184 @@
+"""Backend of threads: startup, waiting for the first reply, and shutdown."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from time import monotonic
+from typing import Any, NoReturn
+
+from xuance_envs._override import override
+from xuance_envs.engine.backend import FORCED_CLOSE_TIMEOUT, Backend
+from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.group.single_env import EnvDescription, find_layer
+from xuance_envs.engine.polling import Poller
+from xuance_envs.engine.system.gil import gil_is_enabled
+from xuance_envs.engine.thread.thread_driver import Doorbell, ThreadDriver
+from xuance_envs.errors import caller_stacklevel, name_envs
+
+logger = logging.getLogger("xuance_envs")
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds for closing environments, after which their threads are left behind."""
+
+FAILED_CLOSE_TIMEOUT = 0.5
+"""Seconds for closing after a timeout, so that its error is raised soon."""
+
+SPIN = 500e-6
+"""Longest time in seconds that a thread spins before it blocks, without the GIL."""
+
+
+class ThreadBackend(Backend[ThreadDriver]):
+    """Threads of one vectorized environment."""
+
+    def __init__(
+        self,
+        split: Sequence[tuple[int, int]],
+        recipe: Recipe,
+        step_timeout: float | None,
+        start_timeout: float | None,
+        info_bytes: int = INFO_BYTES,
+    ) -> None:
+        super().__init__(split, recipe, info_bytes)
+        self._timeouts = step_timeout, start_timeout
+        self._replies = ReplyPoller()
+
+    @override
+    def descriptions(self) -> list[tuple[int, EnvDescription]]:
+        described = super().descriptions()
+        for env, description in described:
+            if description.render_mode == "human":
+                raise ValueError(
+                    f"environment {env}: expected a render_mode other than 'human', because "
+                    "windows belong to the main thread; use 'rgb_array', or DummyVecEnv"
+                )
+        self._warn_of_unsafe_libraries()
+        return described
+
+    def _warn_of_unsafe_libraries(self) -> None:
+        found: dict[str, int] = {}
+        for worker in self.workers:
+            count = worker.hi - worker.lo
+            worker.submit(0, worker.pack("apply", range(count), _unsafe_library, [()] * count))
+            for env, library in enumerate(worker.result(), worker.lo):
+                found.setdefault(library, env)
+        for library in filter(None, found):
+            warnings.warn(
+                f"environment {found[library]} uses {library}, which is not safe in threads: "
+                "results may be wrong; use DummyVecEnv or SubprocVecEnv",
+                RuntimeWarning,
+                stacklevel=caller_stacklevel(),
+            )
+
+    @override
+    def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
+        super().attach(spaces, arrays)
+        # Checked after the environments' imports, which may turn the GIL on.
+        if not gil_is_enabled() and len(self.workers) < available_cpus():
+            for worker in self.workers:
+                worker.spin = SPIN
+
+    @override
+    def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
+        return StepArrays.allocate(*spaces, num_envs, info_bytes=self.info_bytes)
+
+    @override
+    def poller(self, drivers: Sequence[Driver]) -> Poller:
+        return self._replies
+
+    @override
+    def end(self, close_timeout: float | None = None) -> None:
+        timeout = CLOSE_TIMEOUT if close_timeout is None else close_timeout
+        if any(worker.failed for worker in self.workers):
+            timeout = min(timeout, FAILED_CLOSE_TIMEOUT)
+        for worker in self.workers:
+            worker.request_stop()
+        deadline = monotonic() + timeout
+        while self.workers:
+            worker = self.workers.pop()
+            if not worker.join(deadline):
+                envs = name_envs(range(worker.lo, worker.hi))
+                logger.warning(
+                    "the thread of %s still runs %g s after closing, and cannot be killed",
+                    *(envs, timeout),
+                )
+
+    @override
+    def register_finalizer(self, owner: Any) -> Callable[[], Any]:
+        return weakref.finalize(owner, _end, self, os.getpid())
+
+    @override
+    def _start(self, index: int, started: Callable[[ThreadDriver], None]) -> None:
+        driver = ThreadDriver(
+            *self._split[index], *self._timeouts, partial(self._replies.add, index)
+        )
+        started(driver)
+        driver.start()
+
+    @override
+    def _end(self, index: int) -> NoReturn:
+        raise RuntimeError("a thread cannot be killed, so it cannot be restarted")
+
+    @override
+    def _attach_arguments(self, lo: int, hi: int) -> tuple[StepArrays]:
+        return (self._arrays.slice(lo, hi),)
+
+
+class ReplyPoller(Poller):
+    """Poller for replies of threads, which add their own indices."""
+
+    def __init__(self) -> None:
+        self._bell = Doorbell()
+        self._replied: set[int] = set()
+
+    def add(self, group: int) -> None:
+        self._replied.add(group)
+        self._bell.ring()
+
+    @override
+    def watch(self, group: int) -> None:
+        pass
+
+    @override
+    def poll(self, busy: Collection[int]) -> set[int]:
+        # A group is removed before its result is requested, so a later reply is not missed.
+        replied = self._replied.copy()
+        self._replied.difference_update(replied)
+        return replied.intersection(busy)
+
+    @override
+    def wait(self, busy: Collection[int], until: float | None) -> set[int]:
+        while not (ready := self.poll(busy)):
+            left = -1.0 if until is None else max(0.0, until - monotonic())
+            if not self._bell.wait(timeout=left) and until is not None and monotonic() >= until:
+                break
+        return ready
+
+
+def _unsafe_library(env: Any) -> str:
+    """Return the library of an environment that is not safe in threads, or an empty string."""
+    if find_layer(env, "legacy_env") is not None:
+        return "gym"
+    if getattr(find_layer(env, "render_mode"), "render_mode", None) is None:
+        return ""
+    members = [
+        each
+        for kind in type(getattr(env, "unwrapped", env)).__mro__
+        for each in vars(kind).values()
+    ]
+    functions = filter(inspect.isfunction, members)
+    return "pygame" if any("pygame" in each.__code__.co_names for each in functions) else ""
+
+
+def _end(backend: ThreadBackend, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child has no threads to end
+        backend.end(FORCED_CLOSE_TIMEOUT)

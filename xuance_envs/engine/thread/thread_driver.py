@@ -1,0 +1,279 @@
+"""Driver of a group in a thread of this process.
+
+Two locks per thread serve as doorbells: one announces a request, the other one a reply. A doorbell
+rings by ``release``. Ringing twice is harmless, because both sides compare the request that they
+find with the last one. An interrupt may therefore arrive between any two bytecodes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic, perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs._override import override
+from xuance_envs.engine.backend import STARTUP_COMMANDS, WorkerDriver, display_name
+from xuance_envs.engine.data.step_arrays import StepArrays, first_unstepped
+from xuance_envs.engine.group.host import GroupHost
+from xuance_envs.engine.group.outcome import STATE_COMMANDS
+from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord
+from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes
+from xuance_envs.engine.serialization import copy_of, describe_error
+from xuance_envs.errors import VecEnvError, WorkerDiedError, WorkerTimeoutError
+
+logger = logging.getLogger("xuance_envs")
+
+POLL_INTERVAL = 0.25
+"""Seconds between two checks of a deadline."""
+
+UNINTERRUPTIBLE_WAIT = 0.1
+"""Longest wait for a lock in seconds on Windows, where Ctrl-C does not interrupt it."""
+
+SUSPENSION_THRESHOLD = 1.0
+"""Delay of a check, in seconds, above which this process must have been suspended."""
+
+LATE_TOLERANCE = 0.05
+"""A check that begins more than this many seconds after a deadline does not prove a hang."""
+
+_Request = tuple[int, str, Sequence[Any]]
+"""Tag, command and arguments; compared by identity."""
+
+_STOP = "stop"
+
+
+class Doorbell:
+    """Binary semaphore that one thread waits for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.wait = self._lock.acquire
+
+    def ring(self) -> None:
+        if self._lock.locked():
+            with suppress(RuntimeError):  # another thread rang in between
+                self._lock.release()
+
+
+class ThreadDriver(WorkerDriver):
+    """Driver of a group in a thread, which makes, steps and closes its environments."""
+
+    shares_objects = True
+
+    def __init__(
+        self,
+        lo: int,
+        hi: int,
+        step_timeout: float | None,
+        start_timeout: float | None,
+        on_reply: Callable[[], None],
+    ) -> None:
+        super().__init__(lo, hi)
+        self.spin = 0.0
+        self.failed = False
+        self._timeouts = step_timeout, start_timeout
+        self._on_reply = on_reply
+        self._limit: float | None = None
+        self._reply_deadline: float | None = None
+        self._was_late = False
+        self._active_env = [NO_ACTIVE_ENV]
+        self._times = bytearray(TIMES_BYTES)
+        self._rewards: NDArray[np.float64] | None = None  # to find the environment that is running
+        self._requested, self._replied = Doorbell(), Doorbell()
+        self._request: _Request = (0, "start", ())
+        self._rung: _Request = self._request
+        self._reply: tuple[_Request, Any, Exception | None] = (self._request, None, None)
+        name = f"xuance_envs-{lo}-{hi - 1}"
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def start(self) -> None:
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"{error}: {threading.active_count()} threads are running. Raise the limit "
+                "(ulimit -u), or use fewer threads with a larger in_series"
+            ) from error
+
+    # -- in the thread ----------------------------------------------------------------
+
+    def _serve(self) -> None:
+        recorder = ProgressRecord(self._active_env, memoryview(self._times))
+        host = GroupHost(lambda arrays: arrays, None, recorder)
+        last = self._request
+        while True:
+            self._wait_for_ring(last)
+            request = self._request
+            if request is last:
+                continue
+            last = request
+            _, command, arguments = request
+            if command == _STOP:
+                break
+            value, failure = None, None
+            try:
+                value = host.execute(command, arguments)
+            except Exception as error:
+                failure = error
+            except BaseException as error:  # it would look like an interrupt of the main thread
+                failure = VecEnvError(f"{command}: {describe_error(error)}")
+                failure.__cause__ = error
+            self._reply = request, value, failure
+            # Nothing of a request stays alive in this frame while the thread waits.
+            del request, arguments, value, failure
+            self._replied.ring()
+            self._on_reply()
+        host.close()
+
+    def _wait_for_ring(self, last: _Request) -> None:
+        if self.spin:
+            end = perf_counter() + self.spin
+            while perf_counter() < end:
+                if self._request is not last:
+                    return
+                os.sched_yield()
+        self._requested.wait()
+
+    # -- in the main thread -----------------------------------------------------------
+
+    @property
+    @override
+    def tag(self) -> int:
+        return self._request[0]
+
+    @property
+    @override
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    @override
+    def reply_deadline(self) -> float | None:
+        return self._reply_deadline
+
+    @override
+    def attach(self, arrays: StepArrays) -> None:
+        self._rewards = arrays.rewards
+
+    @override
+    def pack_actions(self, actions: list[list[Any]]) -> list[list[Any]]:
+        return [list(map(copy_of, values)) for values in actions]  # environments may modify them
+
+    @override
+    def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
+        if command in STATE_COMMANDS or command in STARTUP_COMMANDS:  # never shared
+            return command, arguments
+        return command, copy_of(arguments)
+
+    @override
+    def submit_step(self, tag: int, actions: list[list[Any]] | None) -> None:
+        self._submit((tag, "step", (actions, tag)))
+
+    @override
+    def submit(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:
+        self._submit((tag, *packed))
+
+    def _submit(self, request: _Request) -> None:
+        limit = self._limit = self._timeouts[request[1] in STARTUP_COMMANDS]
+        self._reply_deadline = None if limit is None else monotonic() + limit
+        self._was_late = False
+        self._request = request
+        self._requested.ring()
+        self._rung = request
+
+    @override
+    def result(self, deadline: float | None = None) -> Any:
+        request = self._request
+        if self._rung is not request:  # interrupted before the doorbell rang
+            self._requested.ring()
+        if self._reply[0] is not request:
+            self._wait_for_reply(request, deadline)
+        _, value, error = self._reply
+        if error is None:
+            return value
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+    def _wait_for_reply(self, request: _Request, deadline: float | None) -> None:
+        end = perf_counter() + self.spin
+        while self.spin and perf_counter() < end:
+            if self._reply[0] is request:
+                return
+            os.sched_yield()
+        while self._reply[0] is not request:
+            began = monotonic()
+            longest = UNINTERRUPTIBLE_WAIT if sys.platform == "win32" else POLL_INTERVAL
+            limits = [limit for limit in (self._reply_deadline, deadline) if limit is not None]
+            if limits:
+                longest = min(longest, max(0.0, min(limits) - began))
+            elif sys.platform != "win32":
+                longest = -1.0  # until the reply
+            if self._replied.wait(timeout=longest):
+                continue
+            if self._reply[0] is not request:
+                self._check_deadlines(began, deadline)
+
+    def _check_deadlines(self, began: float, deadline: float | None) -> None:
+        """Raise if a deadline passed and the process was not suspended meanwhile."""
+        now, reply_deadline = monotonic(), self._reply_deadline
+        if reply_deadline is not None and now >= reply_deadline:
+            suspended = now > began + POLL_INTERVAL + SUSPENSION_THRESHOLD
+            late = began > reply_deadline + LATE_TOLERANCE and not self._was_late
+            if not (suspended or late):
+                raise self._timeout_error()
+            self._was_late = True
+            assert self._limit is not None
+            self._reply_deadline = now + self._limit
+        if deadline is not None and now >= deadline:
+            raise TimeoutError
+
+    def _timeout_error(self) -> WorkerTimeoutError:
+        self.failed = True
+        assert self._limit is not None
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        details = (
+            "A thread cannot be killed: it goes on until its environment returns. Its stack:\n"
+            + stack
+        )
+        envs, command = range(self.lo, self.hi), display_name(self._request[1])
+        return WorkerTimeoutError(envs, None, self._limit, command, details, self._running_env())
+
+    def _running_env(self) -> int | None:
+        place = self._active_env[0] - 1 if self._active_env[0] != NO_ACTIVE_ENV else None
+        if place is None and self._request[1] == "step" and self._rewards is not None:
+            place = first_unstepped(self._rewards)
+        return None if place is None else self.lo + place
+
+    @override
+    def death_error(self) -> WorkerDiedError:
+        command = display_name(self._request[1])
+        return WorkerDiedError(range(self.lo, self.hi), None, None, command)
+
+    @override
+    def times(self) -> StepTimes:
+        return StepTimes.read(self._times)
+
+    def request_stop(self) -> None:
+        """Close the environments in their thread and end it, after its current request."""
+        self._request = 0, _STOP, ()
+        self._reply = self._request, None, None
+        self._requested.ring()
+
+    def join(self, deadline: float) -> bool:
+        """Wait for the thread's end; return False if it still runs at the deadline."""
+        if self._thread.ident is None or self._thread is threading.current_thread():
+            return True
+        self._thread.join(max(0.0, deadline - monotonic()))
+        return not self._thread.is_alive()

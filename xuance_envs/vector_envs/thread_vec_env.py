@@ -1,0 +1,132 @@
+"""Vectorized environments in threads of this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.group.single_env import common_description
+from xuance_envs.engine.groups import Describe, WorkerGroups
+from xuance_envs.engine.system.gil import gil_is_enabled
+from xuance_envs.engine.thread.thread_backend import ThreadBackend
+from xuance_envs.vector_envs.arguments import checked_recipe
+from xuance_envs.vector_envs.grouped import GroupedVecEnv
+from xuance_envs.vector_envs.options import InSeries, ThreadArguments
+from xuance_envs.vector_envs.signatures import with_options
+from xuance_envs.vector_envs.worker_settings import ThreadSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["ThreadVecEnv", "ThreadVecEnv_Gym", "start_threads"]
+
+logger = logging.getLogger("xuance_envs")
+
+MAX_AUTO_THREADS = 1024
+"""Maximum number of threads that ``in_series="auto"`` starts for waiting environments."""
+
+
+@with_options(ThreadArguments, ThreadSettings)
+class ThreadVecEnv(GroupedVecEnv):
+    """Vectorized environment in threads of this process.
+
+    Use it for environments that wait, such as for a network, a language model or another simulator:
+    threads start in milliseconds and need little memory. Environments that compute gain only in a
+    free-threaded Python, because otherwise one thread at a time runs Python code. Results are
+    bitwise identical to those of :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` for
+    environments that use only their own random generators.
+
+    Each environment is made, reset, stepped, rendered, saved and closed in its own thread. The
+    environments share this process's working directory, environment variables, global random
+    generators, warning filters and library threads. A crash in native code ends the process. A
+    thread cannot be killed, so hanging environments cannot be restarted.
+
+    Args:
+        env_fns: callables that create one environment each, in its thread.
+        env_seed: if given, callable i is called with ``env_seed=env_seed + i``; otherwise without
+            arguments.
+        in_series: environments per thread. ``"auto"`` starts one thread per environment, at most
+            1024; in a free-threaded Python, one thread per CPU available to this process. At most
+            one of ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
+        num_workers: number of threads, from 1 to the number of environments, which are split
+            evenly. The main thread's own share (``caller_steps``) is not counted.
+        envs_per_worker: another name for an int ``in_series``.
+        copy: True to return new arrays in each step; False to return read-only views that the next
+            step overwrites.
+        caller_steps: True to step one share of the environments in the calling thread, while the
+            other threads step theirs.
+        step_timeout: seconds a thread may take to answer any command, such as a step including
+            resets; None for no limit. After a timeout, the vectorized environment is closed. The
+            thread ends when its environment returns.
+        start_timeout: seconds the threads may take to create their environments; None for no limit.
+        on_worker_failure: only ``"raise"``, because a thread cannot be killed and restarted.
+        worker_threads: only None, because all threads share this process's library threads.
+        check_actions: True to check that every action is in its space.
+        info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
+            not fit are copied one by one in each step.
+
+    Attributes:
+        in_series (int): environments in the largest group.
+
+    Raises:
+        EnvError: a callable raised, or did not return an environment.
+        ValueError: ``env_fns`` is empty, two callables returned the same object, an argument is
+            out of range, or an environment has the render mode ``"human"``.
+        RuntimeError: the environments' spaces differ, or too many threads are running.
+        WorkerTimeoutError: a thread exceeded ``start_timeout``.
+
+    Example:
+        >>> import gymnasium
+        >>> from xuance_envs import ThreadVecEnv
+        >>> with ThreadVecEnv([lambda: gymnasium.make("CartPole-v1")] * 3) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        ...     obs, rewards, terminated, truncated, infos = envs.step([0, 1, 0])
+        >>> obs.shape, rewards
+        ((3, 4), array([1., 1., 1.], dtype=float32))
+    """
+
+    def __init__(
+        self,
+        env_fns: Iterable[Callable[..., Any]],
+        env_seed: int | None = None,
+        in_series: InSeries = "auto",
+        *,
+        copy: bool = True,
+        check_actions: bool = False,
+        **options: Unpack[ThreadArguments],
+    ) -> None:
+        settings = ThreadSettings(in_series=in_series, **options)
+        groups = start_threads(checked_recipe(env_fns, env_seed), settings)
+        self.in_series = max(driver.hi - driver.lo for driver in groups.drivers)
+        super().__init__(groups, copy=copy, check_actions=check_actions)
+
+
+@with_options(None, ThreadVecEnv)
+class ThreadVecEnv_Gym(ThreadVecEnv):
+    """The name of :class:`ThreadVecEnv` in XuanCe's style.
+
+    Example:
+        >>> from xuance_envs import Gym_Env, ThreadVecEnv_Gym
+        >>> with ThreadVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 2) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        >>> infos[0]
+        {'episode_step': 0}
+    """
+
+
+def start_threads(
+    recipe: Recipe, settings: ThreadSettings, *, describe: Describe = common_description
+) -> WorkerGroups:
+    """Start threads, which create their environments."""
+    most = MAX_AUTO_THREADS if gil_is_enabled() else available_cpus()
+    split = settings.split(len(recipe), most, own_share=settings.caller_steps)
+    own = split.pop() if settings.caller_steps else None
+    timeouts = settings.step_timeout, settings.start_timeout
+    backend = ThreadBackend(split, recipe, *timeouts, settings.info_bytes)
+    groups = WorkerGroups(backend, own, describe)
+    here = " and in the calling thread" if own else ""
+    logger.info("%d environments in %d threads%s", len(recipe), len(split), here)
+    return groups
