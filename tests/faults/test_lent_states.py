@@ -136,7 +136,7 @@ class Watching(Heavy):
 
     def kept(self) -> int:
         gc.collect()
-        groups = [each for each in gc.get_objects() if type(each) is GroupStates]
+        groups = [each for each in gc.get_objects() if issubclass(type(each), GroupStates)]
         kept = [vars(each)[name] for each in groups for name in ("_kept", "_outgoing", "_prepared")]
         return sum(map(len, kept))
 

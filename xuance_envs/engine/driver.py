@@ -14,7 +14,7 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.engine.group.outcome import STATE_COMMANDS
 from xuance_envs.engine.group.recipe import Seeding
-from xuance_envs.engine.group.restorable_group import RestorableGroup
+from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.serialization import copy_of
 
@@ -173,7 +173,7 @@ class LocalDriver(Driver):
 class GroupDriver(LocalDriver):
     """Driver of a restorable group in this process."""
 
-    def __init__(self, group: RestorableGroup, lo: int) -> None:
+    def __init__(self, group: ResumableGroup, lo: int) -> None:
         self._group = group
         super().__init__(lo, lo + len(group.envs))
 

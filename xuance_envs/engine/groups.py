@@ -19,7 +19,7 @@ from xuance_envs.engine.failure_files import FailureRecorder
 from xuance_envs.engine.group.outcome import Reset
 from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.restorable_group import RestorableGroup
+from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.group.single_env import EnvDescription, common_description
 from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.ledger import Ledger, Pending, values_of
@@ -184,7 +184,7 @@ class WorkerGroups(Groups):
         self.backend = backend
         recipe = backend.recipe
         self._finalize = backend.register_finalizer(self)
-        self._local_group: RestorableGroup | None = None
+        self._local_group: ResumableGroup | None = None
         try:
             backend.start()
             backend.build()  # workers create their environments while this process creates its own
@@ -254,7 +254,7 @@ def _fault_tolerant_driver(
 
 
 def _local_driver(
-    group: RestorableGroup, lo: int, arrays: StepArrays, files: FailureRecorder | None
+    group: ResumableGroup, lo: int, arrays: StepArrays, files: FailureRecorder | None
 ) -> GroupDriver:
     return GroupDriver(group, lo) if files is None else RecordingDriver(group, lo, arrays, files)
 
@@ -263,11 +263,11 @@ def _failure_files(folder: str | Path | None, recipe: Recipe) -> FailureRecorder
     return None if folder is None else FailureRecorder(folder, recipe)
 
 
-def _make_local_group(recipe: Recipe) -> RestorableGroup:
-    return RestorableGroup(recipe, copy_of, is_interrupt=is_interrupt)
+def _make_local_group(recipe: Recipe) -> ResumableGroup:
+    return ResumableGroup(recipe, copy_of, is_interrupt=is_interrupt)
 
 
-def _close(group: RestorableGroup) -> None:
+def _close(group: ResumableGroup) -> None:
     try:
         group.close()
     except EnvError:

@@ -9,7 +9,7 @@ from xuance_envs._override import override
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import GroupDriver
 from xuance_envs.engine.failure_files import FailureRecorder
-from xuance_envs.engine.group.restorable_group import RestorableGroup
+from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS, ReplayLog
 from xuance_envs.errors import EnvError
 
@@ -21,7 +21,7 @@ class RecordingDriver(GroupDriver):
     """
 
     def __init__(
-        self, group: RestorableGroup, lo: int, arrays: StepArrays, files: FailureRecorder
+        self, group: ResumableGroup, lo: int, arrays: StepArrays, files: FailureRecorder
     ) -> None:
         super().__init__(group, lo)
         self._files = files
@@ -62,7 +62,7 @@ class RecordingDriver(GroupDriver):
 
     def _save(self, tag: int) -> None:
         began = perf_counter()
-        states, self._replay_log.disabled = self._group.states.states_if_any(None)
+        states, self._replay_log.disabled = self._group.states_if_any(None)
         self._replay_log.update_interval(perf_counter() - began, self.times().p50, tag)
         self._replay_log.reset(states, tag)
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.failure_files import FailureRecorder
-from xuance_envs.engine.group.group_states import NotResumed, packed_registry
+from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.group.outcome import ResultWithStates
+from xuance_envs.engine.group.resumable_group import NotResumed
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS, ReplayLog
 from xuance_envs.engine.restarts import READY_TAG, RestartingDriver, WorkerFailure
 from xuance_envs.errors import EnvError, StateError, WorkerDiedError, name_envs

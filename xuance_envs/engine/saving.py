@@ -206,14 +206,10 @@ class GroupSaver(Saver):
         """Save states; return them by environment, and fingerprints by digest."""
         packed = {}
         for k, driver, envs in shares:
-            exported_places = (
-                None
-                if exported is None
-                else driver.places_of([env for env in envs if env in exported])
-            )
+            sent = [env for env in envs if exported is None or env in exported]
             kept_places = driver.places_of([env for env in envs if env in kept])
             max_bytes = None if driver.shares_objects else self.transfer.max_inline_bytes
-            args = _registry_for(driver), exported_places, kept_places, max_bytes
+            args = _registry_for(driver), driver.places_of(sent), kept_places, max_bytes
             packed[k] = driver.pack("save_states", driver.places_of(envs), *args)
         facts: dict[bytes, bytes] = {}
         saved: dict[int, Any] = {}
@@ -393,16 +389,12 @@ def _parse_restart_seeds(state: EnvStates) -> list[Seeding | None]:
     try:
         entries = state.extra(_SEEDS) or [None] * len(state)
         seeds = [None if one is None else (one[0], one[1]) for one in entries]
+        for seed, count in filter(None, seeds):
+            if not isinstance(seed, int | None) or not isinstance(count, int) or count < 0:
+                raise TypeError(f"got {seed!r} and {count!r}")
     except (FaultError, LookupError, TypeError) as fault:
+        expected = "pairs of an int seed or None and a count of at least 0"
         raise StateError(
-            -1, "load_state", f"invalid restart seeds: expected (seed, count) pairs: {fault}"
+            -1, "load_state", f"invalid restart seeds: expected {expected}: {fault}"
         ) from None
-    for seed, count in filter(None, seeds):
-        if not isinstance(seed, int | None) or not isinstance(count, int) or count < 0:
-            raise StateError(
-                -1,
-                "load_state",
-                "invalid restart seeds: expected an int seed or None and a count of at least 0, "
-                f"got {seed!r} and {count!r}",
-            )
     return seeds

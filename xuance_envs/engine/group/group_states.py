@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from numpy.typing import NDArray
-
-from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.outcome import ActingState, Autoreset, Outcome, ResultWithStates
+from xuance_envs.engine.group.outcome import ActingState, Autoreset, Outcome
 from xuance_envs.engine.group.protocol import StateBuffer
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.step_results import (
-    RESTARTED_KEY,
-    StepInfos,
-    StepResult,
-    StepResults,
-)
 from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.state.checkpointer import EnvCheckpointer, PreparedRestore
@@ -36,12 +26,6 @@ WORKER_REPLACED = "the worker was restarted after the state had been read; try a
 """Error reason if a worker restart lost a saved or prepared state."""
 
 
-class NotResumed(NamedTuple):
-    """Result of :meth:`GroupStates.resume` if the environments could not be resumed."""
-
-    reason: str
-
-
 def packed_registry() -> bytes | None:
     """Pickle the registered state functions for another process; None if there are none."""
     known = registered()
@@ -50,8 +34,6 @@ def packed_registry() -> bytes | None:
 
 class _Group(Protocol):
     envs: list[Any]
-
-    arrays: StepArrays
     recipe: Recipe
 
     def acting_state(self, i: int) -> ActingState: ...
@@ -63,22 +45,6 @@ class _Group(Protocol):
     def each(
         self, command: str, places: Sequence[int], act: Any, values: Sequence[Any] | None = None
     ) -> list[Any]: ...
-
-    def step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome: ...
-
-    def infos_of_step(self, outcome: Outcome) -> StepInfos: ...
-
-    def make_twin(self) -> Any: ...
-
-    def thaw(self, frozen: Any) -> Any: ...
-
-    def flag_in_infos(self, key: str) -> None: ...
-
-    def outcome(self) -> Outcome: ...
-
-    def command(self, name: str) -> Callable[..., Any]: ...
-
-    def resend_columns_next(self) -> None: ...
 
 
 _ACTING_STATE_TYPES = [list, dict, bool, dict], [list, dict, str, dict]
@@ -227,116 +193,6 @@ class GroupStates:
     def discard_states(self) -> None:
         self._kept, self._outgoing, self._prepared = {}, {}, {}
 
-    # -- resuming after worker failures -------------------------------------------------
-
-    def run_and_save(
-        self,
-        command: str,
-        arguments: Sequence[Any],
-        registry: bytes | None,
-        logged: tuple[Any, Any, Any] | None = None,
-    ) -> ResultWithStates:
-        """Run a command and save all environments; return no states if one cannot be saved."""
-        verified = ("", "") if logged is None else self.verify_replay(*logged, registry)
-        result = self._group.command(command)(*arguments)
-        began = perf_counter()
-        states, refusal = self.states_if_any(registry)
-        return ResultWithStates(result, states, refusal, perf_counter() - began, verified)
-
-    def states_if_any(
-        self, registry: bytes | None
-    ) -> tuple[tuple[list[Saved], dict[bytes, bytes]] | None, str]:
-        """Return the states of all environments, or None and the reason."""
-        try:
-            return self.save_states(range(len(self._group.envs)), registry), ""
-        except EnvError as error:
-            return None, str(error)
-
-    def resume(
-        self,
-        states: tuple[list[Saved], Mapping[bytes, bytes]],
-        steps: Sequence[Sequence[NDArray[Any]]],
-        results: Sequence[StepResult | None],
-        registry: bytes | None,
-        next_command: tuple[str, Sequence[Any]] | None,
-    ) -> Any:
-        """Load states, replay the steps, compare their results and run the next command."""
-        try:
-            self.load_into_new(states, registry)
-        except EnvError as error:
-            return NotResumed(f"the new worker could not load the saved states: {error}")
-        obstacle = self.replay(steps, results)
-        if obstacle:
-            return NotResumed(obstacle)
-        self._group.resend_columns_next()
-        if next_command is None:
-            return None
-        command, arguments = next_command
-        result = self._group.command(command)(*arguments)
-        if command == "step":
-            self._group.flag_in_infos(RESTARTED_KEY)
-            result = self._group.outcome()
-        return result
-
-    def replay(
-        self,
-        steps: Sequence[Sequence[NDArray[Any]]],
-        results: Sequence[StepResult | None],
-    ) -> str:
-        """Repeat all steps; return the first failure or difference, or an empty text."""
-        found, first = StepResults(self._group.arrays, 1), ""
-        for number, (actions, expected) in enumerate(zip(steps, results, strict=True), 1):
-            repeated = f"in step {number} of {len(steps)} since the last saved states"
-            try:
-                outcome = self._group.step_with_actions(actions)
-            except EnvError as error:
-                return first or f"the repetition failed {repeated}: {error}"
-            if first:
-                continue
-            found.record(0, self._group.infos_of_step(outcome))
-            repetition = found.get(0)
-            if expected is None or repetition is None:
-                continue
-            difference = expected.difference(repetition, self._first, self._group.thaw)
-            if difference is not None:
-                first = f"the repetition differs {repeated}: {difference}"
-        return first
-
-    def verify_replay(
-        self,
-        states: tuple[list[Saved], Mapping[bytes, bytes]],
-        steps: Sequence[Sequence[NDArray[Any]]],
-        results: Sequence[StepResult | None],
-        registry: bytes | None,
-    ) -> tuple[str, str]:
-        """Repeat steps in new environments; return a difference, and why this was not possible."""
-        try:
-            twin = self._group.make_twin()
-        except Exception as error:
-            return "", f"creating the environments a second time failed: {error}"
-        try:
-            try:
-                twin.states.load_into_new(states, registry)
-            except EnvError as error:
-                return f"new environments could not load the saved states: {error}", ""
-            difference = twin.states.replay(steps, results)
-            if difference:
-                difference += self._differing_attribute(twin, len(steps))
-            return difference, ""
-        finally:
-            with suppress(EnvError):
-                twin.close()
-
-    def _differing_attribute(self, twin: Any, steps: int) -> str:
-        """Name the first attribute that differs from a twin's after the same steps."""
-        for i, env in enumerate(twin.envs):
-            with suppress(FaultError):
-                found = self._state(i).plan.first_difference(EnvCheckpointer(env).plan)
-                if found is not None:
-                    path, one, other = found
-                    return f". After {steps} steps, {path} is {one}, and {other} in the repetition"
-        return ""
-
     def load_into_new(
         self, states: tuple[list[Saved], Mapping[bytes, bytes]], registry: bytes | None
     ) -> None:
@@ -352,6 +208,15 @@ class GroupStates:
             self._group.each("load_state", places, lambda i: self._group.envs[i].reset())
             self.prepare_states(*arguments, registry, data)
         self.load_states(places)
+
+    def first_difference(self, other: GroupStates) -> tuple[str, str, str] | None:
+        """Return the path and both values of the first attribute that differs from another's."""
+        for i in range(len(self._group.envs)):
+            with suppress(FaultError):
+                found = self._state(i).plan.first_difference(other._state(i).plan)
+                if found is not None:
+                    return found
+        return None
 
     def _pack_acting_state(self, i: int) -> tuple[Any, ...]:
         """Return the acting state as a plain tuple to save with a state."""

@@ -11,7 +11,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.progress_record import ProgressRecord
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.restorable_group import RestorableGroup
+from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.system.library_threads import limit_threads
@@ -27,7 +27,7 @@ class GroupHost:
         threads: int | None,
         recorder: ProgressRecord | None = None,
     ) -> None:
-        self.group: RestorableGroup
+        self.group: ResumableGroup
         self._exit_stack = ExitStack()
         self._arrays = arrays
         self._threads = threads
@@ -69,8 +69,8 @@ class GroupHost:
         functions: Sequence[Callable[..., Any]] = env_fns
         return functions
 
-    def _make_group(self, recipe: Recipe) -> RestorableGroup:
-        return RestorableGroup(recipe, copy_of, self._progress)
+    def _make_group(self, recipe: Recipe) -> ResumableGroup:
+        return ResumableGroup(recipe, copy_of, self._progress)
 
     def _attach(self, *arguments: Any) -> None:
         self.group.attach(self._arrays(*arguments))

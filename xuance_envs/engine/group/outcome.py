@@ -11,16 +11,15 @@ from typing import Any, NamedTuple, Protocol
 from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import ColumnLayout
 
-STATE_COMMANDS = frozenset(
+RESUME_COMMANDS = frozenset({"run_and_save", "resume"})
+STATE_COMMANDS = RESUME_COMMANDS | frozenset(
     {
         "save_states",
         "copy_saved_states",
         "prepare_states",
         "load_states",
         "discard_states",
-        "run_and_save",
         "verify_saving",
-        "resume",
         "store_states",
         "prepare_stored",
         "copy_stored",

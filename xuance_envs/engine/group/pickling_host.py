@@ -15,7 +15,7 @@ from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.group.progress_record import ProgressRecord
 from xuance_envs.engine.group.protocol import ReplyType, RequestType, StateBuffer
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.restorable_group import RestorableGroup
+from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.serialization import dumps_for_main, loads, pack_error
 
 logger = logging.getLogger("xuance_envs")
@@ -64,10 +64,10 @@ class PicklingHost(GroupHost):
         return functions
 
     @override
-    def _make_group(self, recipe: Recipe) -> RestorableGroup:
+    def _make_group(self, recipe: Recipe) -> ResumableGroup:
         drop = all(isinstance(function, DropUnpicklableInfos) for function in recipe.env_fns)
         freeze_info = _freeze_picklable if drop else _freeze
-        return RestorableGroup(recipe, _freeze, self._progress, thaw=loads, freeze_info=freeze_info)
+        return ResumableGroup(recipe, _freeze, self._progress, thaw=loads, freeze_info=freeze_info)
 
 
 def _pack_result(command: str, result: Any) -> bytes:

@@ -18,10 +18,8 @@ from xuance_envs.engine.group.outcome import (
     ActingState,
     Autoreset,
     Outcome,
-    StepExtras,
 )
-from xuance_envs.engine.group.single_env import EnvDescription, ResetOnStep
-from xuance_envs.engine.group.step_results import StepInfos
+from xuance_envs.engine.group.single_env import ResetOnStep
 
 if TYPE_CHECKING:
     from xuance_envs.engine.group.stored_states import StoredStates
@@ -78,42 +76,6 @@ class RestorableGroup(EnvGroup):
                 self._reset_in_next_step(i, acting_state.arguments)
         self._update_masks(list(acting_states))
         return self.outcome()
-
-    def infos_of_step(self, outcome: Outcome) -> StepInfos:
-        """Return the infos of the last step, which had this outcome."""
-        infos = self._info_columns(False).batch(self._group_of, {})
-        resets = self._info_columns(True).batch(self._group_of, {}) if outcome.ended else None
-        return StepInfos(infos, resets, outcome.rest or StepExtras())
-
-    def step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
-        """Step with these action leaves, and restore those in the arrays afterwards."""
-        kept = [part.copy() for part in self._actions.parts]
-        try:
-            for part, leaf in zip(self._actions.parts, actions, strict=True):
-                part[...] = leaf
-            return self.step()
-        finally:
-            for part, leaf in zip(self._actions.parts, kept, strict=True):
-                part[...] = leaf
-
-    def make_twin(self) -> RestorableGroup:
-        """Create the same environments again, as another group."""
-        freeze_info = self._freeze_info
-        twin = RestorableGroup(self.recipe, self._freeze, thaw=self.thaw, freeze_info=freeze_info)
-        described = EnvDescription.of(twin.envs[0])
-        spaces = described.observation_space, described.action_space
-        twin.attach(StepArrays.allocate(*spaces, len(twin.envs)))
-        return twin
-
-    def resend_columns_next(self) -> None:
-        self._outcomes.resend_columns()
-
-    def flag_in_infos(self, key: str) -> None:
-        """Add ``key: True`` to all infos of the last command."""
-        rests = {i: (self.thaw, rest) for i, rest in self._infos.rest.items()}
-        batch = self._info_columns(False).batch(self._group_of, rests)
-        for i in range(len(self.envs)):
-            self._infos.write(i, {**batch.build(i, i), key: True})
 
     def _info_columns(self, for_resets: bool) -> InfoColumns:
         """Return a reader of infos or reset infos with the current column layout."""

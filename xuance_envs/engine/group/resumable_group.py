@@ -1,0 +1,183 @@
+"""Environment group that can resume from saved states and the actions since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from xuance_envs._override import override
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.outcome import (
+    RESUME_COMMANDS,
+    Outcome,
+    ResultWithStates,
+    StepExtras,
+)
+from xuance_envs.engine.group.restorable_group import RestorableGroup
+from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.group.step_results import (
+    RESTARTED_KEY,
+    StepInfos,
+    StepResult,
+    StepResults,
+)
+from xuance_envs.errors import EnvError
+
+if TYPE_CHECKING:
+    from xuance_envs.engine.group.group_states import Saved
+
+
+class NotResumed(NamedTuple):
+    """Result of :meth:`ResumableGroup.resume` if the environments could not be resumed."""
+
+    reason: str
+
+
+class ResumableGroup(RestorableGroup):
+    """Group that saves its states with a command's result, and repeats logged steps from them."""
+
+    @override
+    def command(self, name: str) -> Callable[..., Any]:
+        method: Callable[..., Any] = (
+            getattr(self, name) if name in RESUME_COMMANDS else super().command(name)
+        )
+        return method
+
+    def run_and_save(
+        self,
+        command: str,
+        arguments: Sequence[Any],
+        registry: bytes | None,
+        logged: tuple[Any, Any, Any] | None = None,
+    ) -> ResultWithStates:
+        """Run a command and save all environments; return no states if one cannot be saved."""
+        verified = ("", "") if logged is None else self.verify_replay(*logged, registry)
+        result = self.command(command)(*arguments)
+        began = perf_counter()
+        states, refusal = self.states_if_any(registry)
+        return ResultWithStates(result, states, refusal, perf_counter() - began, verified)
+
+    def states_if_any(
+        self, registry: bytes | None
+    ) -> tuple[tuple[list[Saved], dict[bytes, bytes]] | None, str]:
+        """Return the states of all environments, or None and the reason."""
+        try:
+            return self.states.save_states(range(len(self.envs)), registry), ""
+        except EnvError as error:
+            return None, str(error)
+
+    def resume(
+        self,
+        states: tuple[list[Saved], Mapping[bytes, bytes]],
+        steps: Sequence[Sequence[NDArray[Any]]],
+        results: Sequence[StepResult | None],
+        registry: bytes | None,
+        next_command: tuple[str, Sequence[Any]] | None,
+    ) -> Any:
+        """Load states, replay the steps, compare their results and run the next command."""
+        try:
+            self.states.load_into_new(states, registry)
+        except EnvError as error:
+            return NotResumed(f"the new worker could not load the saved states: {error}")
+        obstacle = self.replay(steps, results)
+        if obstacle:
+            return NotResumed(obstacle)
+        self._outcomes.resend_columns()  # the main process has the failed worker's layout
+        if next_command is None:
+            return None
+        command, arguments = next_command
+        result = self.command(command)(*arguments)
+        if command == "step":
+            self._flag_in_infos(RESTARTED_KEY)
+            result = self.outcome()
+        return result
+
+    def replay(
+        self,
+        steps: Sequence[Sequence[NDArray[Any]]],
+        results: Sequence[StepResult | None],
+    ) -> str:
+        """Repeat all steps; return the first failure or difference, or an empty text."""
+        found, first = StepResults(self.arrays, 1), ""
+        for number, (actions, expected) in enumerate(zip(steps, results, strict=True), 1):
+            repeated = f"in step {number} of {len(steps)} since the last saved states"
+            try:
+                outcome = self._step_with_actions(actions)
+            except EnvError as error:
+                return first or f"the repetition failed {repeated}: {error}"
+            if first:
+                continue
+            found.record(0, self._infos_of_step(outcome))
+            repetition = found.get(0)
+            if expected is None or repetition is None:
+                continue
+            difference = expected.difference(repetition, self._first, self.thaw)
+            if difference is not None:
+                first = f"the repetition differs {repeated}: {difference}"
+        return first
+
+    def verify_replay(
+        self,
+        states: tuple[list[Saved], Mapping[bytes, bytes]],
+        steps: Sequence[Sequence[NDArray[Any]]],
+        results: Sequence[StepResult | None],
+        registry: bytes | None,
+    ) -> tuple[str, str]:
+        """Repeat steps in new environments; return a difference, and why this was not possible."""
+        try:
+            twin = self._make_twin()
+        except Exception as error:
+            return "", f"creating the environments a second time failed: {error}"
+        try:
+            try:
+                twin.states.load_into_new(states, registry)
+            except EnvError as error:
+                return f"new environments could not load the saved states: {error}", ""
+            difference = twin.replay(steps, results)
+            if difference:
+                attribute = self.states.first_difference(twin.states)
+                if attribute is not None:
+                    path, one, other = attribute
+                    difference += f". After {len(steps)} steps, {path} is {one}, and {other} in "
+                    difference += "the repetition"
+            return difference, ""
+        finally:
+            with suppress(EnvError):
+                twin.close()
+
+    def _infos_of_step(self, outcome: Outcome) -> StepInfos:
+        """Return the infos of the last step, which had this outcome."""
+        infos = self._info_columns(False).batch(self._group_of, {})
+        resets = self._info_columns(True).batch(self._group_of, {}) if outcome.ended else None
+        return StepInfos(infos, resets, outcome.rest or StepExtras())
+
+    def _step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
+        """Step with these action leaves, and restore those in the arrays afterwards."""
+        kept = [part.copy() for part in self._actions.parts]
+        try:
+            for part, leaf in zip(self._actions.parts, actions, strict=True):
+                part[...] = leaf
+            return self.step()
+        finally:
+            for part, leaf in zip(self._actions.parts, kept, strict=True):
+                part[...] = leaf
+
+    def _make_twin(self) -> ResumableGroup:
+        """Create the same environments again, as another group."""
+        freeze_info = self._freeze_info
+        twin = ResumableGroup(self.recipe, self._freeze, thaw=self.thaw, freeze_info=freeze_info)
+        described = EnvDescription.of(twin.envs[0])
+        spaces = described.observation_space, described.action_space
+        twin.attach(StepArrays.allocate(*spaces, len(twin.envs)))
+        return twin
+
+    def _flag_in_infos(self, key: str) -> None:
+        """Add ``key: True`` to all infos of the last command."""
+        rests = {i: (self.thaw, rest) for i, rest in self._infos.rest.items()}
+        batch = self._info_columns(False).batch(self._group_of, rests)
+        for i in range(len(self.envs)):
+            self._infos.write(i, {**batch.build(i, i), key: True})
