@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.failure_files import FailureRecord
 from xuance_envs.errors import EnvError
 from xuance_envs.extras import install_command
@@ -101,6 +102,7 @@ def run_replay(args: argparse.Namespace) -> None:
     failing_env = failure.first
     with _recorded_indices(failure.first):
         envs = DummyVecEnv(functions)
+    layout = SpaceLayout(envs.action_space)
     with envs:
         with _recorded_indices(failure.first):
             envs.reset()
@@ -110,7 +112,7 @@ def run_replay(args: argparse.Namespace) -> None:
         for number, leaves in enumerate(failure.actions, 1):
             try:
                 with _recorded_indices(failure.first):
-                    obs, rewards, *_ = envs.step(envs.batch_of_actions(leaves))
+                    obs, rewards, *_ = envs.step(layout.unflatten(leaves))
             except EnvError as error:
                 if args.pdb and error.__cause__ is not None:
                     pdb.post_mortem(error.__cause__.__traceback__)

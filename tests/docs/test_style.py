@@ -101,7 +101,8 @@ def is_public(module: str) -> bool:
 
 def inherited_by_public() -> set[tuple[str, str]]:
     """Private classes that public ones derive from, whose methods users call."""
-    found = set()
+    # Tianshou is not installed here.
+    found = {("xuance_envs.compat.tianshou_vector_env", "TianshouVectorEnv")}
     for name in LISTED - {"xuance_envs.compat.tianshou"}:
         for value in vars(importlib.import_module(name)).values():
             if inspect.isclass(value):

@@ -11,10 +11,9 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from xuance_envs.compat.batched_infos import InfoBatcher
 from xuance_envs.compat.stepping import FinishedStep, raise_original
 from xuance_envs.compat.vector_arguments import as_batch, parse_reset
-from xuance_envs.compat.vector_results import StepResult
+from xuance_envs.compat.vector_results import InfoBatcher, StepResult
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of

@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 from gymnasium import logger
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from xuance_envs.compat import env_functions
-from xuance_envs.compat.batched_infos import InfoBatcher
 from xuance_envs.compat.env_functions import RegisteringEnvFn, custom_registrations
+from xuance_envs.compat.pending_call import PendingCall
 from xuance_envs.compat.states_mixin import StatesMixin
-from xuance_envs.compat.stepping import (
-    WorkerStepper,
-    original_error,
-    raise_original,
-)
+from xuance_envs.compat.stepping import WorkerStepper, raise_original
 from xuance_envs.compat.vector_arguments import (
     AUTORESET,
     ObservationMode,
@@ -36,9 +32,9 @@ from xuance_envs.compat.vector_arguments import (
     parse_reset,
     worker_settings,
 )
-from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
+from xuance_envs.compat.vector_results import InfoBatcher, StepResult, reset_result, step_result
 from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.errors import EnvError, caller_stacklevel
+from xuance_envs.errors import caller_stacklevel
 from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
 from xuance_envs.vector_envs.options import InSeries, ProcessOptions, VectorContext
 from xuance_envs.vector_envs.signatures import with_options
@@ -161,7 +157,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         self._stepper = stepper
         self._batcher = InfoBatcher(self)
         self._envs_reset = np.arange(self.num_envs)
-        self._state = AsyncState.DEFAULT
+        self._call = PendingCall(stepper)
 
     def _describe(self, stepper: WorkerStepper) -> None:
         """Set the spaces and metadata, and check that the environments' spaces are compatible."""
@@ -197,10 +193,10 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
             super().reset_async(seed, options)  # type: ignore[arg-type]  # narrower in Gymnasium
             return
         self._assert_is_running()
-        envs, seeds, options = parse_reset(self.num_envs, seed, options, self._check_none_pending)
+        envs, seeds, options = parse_reset(self.num_envs, seed, options, self._call.check_none)
         self._stepper.start_reset(envs.tolist(), seeds, [options] * len(envs))
         self._envs_reset = envs
-        self._state = AsyncState.WAITING_RESET
+        self._call.state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Finish the reset.
@@ -218,10 +214,9 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         """
         if self._stepper is None:
             return super().reset_wait(timeout)
-        infos = self._finish(AsyncState.WAITING_RESET, self._stepper.finish_reset, timeout)
-        return reset_result(
-            self._stepper, self._batcher, infos, self._envs_reset, self.copy, self._add_info
-        )
+        self._assert_is_running()
+        infos = self._call.finish(AsyncState.WAITING_RESET, self._stepper.finish_reset, timeout)
+        return self._reset_result(infos, self._envs_reset)
 
     # -- step -------------------------------------------------------------------------
 
@@ -240,12 +235,12 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
             super().step_async(actions)
             return
         self._assert_is_running()
-        if self._state is not AsyncState.DEFAULT:
-            self._check_none_pending("step_async")
-        if stepper.waiting:  # its step_wait timed out
-            self._report(stepper.finish_step)
+        call = self._call
+        if call.state is not AsyncState.DEFAULT or stepper.waiting:
+            call.check_none("step_async")
+            call.finish_late_step()
         stepper.start_step(as_batch(self.single_action_space, actions))
-        self._state = AsyncState.WAITING_STEP
+        call.state = AsyncState.WAITING_STEP
 
     def step_wait(self, timeout: float | None = None) -> StepResult:
         """Finish the step.
@@ -264,7 +259,8 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         stepper = self._stepper
         if stepper is None:
             return super().step_wait(timeout)
-        step = self._finish(AsyncState.WAITING_STEP, stepper.finish_step, timeout)
+        self._assert_is_running()
+        step = self._call.finish(AsyncState.WAITING_STEP, stepper.finish_step, timeout)
         return step_result(stepper, self._batcher, step, self.copy, self._add_info)
 
     # -- calls ------------------------------------------------------------------------
@@ -286,9 +282,11 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
             super().call_async(name, *args, **kwargs)
             return
         self._assert_is_running()
-        self._check_none_pending("call_async")
-        self._start_apply(env_functions.call_wrapper_attr, [(name, args, kwargs)] * self.num_envs)
-        self._state = AsyncState.WAITING_CALL
+        self._call.check_none("call_async")
+        self._call.finish_late_step()
+        arguments = [(name, args, kwargs)] * self.num_envs
+        stepper.start_apply(env_functions.call_wrapper_attr, arguments)
+        self._call.state = AsyncState.WAITING_CALL
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Finish the calls and return their results.
@@ -303,10 +301,8 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         """
         if self._stepper is None:
             return super().call_wait(timeout)
-        results: tuple[Any, ...] = self._finish(
-            AsyncState.WAITING_CALL, self._stepper.finish_apply, timeout
-        )
-        return results
+        self._assert_is_running()
+        return self._call.finish(AsyncState.WAITING_CALL, self._stepper.finish_apply, timeout)
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of each environment.
@@ -332,15 +328,10 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
                 "Values must be a list or tuple with length equal to the number of environments. "
                 f"Got `{len(values)}` values for {self.num_envs} environments."
             )
-        self._check_none_pending("set_attr")
-        self._start_apply(env_functions.set_wrapper_attr, [(name, value) for value in values])
-        self._report(stepper.finish_apply)
-
-    def _start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-        assert self._stepper is not None
-        if self._stepper.waiting:  # its step_wait timed out
-            self._report(self._stepper.finish_step)
-        self._stepper.start_apply(function, arguments)
+        self._call.check_none("set_attr")
+        self._call.finish_late_step()
+        stepper.start_apply(env_functions.set_wrapper_attr, [(name, value) for value in values])
+        self._call.report(stepper.finish_apply)
 
     def _idle_stepper(self, what: str) -> WorkerStepper:
         if self._stepper is None:
@@ -349,57 +340,14 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
                 "implementation"
             )
         self._assert_is_running()
-        self._check_none_pending(what)
+        self._call.check_none(what)
         return self._stepper
 
     def _reset_result(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
         assert self._stepper is not None
         return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
 
-    # -- waiting and closing ----------------------------------------------------------
-
-    def _finish(self, state: AsyncState, finish: Callable[[], Any], timeout: float | None) -> Any:
-        """Wait for the pending call, which must be of the given kind."""
-        self._assert_is_running()
-        if self._state is not state:
-            raise NoAsyncCallError(
-                f"Calling `{state.value}_wait` without any prior call to `{state.value}_async`.",
-                state.value,
-            )
-        assert self._stepper is not None
-        if timeout is not None and not self._stepper.ready(timeout):
-            self._state = AsyncState.DEFAULT
-            raise multiprocessing.TimeoutError(
-                f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
-            )
-        result = self._report(finish)
-        self._state = AsyncState.DEFAULT
-        return result
-
-    def _report(self, finish: Callable[[], Any]) -> Any:
-        """Wait; after an error, log Gymnasium's messages and raise the environment's exception."""
-        try:
-            return finish()
-        except EnvError as error:
-            failure = error
-        except Exception:
-            self._state = AsyncState.DEFAULT
-            raise
-        self._state = AsyncState.DEFAULT
-        logger.error(
-            f"Received the following error from Worker-{failure.env_index} - Shutting it down"
-        )
-        logger.error("%s", failure.env_traceback)
-        logger.error("Raising the last exception back to the main process.")
-        raise original_error(failure)
-
-    def _check_none_pending(self, what: str) -> None:
-        if self._state is not AsyncState.DEFAULT:
-            pending = str(self._state.value)
-            raise AlreadyPendingCallError(
-                f"Calling `{what}` while waiting for a pending call to `{pending}` to complete.",
-                pending,
-            )
+    # -- closing ----------------------------------------------------------------------
 
     def _assert_is_running(self) -> None:
         stepper = self._stepper
@@ -421,14 +369,14 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         if stepper is None:
             super().close_extras(timeout, terminate)
             return
-        if self._state is not AsyncState.DEFAULT and not stepper.closed:
+        state = self._call.state
+        if state is not AsyncState.DEFAULT and not stepper.closed:
             logger.warn(
-                f"Calling `close` while waiting for a pending call to `{self._state.value}` to "
-                "complete.",
+                f"Calling `close` while waiting for a pending call to `{state.value}` to complete.",
                 stacklevel=caller_stacklevel(),
             )
             try:
-                getattr(self, f"{self._state.value}_wait")(0 if terminate else timeout)
+                getattr(self, f"{state.value}_wait")(0 if terminate else timeout)
             except multiprocessing.TimeoutError:
                 terminate = True
         if terminate:

@@ -12,7 +12,6 @@ from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from xuance_envs.compat.batched_infos import InfoBatcher
 from xuance_envs.compat.env_functions import ReturnEnv
 from xuance_envs.compat.states_mixin import StatesMixin
 from xuance_envs.compat.stepping import (
@@ -28,7 +27,7 @@ from xuance_envs.compat.vector_arguments import (
     check_spaces,
     parse_reset,
 )
-from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
+from xuance_envs.compat.vector_results import InfoBatcher, StepResult, reset_result, step_result
 from xuance_envs.engine.data.info_batch import InfoBatch
 
 

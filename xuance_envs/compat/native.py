@@ -21,8 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
-from xuance_envs.compat.native_batches import Infos
-from xuance_envs.compat.native_engines import EngineStep, NativeEngine, make_engine
+from xuance_envs.compat.native_engines import EngineStep, Infos, NativeEngine, make_engine
 from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, LazyRowExtras
 from xuance_envs.engine.data.info_columns import NUMBER_KINDS, Frozen, Kind, kind_of
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows

@@ -2,15 +2,133 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from xuance_envs.compat.batched_infos import AddInfo, InfoBatcher
 from xuance_envs.compat.stepping import FinishedStep, Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Columns
+
+AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
+
+
+class InfoBatcher:
+    """Merger of all environments' infos into one dict.
+
+    It uses numeric columns unchanged and builds no dicts per environment. For other values
+    (strings, dicts, keys of several types), it follows Gymnasium's own rules.
+    """
+
+    def __init__(self, vector_env: VectorEnv) -> None:
+        self._every = np.arange(vector_env.num_envs)
+        # Gymnasium documents this method for overriding, despite its private name.
+        self._overrides_add_info = type(vector_env)._add_info is not VectorEnv._add_info
+
+    def batch_reset(
+        self, infos: InfoBatch, envs: NDArray[np.intp], add_info: AddInfo
+    ) -> dict[str, Any]:
+        columns = self._plain_columns(infos, self._every)
+        if columns is None:
+            return self._one_by_one(infos, envs, add_info)
+        reset = np.zeros(len(self._every), np.bool_)
+        reset[envs] = True
+        return _with_masks(columns, reset)
+
+    def batch_step(
+        self, step: FinishedStep, final_obs: list[Any], add_info: AddInfo
+    ) -> dict[str, Any]:
+        envs, reset_infos = step.envs, step.reset_infos
+        columns = self._plain_columns(step.infos, self._every)
+        if envs is None or reset_infos is None:
+            if columns is None:
+                return self._one_by_one(step.infos, self._every, add_info)
+            return _with_masks(columns, None)
+        reset_columns = self._plain_columns(reset_infos, envs)
+        if columns is None or reset_columns is None or not _same_kinds(columns, reset_columns):
+            return self._with_ends(step, final_obs, add_info)
+        ended = np.zeros(len(self._every), np.bool_)
+        ended[envs] = True
+        infos = _with_masks(columns, ~ended)
+        for key, (kind, values, mask) in reset_columns.items():
+            if key not in infos:
+                infos[key] = np.zeros((len(self._every), *kind.shape), kind.dtype)
+                infos[f"_{key}"] = np.zeros(len(self._every), np.bool_)
+            at = slice(None) if mask is None else mask
+            infos[key][envs[at]] = values[at]
+            infos[f"_{key}"][envs[at]] = True
+        last = np.full(len(self._every), None, dtype=object)
+        for env, observation in zip(envs.tolist(), final_obs, strict=True):
+            last[env] = observation
+        infos["final_obs"], infos["_final_obs"] = last, ended
+        infos["final_info"], infos["_final_info"] = _with_masks(columns, ended), ended.copy()
+        return infos
+
+    def _one_by_one(
+        self, batch: InfoBatch, envs: NDArray[np.intp], add_info: AddInfo
+    ) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for env in envs.tolist():
+            infos = add_info(infos, batch.build(env, env), env)
+        return infos
+
+    def _with_ends(
+        self, step: FinishedStep, final_obs: list[Any], add_info: AddInfo
+    ) -> dict[str, Any]:
+        assert step.envs is not None
+        assert step.reset_infos is not None
+        infos: dict[str, Any] = {}
+        row_of = {env: row for row, env in enumerate(step.envs.tolist())}
+        for env in self._every.tolist():
+            info = step.infos.build(env, env)
+            row = row_of.get(env)
+            if row is not None:
+                final = {"final_obs": final_obs[row], "final_info": info}
+                infos = add_info(infos, final, env)
+                info = step.reset_infos.build(row, env)
+            infos = add_info(infos, info, env)
+        return infos
+
+    def _plain_columns(self, batch: InfoBatch, envs: NDArray[np.intp]) -> Columns | None:
+        """Return the columns if Gymnasium would turn each into an array and a mask, else None."""
+        columns = None if self._overrides_add_info else batch.columns(envs)
+        for key, (kind, _, _) in (columns or {}).items():
+            reserved = key.startswith("_") or key in ("final_obs", "final_info")
+            if reserved or kind is NUMBER_KINDS[np.bool_]:
+                return None
+        return columns
+
+
+def _same_kinds(columns: Columns, reset_columns: Columns) -> bool:
+    return all(
+        [
+            key not in columns or columns[key][0] == kind
+            for key, (kind, _, _) in reset_columns.items()
+        ]
+    )
+
+
+def _with_masks(columns: Columns, wanted: NDArray[np.bool_] | None) -> dict[str, Any]:
+    """Return arrays and masks for the wanted environments; ``wanted`` is None for all."""
+    infos: dict[str, Any] = {}
+    for key, (kind, values, present) in columns.items():
+        mask = np.ones(len(values), np.bool_) if present is None else present
+        if wanted is not None:
+            mask = mask & wanted
+            if not mask.any():
+                continue
+        if isinstance(kind, ArrayKind):
+            infos[key] = np.zeros_like(values)
+            infos[key][mask] = values[mask]
+        else:
+            infos[key] = values if wanted is None else np.where(mask, values, values.dtype.type(0))
+        infos[f"_{key}"] = mask
+    return infos
+
 
 StepResult = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 

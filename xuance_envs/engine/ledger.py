@@ -24,7 +24,9 @@ from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.polling import FdPoller, Poller
 from xuance_envs.errors import (
     AlreadySteppingError,
+    EnvError,
     NotSteppingError,
+    StateError,
     WorkerDiedError,
     WorkerTimeoutError,
     name_envs,
@@ -301,3 +303,8 @@ def values_of(replies: Replies) -> list[Any]:
 def is_fatal(error: BaseException) -> bool:
     """Return whether this error makes further requests impossible."""
     return isinstance(error, WorkerDiedError | WorkerTimeoutError) and not error.restarted
+
+
+def state_unknown_after(error: Exception) -> bool:
+    """Return whether an error in a state operation leaves environments in an unknown state."""
+    return is_fatal(error) or (isinstance(error, EnvError) and not isinstance(error, StateError))

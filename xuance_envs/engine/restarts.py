@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 from xuance_envs._override import override
@@ -34,13 +35,24 @@ from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 logger = logging.getLogger("xuance_envs")
 
 _Command = tuple[str, Sequence[Any]]
-_STEP: _Command = ("step", ())
+STEP_OF_ALL: _Command = ("step", ())
 
 _RESTARTABLE = ("step", "reset", "construct")
 """Commands in which an environment's exception may trigger a restart."""
 
-READY_TAG = -1
-"""Tag of the internal request that prepares new environments."""
+PREPARING_TAG = -1
+"""Tag of the request that prepares new environments; no request of the ledger has it."""
+
+
+class WorkerState(Enum):
+    RUNNING = auto()
+    """It has the current request, or it can take it."""
+
+    FAILED = auto()
+    """The next wait for a result replaces it."""
+
+    PREPARING = auto()
+    """A new worker prepares its environments; then it takes the current request."""
 
 
 WorkerFailure = EnvError | WorkerDiedError | WorkerTimeoutError
@@ -103,11 +115,13 @@ class RestartingDriver(Driver):
         self.seeds: list[Seeding] = [(None, 0)] * (self.hi - self.lo)
         self._attributes: dict[tuple[int, str], Any] = {}
         self._watched: set[int] = set()
-        self._needs_restart = False
+        self._worker_state = WorkerState.RUNNING
         # Positions of new environments whose previous episodes were not truncated yet.
         self._to_truncate: set[int] = set()
-        self._command: _Command = _STEP
+        self._command: _Command = STEP_OF_ALL
+        # The request's message, and whether the worker takes it by submit_step or by submit.
         self._packed: Any = None
+        self._by_submit_step = True
         self._result: list[Any] = [None]
         self._truncated_outcome: Outcome | None = None
         self._worker.siblings = ()  # the end of another worker must not raise here
@@ -133,7 +147,8 @@ class RestartingDriver(Driver):
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
-        self._command, self._packed, self._result, self.tag = _STEP, actions, [], tag
+        self._command, self._packed, self._by_submit_step = STEP_OF_ALL, actions, True
+        self._result, self.tag = [], tag
         self._submit_if_alive()
 
     @override
@@ -152,8 +167,8 @@ class RestartingDriver(Driver):
 
     @override
     def submit(self, tag: int, packed: tuple[_Command, Any]) -> None:
-        call, message = packed
-        self._command, self._packed, self._result, self.tag = call, message, [], tag
+        self._command, self._packed = packed
+        self._by_submit_step, self._result, self.tag = False, [], tag
         self._submit_if_alive()
 
     @override
@@ -165,11 +180,12 @@ class RestartingDriver(Driver):
                 self._on_failure(error)
             except EnvError as error:
                 self._on_env_error(error)
-                preparing = self._worker.tag == READY_TAG
+                preparing = self._worker_state is WorkerState.PREPARING
                 if not self._restarts.on_exception or not (
                     preparing or error.command in _RESTARTABLE
                 ):
-                    self._needs_restart = preparing  # the next request tries again
+                    if preparing:  # the next request tries again
+                        self._worker_state = WorkerState.FAILED
                     raise
                 self._on_failure(error)
         return self._result[0]
@@ -185,16 +201,16 @@ class RestartingDriver(Driver):
     def _submit_if_alive(self) -> None:
         # A step detects by itself that the worker has ended. Other commands must not be submitted
         # to an ended worker, because they would seem to have caused its end.
-        if self._needs_restart or self._worker.tag == READY_TAG:
-            return
-        if self._command is _STEP or self._worker.alive:
+        if self._worker_state is WorkerState.RUNNING and (
+            self._by_submit_step or self._worker.alive
+        ):
             self._submit_to_worker()
 
     def _submit_to_worker(self) -> None:
         if self._must_truncate():
             command, arguments = self._reset_command()
             self._worker.submit(self.tag, self._worker.pack(command, *arguments))
-        elif self._command is _STEP:
+        elif self._by_submit_step:
             self._worker.submit_step(self.tag, self._packed)
         else:
             self._worker.submit(self.tag, self._packed)
@@ -216,11 +232,12 @@ class RestartingDriver(Driver):
 
     def _advance(self, deadline: float | None) -> None:
         """Wait for the worker's reply and process it; can be repeated after an interrupt."""
-        if self._needs_restart:
+        if self._worker_state is WorkerState.FAILED:
             self._restart_worker()
         worker = self._worker
-        if worker.tag == READY_TAG:
+        if self._worker_state is WorkerState.PREPARING:
             self._on_ready(worker.result(deadline))
+            self._worker_state = WorkerState.RUNNING
             self._submit_to_worker()
         elif worker.tag != self.tag:
             if not worker.alive:
@@ -273,7 +290,7 @@ class RestartingDriver(Driver):
         was_submitted = self._worker.tag == self.tag
         self._restarts.consume(error)
         self.seeds = [(seed, count + 1) for seed, count in self.seeds]
-        self._needs_restart = True
+        self._worker_state = WorkerState.FAILED
         self._to_truncate = set() if self._can_resume(error) else set(range(self.hi - self.lo))
         if was_submitted and self._command[0] not in ("step", "reset"):
             if not isinstance(error, EnvError):
@@ -287,9 +304,9 @@ class RestartingDriver(Driver):
     def _restart_worker(self) -> None:
         """Restart the worker; can be repeated after an interrupt."""
         command, arguments = self._command
-        tag = self.tag
+        tag, state = self.tag, WorkerState.RUNNING
         then: _Command
-        if self._command == _STEP:
+        if self._command == STEP_OF_ALL:
             then = self._reset_command()
         elif command == "reset":
             then = (
@@ -297,15 +314,16 @@ class RestartingDriver(Driver):
                 ([(place, self._new_seed(place, seed), o) for place, seed, o in arguments[0]],),
             )
         else:
-            then, tag = ("ready", (self._new_seeds(),)), READY_TAG
+            then = "ready", (self._new_seeds(),)
+            tag, state = PREPARING_TAG, WorkerState.PREPARING
         keywords = [
-            {name: self._derived(place, seed) for name, seed in given.items()}
+            {name: derived_seed(seed, self.seeds[place][1]) for name, seed in given.items()}
             for place, given in enumerate(self._keywords)
         ]
         self._backend.replace(
             self._index, tag, keywords, self._attributes, sorted(self._watched), then
         )
-        self._needs_restart = False
+        self._worker_state = state
 
     def _reset_command(self) -> _Command:
         return "reset_after_restart", (
@@ -319,8 +337,6 @@ class RestartingDriver(Driver):
 
     def _new_seed(self, place: int, seed: int | None = None) -> int | None:
         """Derive a seed from the requested one or the last one used."""
-        seed = self.seeds[place][0] if seed is None else seed
-        return None if seed is None else self._derived(place, seed)
-
-    def _derived(self, place: int, seed: int) -> int:
-        return derived_seed(seed, self.seeds[place][1])
+        last, restarts = self.seeds[place]
+        seed = last if seed is None else seed
+        return None if seed is None else derived_seed(seed, restarts)

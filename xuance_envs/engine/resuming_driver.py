@@ -19,7 +19,13 @@ from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.group.outcome import ResultWithStates
 from xuance_envs.engine.group.resumable_group import NotResumed
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS, ReplayLog
-from xuance_envs.engine.restarts import READY_TAG, RestartingDriver, WorkerFailure
+from xuance_envs.engine.restarts import (
+    PREPARING_TAG,
+    STEP_OF_ALL,
+    RestartingDriver,
+    WorkerFailure,
+    WorkerState,
+)
 from xuance_envs.errors import EnvError, StateError, WorkerDiedError, name_envs
 
 logger = logging.getLogger("xuance_envs")
@@ -62,7 +68,7 @@ class ResumingDriver(RestartingDriver):
         # True if the current request is a step that is logged without saving states.
         self._is_logged_step = False
         # The log before the last save: tag of the saving step, states and actions.
-        self._before: tuple[int, Any, list[Any]] = READY_TAG, None, []
+        self._before: tuple[int | None, Any, list[Any]] = None, None, []
         # True if the next worker should resume; True if a worker has already tried to.
         self._resume_next = self._resume_tried = False
         # True until a replay was verified.
@@ -80,7 +86,7 @@ class ResumingDriver(RestartingDriver):
         else:
             if log.states is not None and log.has_capacity:
                 log.record_step(tag)
-            self._submit_and_save(tag, ("step", ()))
+            self._submit_and_save(tag, STEP_OF_ALL)
 
     @override
     def submit(self, tag: int, packed: Any) -> None:
@@ -227,10 +233,12 @@ class ResumingDriver(RestartingDriver):
         steps, results = log.steps(before=self.tag), log.results(before=self.tag)
         resume = "resume", (log.states, steps, results, packed_registry(), then)
         self._resume_tried = True
-        tag = READY_TAG if then is None else self.tag
+        tag, state = self.tag, WorkerState.RUNNING
+        if then is None:
+            tag, state = PREPARING_TAG, WorkerState.PREPARING
         watched = sorted(self._watched)
         self._backend.replace(self._index, tag, self._keywords, self._attributes, watched, resume)
-        self._needs_restart = False
+        self._worker_state = state
 
     def _check_replay(self, result: Any) -> None:
         """Raise if the new worker could not resume."""

@@ -14,12 +14,13 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import WorkerGroups
+from xuance_envs.engine.ledger import state_unknown_after
 from xuance_envs.engine.process.process_backend import ProcessBackend, SharedProcessBackend
 from xuance_envs.engine.saving import warn_of_doubts
 from xuance_envs.remote.wire.infos import InfoTables
 from xuance_envs.remote.wire.templates import TemplateCache
 from xuance_envs.vector_envs.arguments import checked_recipe
-from xuance_envs.vector_envs.grouped import GroupedVecEnv, state_unknown_after
+from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.options import StartMethod
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 from xuance_envs.vector_envs.worker_settings import ProcessSettings

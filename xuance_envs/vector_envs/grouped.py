@@ -13,24 +13,19 @@ from xuance_envs.engine.data.space_rows import read_only
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
-from xuance_envs.engine.ledger import Pending, Replies, is_fatal
+from xuance_envs.engine.ledger import Pending, Replies, is_fatal, state_unknown_after
 from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, exclusive_wait
-from xuance_envs.errors import (
-    EnvError,
-    NotResetError,
-    StateError,
-    WorkerTimeoutError,
-    name_envs,
-)
+from xuance_envs.errors import NotResetError, WorkerTimeoutError, name_envs
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import checked_env_ids, env_indices, seed_per_env
 from xuance_envs.vector_envs.last_observations import LastObservationBuffer
 from xuance_envs.vector_envs.last_results import (
-    LAST_RESULT_KEY,
     LastResult,
+    adding_last_results,
     checked_clones,
     checked_last_results,
+    last_results,
     restore_buffers,
 )
 from xuance_envs.vector_envs.statistics import WorkerStatistics
@@ -107,10 +102,6 @@ class GroupedVecEnv(VecEnv):
         In spaces without a fixed shape, None represents a missing action.
         """
         return self._arrays.actions.copy()
-
-    def batch_of_actions(self, leaves: Sequence[Any]) -> Any:
-        """Assemble a batch of actions from the batches of leaves that a failure file contains."""
-        return self._arrays.actions.layout.unflatten(leaves)
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
@@ -322,7 +313,7 @@ class GroupedVecEnv(VecEnv):
         if verify:
             self._close_on_error(state_unknown_after, lambda: saver.verify(ids))
         state = self._close_on_error(state_unknown_after, lambda: saver.save(ids))
-        return state.adding(LAST_RESULT_KEY, [tuple(result) for result in self._last_results(ids)])
+        return adding_last_results(state, last_results(self, self._last, ids))
 
     @override
     def load_state(
@@ -344,7 +335,7 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_idle("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
         needed = sorted(set(sources))
-        result_of = dict(zip(needed, self._last_results(needed), strict=True))
+        result_of = dict(zip(needed, last_results(self, self._last, needed), strict=True))
         results = [result_of[source] for source in sources]
         never_reset = {t for s, t in zip(sources, targets, strict=True) if s in self._never_reset}
         loaded = self._load_and_restore(
@@ -354,20 +345,6 @@ class GroupedVecEnv(VecEnv):
         )
         self._never_reset |= never_reset
         return loaded
-
-    def _last_results(self, ids: Sequence[int]) -> list[LastResult]:
-        rewards = self._arrays.rewards
-        return [
-            LastResult(
-                observation,
-                float(rewards[i]),
-                self.buf_rews[i],
-                bool(self.buf_dones[i]),
-                bool(self.buf_truncations[i]),
-                dict(self.buf_infos[i]),
-            )
-            for i, observation in zip(ids, self._last.rows(ids), strict=True)
-        ]
 
     def _load_and_restore(
         self,
@@ -414,8 +391,3 @@ def _check_reset(command: str, ids: Iterable[int], never_reset: Container[int]) 
         raise NotResetError(
             f"{command}: {name_envs(never)} {have} not been reset; call reset() first"
         )
-
-
-def state_unknown_after(error: Exception) -> bool:
-    """Return whether an error in a state operation leaves environments in an unknown state."""
-    return is_fatal(error) or (isinstance(error, EnvError) and not isinstance(error, StateError))

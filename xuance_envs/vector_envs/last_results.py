@@ -12,11 +12,12 @@ from xuance_envs.errors import StateError, StateMismatchError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
+from xuance_envs.vector_envs.last_observations import LastObservationBuffer
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 _INTEGERS = int, np.integer
 
-LAST_RESULT_KEY = "seen"
+_KEY = "seen"
 """Key of the results in :class:`EnvStates`."""
 
 
@@ -31,11 +32,32 @@ class LastResult(NamedTuple):
     info: dict[Any, Any]
 
 
+def last_results(
+    vec_env: VecEnv, observations: LastObservationBuffer, ids: Sequence[int]
+) -> list[LastResult]:
+    rewards = vec_env.exact_rewards
+    return [
+        LastResult(
+            observation,
+            float(rewards[i]),
+            vec_env.buf_rews[i],
+            bool(vec_env.buf_dones[i]),
+            bool(vec_env.buf_truncations[i]),
+            dict(vec_env.buf_infos[i]),
+        )
+        for i, observation in zip(ids, observations.rows(ids), strict=True)
+    ]
+
+
+def adding_last_results(state: EnvStates, results: Sequence[LastResult]) -> EnvStates:
+    return state.adding(_KEY, [tuple(result) for result in results])
+
+
 def checked_last_results(state: EnvStates, count: int, rows: SpaceRows) -> list[LastResult] | None:
     """Validate and return a state's results; return None if a different interface saved it."""
     checked_states(state, count)
     try:
-        given = state.extra(LAST_RESULT_KEY)
+        given = state.extra(_KEY)
         if given is None:
             return None
         results = [LastResult(*one) for one in given]

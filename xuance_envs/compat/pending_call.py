@@ -1,0 +1,70 @@
+"""The pending call of an ``AsyncVectorEnv``, with Gymnasium's errors and messages."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from typing import TypeVar
+
+from gymnasium import logger
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+from gymnasium.vector.async_vector_env import AsyncState
+
+from xuance_envs.compat.stepping import WorkerStepper, original_error
+from xuance_envs.errors import EnvError
+
+_T = TypeVar("_T")
+
+
+class PendingCall:
+    """State of a stepper between a call's ``_async`` and ``_wait``."""
+
+    def __init__(self, stepper: WorkerStepper) -> None:
+        self._stepper = stepper
+        self.state = AsyncState.DEFAULT
+
+    def check_none(self, what: str) -> None:
+        if self.state is not AsyncState.DEFAULT:
+            pending = str(self.state.value)
+            raise AlreadyPendingCallError(
+                f"Calling `{what}` while waiting for a pending call to `{pending}` to complete.",
+                pending,
+            )
+
+    def finish(self, state: AsyncState, finish: Callable[[], _T], timeout: float | None) -> _T:
+        """Wait for the pending call, which must be of the given kind."""
+        if self.state is not state:
+            raise NoAsyncCallError(
+                f"Calling `{state.value}_wait` without any prior call to `{state.value}_async`.",
+                state.value,
+            )
+        if timeout is not None and not self._stepper.ready(timeout):
+            self.state = AsyncState.DEFAULT
+            raise multiprocessing.TimeoutError(
+                f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
+            )
+        result = self.report(finish)
+        self.state = AsyncState.DEFAULT
+        return result
+
+    def finish_late_step(self) -> None:
+        """Finish a step whose ``step_wait`` timed out."""
+        if self._stepper.waiting:
+            self.report(self._stepper.finish_step)
+
+    def report(self, finish: Callable[[], _T]) -> _T:
+        """Wait; after an error, log Gymnasium's messages and raise the environment's exception."""
+        try:
+            return finish()
+        except EnvError as error:
+            failure = error
+        except Exception:
+            self.state = AsyncState.DEFAULT
+            raise
+        self.state = AsyncState.DEFAULT
+        logger.error(
+            f"Received the following error from Worker-{failure.env_index} - Shutting it down"
+        )
+        logger.error("%s", failure.env_traceback)
+        logger.error("Raising the last exception back to the main process.")
+        raise original_error(failure)
