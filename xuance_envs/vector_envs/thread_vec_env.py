@@ -106,7 +106,7 @@ class ThreadVecEnv(GroupedVecEnv):
 
 @with_options(None, ThreadVecEnv)
 class ThreadVecEnv_Gym(ThreadVecEnv):
-    """The name of :class:`ThreadVecEnv` in XuanCe's style.
+    """The name of :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv` in XuanCe's style.
 
     Example:
         >>> from xuance_envs import Gym_Env, ThreadVecEnv_Gym
