@@ -134,7 +134,7 @@ LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in room
 
 # The same within the engine, for its subpackages and modules.
 ENGINE_LAYERS = [
-    {"by_value", "cgroups", "cpus", "serialization", "system"},
+    {"by_value", "cpus", "serialization", "system"},
     {"data"},
     {"group"},
     {"action_masks", "driver", "last_snapshot", "info_collector", "replay_log", "polling"},
@@ -422,8 +422,7 @@ def test_the_check_of_private_names_finds_them(text: str, expected: set[str]) ->
 
 
 MAY_LACK = {
-    *("register_at_fork", "sched_getaffinity", "sched_setaffinity"),  # a system, of os
-    *("F_SETSIG", "poll", "posix_fallocate"),  # of fcntl, select and os
+    *("TCP_NOTSENT_LOWAT",),  # a system, of socket
     *("set_",),  # a library's setting of its threads, in library_threads
     *("__get__", "copy_to", "name"),  # an environment: its attributes, and its observations
 }
@@ -435,6 +434,47 @@ def test_hasattr_asks_for_nothing_but_what_a_system_or_an_environment_may_lack()
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     asked = [call.args[1] for call in calls if ast.unparse(call.func) == "hasattr"]
     assert {ast.unparse(name).strip("'") for name in asked} == MAY_LACK
+
+
+SYSTEM = PACKAGE / "engine" / "system"
+
+ASKS_FOR_A_SYSTEM = re.compile(
+    r"sys\.platform|\bos\.name\b|platform\.system\(|\b(has|get)attr\((os|select|signal|mmap)\b"
+    r"|\b(import|from) (fcntl|grp|msvcrt|pwd|resource|termios|winreg)\b|[\"'](/proc|/sys|/dev)/"
+)
+
+
+def test_only_one_folder_asks_for_the_system() -> None:
+    paths = [path for path in PACKAGE.rglob("*.py") if SYSTEM not in path.parents]
+    assert [path for path in paths if ASKS_FOR_A_SYSTEM.search(path.read_text("utf-8"))] == []
+    choosing = [path.name for path in SYSTEM.glob("*.py") if "if sys.platform" in path.read_text()]
+    assert choosing == ["current.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ('if sys.platform == "win32":', True),
+        ('hasattr(os, "fork")', True),
+        ("    import resource", True),
+        ("from resources import x", False),
+        ('open("/proc/self/stat")', True),
+        ("system.platform_calls", False),
+    ],
+)
+def test_the_check_of_questions_for_the_system_finds_them(text: str, asks: bool) -> None:
+    assert bool(ASKS_FOR_A_SYSTEM.search(text)) == asks
+
+
+def test_every_system_has_the_same_calls() -> None:
+    from xuance_envs.engine.system import linux, macos, windows
+
+    paths = [path for path in PACKAGE.rglob("*.py") if path != SYSTEM / "current.py"]
+    text = "".join(path.read_text("utf-8") for path in paths)
+    used = set(re.findall(r"(?<![\w.])system\.(\w+)", text)) - {"current"}
+    assert len(used) > 30
+    lacking = [(m.__name__, n) for m in (linux, macos, windows) for n in used if not hasattr(m, n)]
+    assert lacking == []
 
 
 def methods_of(definition: ast.ClassDef) -> int:

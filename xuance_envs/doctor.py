@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import platform
 import re
-import resource
 import subprocess
 import sys
 import sysconfig
@@ -24,7 +23,7 @@ import gymnasium
 from xuance_envs._version import __version__
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.engine.cpus import available_cpus
-from xuance_envs.engine.process.shared_memory import available_memory
+from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.extras import EXTRAS, install_command, missing_modules
 from xuance_envs.gym.gym_env import Gym_Env
@@ -104,13 +103,14 @@ def _how_to_install() -> str:
 
 def _machine() -> Iterator[list[str]]:
     yield ["CPUs", f"{os.cpu_count()} ({available_cpus()} available to this process)"]
-    memory = available_memory()
+    memory = system.available_memory()
     free = "unknown" if memory is None else f"{memory / 2**30:.1f} GiB"
     yield ["free shared memory", free]
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield ["open files", f"at most {soft} (can be raised to {hard})"]
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    yield ["processes", "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}"]
+    if (files := system.open_files_limits()) is not None:
+        soft, hard = files
+        yield ["open files", f"at most {soft} (can be raised to {hard})"]
+    if (processes := system.processes_limits()) is not None:
+        yield ["processes", "no limit" if processes[0] is None else f"at most {processes[0]}"]
     yield ["start methods", ", ".join(multiprocessing.get_all_start_methods())]
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.errors import EnvError
 from xuance_envs.measure import StepLoop, Throughput, measure, sample_actions
@@ -34,9 +34,6 @@ from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.thread_vec_env import MAX_AUTO_THREADS, ThreadVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.worker_settings import WorkerSettings
-
-if sys.platform != "win32":
-    import resource
 
 __all__ = ["Autotuned", "Candidate", "autotune", "backend_class", "backend_for"]
 
@@ -67,8 +64,6 @@ MIN_ENVS_PER_CPU = 2
 MAX_WAITING_CPU_FRACTION = 0.7
 MIN_SLEEPS_PER_STEP = 0.5
 """Environments count as waiting if they use the CPU less, and sleep more often, than this."""
-
-CAN_COUNT_SLEEPS = sys.platform != "win32"
 
 MAX_WORKERS = 64
 """Maximum number of worker processes for waiting environments."""
@@ -331,14 +326,14 @@ class _Probe:
             steps, wall, cpu, batch = 0, 0.0, 0.0, 1
             sleeps = 0
             while wall < PROBE_SECONDS:
-                began, slept = time.process_time(), _sleeps()
+                began, slept = time.process_time(), system.count_sleeps()
                 wall += loop.run(batch)
                 cpu += time.process_time() - began
-                sleeps += _sleeps() - slept
+                sleeps += system.count_sleeps() - slept
                 steps += batch
                 batch = min(2 * batch, 256)
         self.cpu_fraction = min(1.0, cpu / wall)
-        sleeps_often = sleeps >= MIN_SLEEPS_PER_STEP * steps or not CAN_COUNT_SLEEPS
+        sleeps_often = sleeps >= MIN_SLEEPS_PER_STEP * steps or not system.CAN_COUNT_SLEEPS
         self.waits = self.cpu_fraction < MAX_WAITING_CPU_FRACTION and sleeps_often
         if not self.waits:  # other processes used the CPU for the rest of the wall time
             wall, self.cpu_fraction = min(wall, cpu), 1.0
@@ -350,14 +345,6 @@ def _seconds_to_make(env_fn: Callable[[], Any]) -> float:
     start = time.perf_counter()
     with DummyVecEnv([env_fn]):
         return time.perf_counter() - start
-
-
-def _sleeps() -> int:
-    """Return the number of times that this thread (or process) has given up its CPU."""
-    if sys.platform == "win32":
-        return 0
-    who: int = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
-    return resource.getrusage(who).ru_nvcsw
 
 
 def _estimates(

@@ -11,8 +11,9 @@ import pytest
 
 from xuance_envs.engine.process import cpu_pinning
 from xuance_envs.engine.process.cpu_pinning import SAMPLE_INTERVAL, SAMPLE_STEPS, CpuPinner
+from xuance_envs.engine.system.current import system
 
-CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+CPUS = sorted(system.cpu_affinity() or ())
 
 pytestmark = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs and sched_setaffinity")
 
@@ -77,7 +78,7 @@ def test_a_worker_keeps_out_of_the_way_of_a_caller_that_steps(
     workers: list[int], two_cpus: list[int], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = two_cpus[0]
-    monkeypatch.setattr(cpu_pinning, "_current_cpu", lambda: lambda: where)
+    monkeypatch.setattr(system, "current_cpu_function", lambda: lambda: where)
     place = CpuPinner(workers[:1], caller_steps=True, cpus=2)
     clock.look(place, 1e-4)
     assert places_of(workers[:1]) == [[two_cpus[1]]]

@@ -8,6 +8,7 @@ import pytest
 
 from xuance_envs.engine import cpus
 from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.system.current import system
 from xuance_envs.vector_envs.worker_settings import WorkerSettings
 
 
@@ -86,13 +87,13 @@ AFFINITY = {
 
 @pytest.mark.parametrize(("affinity", "limit", "expected"), AFFINITY.values(), ids=AFFINITY)
 def test_the_smaller_of_affinity_and_quota_counts(monkeypatch, affinity, limit, expected):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)), raising=False)
+    monkeypatch.setattr(system, "cpu_affinity", lambda: set(range(affinity)))
     monkeypatch.setattr(cpus, "_cgroup_quota", lambda: limit)
     assert available_cpus() == expected
 
 
 def test_without_an_affinity_all_cpus_count(monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(system, "cpu_affinity", lambda: None)
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     monkeypatch.setattr(cpus, "_cgroup_quota", lambda: None)
     assert available_cpus() == 6

@@ -22,6 +22,7 @@ from xuance_envs.engine.group.group_states import GroupStates
 from xuance_envs.engine.process.channel import Channel
 from xuance_envs.engine.process.shared_memory import ALIGNMENT, SharedMemory
 from xuance_envs.engine.process.shared_memory_transfer import TRANSFER_THRESHOLD
+from xuance_envs.engine.system.current import system
 
 PACKAGE = Path(xuance_envs.__file__).parent
 N = 6
@@ -92,7 +93,7 @@ def test_each_is_written_once_for_all_workers(monkeypatch: pytest.MonkeyPatch) -
             written.append(len(data))
             return pwrite(fd, data, at)
 
-        monkeypatch.setattr(os, "pwrite", counting)
+        monkeypatch.setattr(system, "pwrite", counting)
         envs.load_state(state[[0] * N])
         assert sum(written) == len(state.envs[0].env)
 
@@ -120,7 +121,7 @@ def test_too_little_memory_for_them_is_said_and_changes_nothing(
     with subproc([Heavy] * N) as envs:
         envs.reset(seed=1)
         state = envs.save_state()
-        module = "xuance_envs.engine.process.shared_memory.available_memory"
+        module = "xuance_envs.engine.system.linux.available_memory"
         monkeypatch.setattr(module, lambda: 1000)
         monkeypatch.setattr(
             "xuance_envs.engine.process.shared_memory_transfer.UNCHECKED_BYTES", 100_000
@@ -149,7 +150,7 @@ class Other(Watching):
 def test_workers_keep_nothing_after_an_error(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with subproc([Watching] * N) as envs:
         envs.reset(seed=1)
-        module = "xuance_envs.engine.process.shared_memory.available_memory"
+        module = "xuance_envs.engine.system.linux.available_memory"
         monkeypatch.setattr(module, lambda: 1000)
         monkeypatch.setattr(
             "xuance_envs.engine.process.shared_memory_transfer.UNCHECKED_BYTES", 100_000

@@ -15,8 +15,9 @@ from faulty_envs import FaultyEnv
 from gymnasium import spaces
 
 from xuance_envs import EnvError, SubprocVecEnv, WorkerDiedError
-from xuance_envs.engine.process import shared_memory
 from xuance_envs.engine.process.shared_memory import ALIGNMENT, SharedMemory
+from xuance_envs.engine.system import linux
+from xuance_envs.engine.system.current import system
 
 
 @contextlib.contextmanager
@@ -53,7 +54,7 @@ def test_so_is_too_little_for_a_start():
 
 
 def test_more_than_is_available_is_refused_before_it_is_taken(monkeypatch):
-    monkeypatch.setattr(shared_memory, "available_memory", lambda: 1_000_000)
+    monkeypatch.setattr(system, "available_memory", lambda: 1_000_000)
     with pytest.raises(MemoryError, match=r"need 8,\d\d\d,\d\d\d bytes .* 1,000,000 are available"):
         SubprocVecEnv([Big] * 2, **WORKERS.options)
     assert multiprocessing.active_children() == []
@@ -62,12 +63,12 @@ def test_more_than_is_available_is_refused_before_it_is_taken(monkeypatch):
 def test_available_memory_is_the_least_of_the_machines_and_the_groups(tmp_path, monkeypatch):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:       9000 kB\nMemAvailable:    5000 kB\n")
-    monkeypatch.setattr(shared_memory, "limits", lambda *_: [])
-    assert shared_memory.available_memory(meminfo) == 5_120_000
-    monkeypatch.setattr(shared_memory, "limits", lambda *_: [7e6, 4e6])
-    assert shared_memory.available_memory(meminfo) == 4_000_000
-    monkeypatch.setattr(shared_memory, "limits", lambda *_: [])
-    assert shared_memory.available_memory(tmp_path / "missing") is None
+    monkeypatch.setattr(linux, "limits", lambda *_: [])
+    assert linux.available_memory(meminfo) == 5_120_000
+    monkeypatch.setattr(linux, "limits", lambda *_: [7e6, 4e6])
+    assert linux.available_memory(meminfo) == 4_000_000
+    monkeypatch.setattr(linux, "limits", lambda *_: [])
+    assert linux.available_memory(tmp_path / "missing") is None
 
 
 def test_what_files_hold_of_a_groups_memory_counts_as_available(tmp_path):
@@ -80,11 +81,11 @@ def test_what_files_hold_of_a_groups_memory_counts_as_available(tmp_path):
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert shared_memory._left_v2(tmp_path) == 3_000_000
+    assert linux._left_v2(tmp_path) == 3_000_000
     (tmp_path / "memory.stat").write_text("cache 1\ntotal_inactive_file 100000\n")
-    assert shared_memory._left_v1(tmp_path) == 600_000
+    assert linux._left_v1(tmp_path) == 600_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert shared_memory._left_v2(tmp_path) is None
+    assert linux._left_v2(tmp_path) is None
 
 
 def test_shared_memory_that_an_interrupt_came_to_is_used_again(monkeypatch):

@@ -15,10 +15,10 @@ import httpx
 import pytest
 from serving import API_PREFIX, Asking, ServerMaker, wait_until
 
-from xuance_envs.engine.process import guardian
-from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
+from xuance_envs.engine.system.current import system
 from xuance_envs.remote import sessions
 from xuance_envs.remote.cli import add_serve_arguments, make_server
+from xuance_envs.remote.serving.capacity import PROCESSES_PER_WORKER
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -106,7 +106,7 @@ def test_limits_follow_the_tokens_when_they_are_reloaded(
     assert "1 sessions per token" in first[0].post("session/create").text
 
 
-@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+@pytest.mark.skipif(not system.HAS_GUARDIANS, reason="not on this system")
 def test_a_reload_forgets_no_used_cpu_time(
     serve: ServerMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,10 +16,10 @@ import httpx
 import pytest
 from serving import ServedProcess, wait_until
 
-from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
 from xuance_envs.errors import RemoteLimitError
 from xuance_envs.remote.cli import ServeError, add_serve_arguments, make_server
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
+from xuance_envs.remote.serving.capacity import PROCESSES_PER_WORKER
 
 ROOT = Path(__file__).resolve().parents[2]
 

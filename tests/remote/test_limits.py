@@ -22,11 +22,13 @@ from leftovers import wait_until as comes_true
 from remote_envs import ForgingEnv, SlowStartEnv
 from serving import API_PREFIX, TESTS, Asking, ServedProcess, ServerMaker, wait_until
 
-from xuance_envs.engine.process import guardian
+from xuance_envs.engine.system import guardian
+from xuance_envs.engine.system.current import system
 from xuance_envs.remote import sessions
 from xuance_envs.remote.access.permissions import Permissions
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.serving.byte_budget import ByteBudget
+from xuance_envs.remote.serving.capacity import PROCESSES_PER_WORKER
 from xuance_envs.remote.serving.logs import BackgroundHandler
 
 LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
@@ -55,7 +57,7 @@ def test_the_environments_of_a_token_are_limited(serve: ServerMaker) -> None:
 
 
 def test_the_processes_of_a_token_and_of_all_are_limited(serve: ServerMaker) -> None:
-    two, three = 2 * guardian.PROCESSES_PER_WORKER, 3 * guardian.PROCESSES_PER_WORKER
+    two, three = 2 * PROCESSES_PER_WORKER, 3 * PROCESSES_PER_WORKER
     server = serve(tokens=("a", "b"), processes_per_token=two, processes=three)
     asking = [Asking(server, token) for token in ("a", "a", "a", "b", "b")]
     answers = [ask.ask("create", env_id="Counting") for ask in asking]
@@ -66,7 +68,7 @@ def test_the_processes_of_a_token_and_of_all_are_limited(serve: ServerMaker) -> 
     assert asking[4].ask("create", env_id="Counting").status_code == 200
 
 
-@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+@pytest.mark.skipif(not system.HAS_GUARDIANS, reason="not on this system")
 def test_the_limit_counts_the_processes_of_the_system(serve: ServerMaker) -> None:
     ask = Asking(serve(processes_per_session=7, allow=Permissions(gets=frozenset({"pid"}))))
     pids = set()
@@ -81,7 +83,7 @@ def test_the_limit_counts_the_processes_of_the_system(serve: ServerMaker) -> Non
 
 
 def test_a_process_that_died_does_not_count(serve: ServerMaker) -> None:
-    ask = Asking(serve(processes=guardian.PROCESSES_PER_WORKER))
+    ask = Asking(serve(processes=PROCESSES_PER_WORKER))
     for _ in range(2):
         ids = ask.ask("create", env_id="Mischievous", auto_reset=True).json()["episode_ids"]
         ask.ask("vectorized_reset", episode_ids=ids)
@@ -192,7 +194,7 @@ def test_who_would_have_to_wait_too_long_is_refused(serve: ServerMaker) -> None:
 # --- what processes take ------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+@pytest.mark.skipif(not system.HAS_GUARDIANS, reason="not on this system")
 @pytest.mark.parametrize(
     ("limits", "action"),
     [
@@ -235,7 +237,7 @@ def sleepers(mark: str) -> list[int]:
 ENDS = ["closed", "exits", "is killed", "hangs", "the server ends"]
 
 
-@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+@pytest.mark.skipif(not system.HAS_GUARDIANS, reason="not on this system")
 @pytest.mark.parametrize("end", ENDS)
 def test_what_environments_start_ends_with_them(serve: ServerMaker, end: str) -> None:
     server = serve(allow=Permissions(gets=frozenset({"mark"})), request=2.0)
@@ -253,7 +255,7 @@ def test_what_environments_start_ends_with_them(serve: ServerMaker, end: str) ->
     wait_until(lambda: sleepers(mark) == [])
 
 
-@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+@pytest.mark.skipif(not system.HAS_GUARDIANS, reason="not on this system")
 def test_what_environments_start_ends_with_a_server_that_is_killed() -> None:
     server = ServedProcess(*TESTS)
     ask = Asking(server)
@@ -265,7 +267,7 @@ def test_what_environments_start_ends_with_a_server_that_is_killed() -> None:
     wait_until(lambda: sleepers(mark) == [])
 
 
-@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+@pytest.mark.skipif(not system.HAS_GUARDIANS, reason="not on this system")
 @pytest.mark.parametrize("stopped", ["the worker", "its guardian", "both"])
 def test_a_killed_server_leaves_no_stopped_process(stopped: str) -> None:
     server = ServedProcess(*TESTS)

@@ -16,7 +16,7 @@ from comparing import assert_same
 from serving import TESTS, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs import DummyVecEnv, EnvStates, RemoteVecEnv, errors
-from xuance_envs.engine.process import guardian
+from xuance_envs.engine.system.current import system
 from xuance_envs.remote import sessions
 from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
 from xuance_envs.remote.server import Server
@@ -334,7 +334,7 @@ def heavy(server: Server | ServedProcess, num_envs: int, token: str | None = Non
     return ask
 
 
-@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+@pytest.mark.skipif(not system.HAS_GUARDIANS, reason="not on this system")
 def test_states_never_enter_the_servers_memory() -> None:
     def peak() -> int:
         status = Path(f"/proc/{server.pid}/status").read_text()
@@ -401,7 +401,7 @@ def test_states_end_with_the_process_that_keeps_them(serve: ServerMaker) -> None
     assert saved(ask, *other)[0] == 200
 
 
-@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
+@pytest.mark.skipif(not system.HAS_GUARDIANS, reason="not on this system")
 def test_the_memory_of_a_token_includes_its_states(
     serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

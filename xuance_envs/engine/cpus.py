@@ -6,7 +6,8 @@ import math
 import os
 from pathlib import Path
 
-from xuance_envs.engine.cgroups import limits
+from xuance_envs.engine.system.cgroups import limits
+from xuance_envs.engine.system.current import system
 
 
 def available_cpus() -> int:
@@ -17,9 +18,8 @@ def available_cpus() -> int:
 
 def affinity_cpus() -> int:
     """Return the number of CPUs in this process's affinity mask, ignoring quotas."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    affinity = system.cpu_affinity()
+    return len(affinity) if affinity is not None else os.cpu_count() or 1
 
 
 def _cgroup_quota(*places: Path) -> float | None:

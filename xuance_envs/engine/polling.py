@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import select
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from time import monotonic, perf_counter
 
 from xuance_envs._override import override
 from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.system.current import system
 
 
 class Poller(ABC):
@@ -34,7 +33,7 @@ class FdPoller(Poller):
     def __init__(self, drivers: Sequence[Driver], spin: float) -> None:
         self._drivers = drivers
         self._spin = spin
-        self._poll = select.poll() if hasattr(select, "poll") else None
+        self._poll = system.poll() if system.HAS_WORKER_PROCESSES else None
         self._group_of: dict[int, int] = {}
         self._watched: dict[int, tuple[int, ...]] = {}
 
@@ -45,7 +44,7 @@ class FdPoller(Poller):
             self._unwatch(group)  # the worker was restarted
             assert self._poll is not None
             for fd in fds:
-                self._poll.register(fd, select.POLLIN)
+                self._poll.register(fd, system.POLLIN)
                 self._group_of[fd] = group
             self._watched[group] = fds
 
@@ -60,7 +59,7 @@ class FdPoller(Poller):
         while perf_counter() < end:
             if events := self._poll_now():
                 return self._groups_of(events, busy)
-            os.sched_yield()  # a worker may need this CPU
+            system.yield_cpu()  # a worker may need this CPU
         return self._groups_of(self._poll.poll(milliseconds_until(until)), busy)
 
     def _poll_now(self) -> Sequence[tuple[int, int]]:

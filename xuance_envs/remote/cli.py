@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
+from xuance_envs.engine.system.current import system
 from xuance_envs.errors import EnvError, VecEnvError
 from xuance_envs.remote.access.permissions import Permissions, allowed_values
 from xuance_envs.remote.access.proxies import Network, Proxies, network_of, root_path_of
 from xuance_envs.remote.access.tokens import ParseLimit
 from xuance_envs.remote.server import Server
+from xuance_envs.remote.serving.capacity import PROCESSES_PER_WORKER
 from xuance_envs.remote.serving.logs import BackgroundHandler
 from xuance_envs.remote.settings import (
     LIMIT_SHARES,
@@ -180,7 +181,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_serve(args: argparse.Namespace) -> None:
     _log(args.log_level)
-    if (hangup := getattr(signal, "SIGHUP", None)) is not None:
+    if (hangup := system.hangup_signal()) is not None:
         signal.signal(hangup, signal.SIG_IGN)  # until the server installs its handler
     if "forkserver" in multiprocessing.get_all_start_methods():
         # The fork server imports these modules once, for all workers.

@@ -6,10 +6,7 @@ If a command exceeds its time limit, the server kills the worker process.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import itertools
-import sys
-import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -22,6 +19,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.process.process_backend import ProcessBackend
+from xuance_envs.engine.system.current import system
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.multi_agent.record_layout import ObservationRecord
 from xuance_envs.remote import commands
@@ -392,8 +390,7 @@ class EnvHost:
         """Return whether reading and encoding the worker's reply would delay the event loop."""
         if wire_format is not _MSGPACK or self._sizes[wire_format] * self.num_envs > SMALL_REPLY:
             return True
-        fcntl.ioctl(self._vec_env.wake_fds[0], termios.FIONREAD, unread := bytearray(4))
-        return int.from_bytes(unread, sys.byteorder) > SMALL_INFOS
+        return system.unread_bytes(self._vec_env.wake_fds[0]) > SMALL_INFOS
 
     def _command(self) -> SessionProcess:
         """Return the process, as the context manager of a command."""

@@ -5,12 +5,9 @@ The wrappers filter infos, so that keys without permission never leave the worke
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ from xuance_envs.engine.data.space_layout import SpaceLayout, fit
 from xuance_envs.engine.group.pickling_host import DropUnpicklableInfos
 from xuance_envs.engine.group.single_env import check_env_api
 from xuance_envs.engine.serialization import copy_of, dumps_for_main
+from xuance_envs.engine.system.current import system
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import original_info_key
 from xuance_envs.remote.wire.bounds import ObjectBudget
@@ -240,12 +238,7 @@ class RepeatingEnv(ObjectCounter):
 
 def _limit_process(memory_limit: int | None) -> None:
     """Limit the worker's memory and priority, to protect the server."""
-    os.nice(5)  # the server and its clients take precedence
-    with suppress(OSError):  # when memory runs out, the kernel kills this process first
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    if memory_limit is None:
-        return
-    with suppress(ImportError, OSError, ValueError):  # unsupported, or a lower limit is set
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_limit, memory_limit))
+    system.lower_priority()  # the server and its clients take precedence
+    system.kill_first_without_memory()
+    if memory_limit is not None:
+        system.limit_memory(memory_limit)

@@ -13,14 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from time import monotonic
 
 from xuance_envs.engine.cpus import available_cpus
-from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
 from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.env_host import EnvHost
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.hosted_vec_env import HostedEnvConfig
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.serving.admission import Account, Quota, throttle
-from xuance_envs.remote.serving.capacity import Capacity
+from xuance_envs.remote.serving.capacity import PROCESSES_PER_WORKER, Capacity
 from xuance_envs.remote.serving.fifo_semaphore import FifoSemaphore
 from xuance_envs.remote.serving.large_replies import LARGE_REPLY, LargeReplies
 from xuance_envs.remote.serving.requests import Reply

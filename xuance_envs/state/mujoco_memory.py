@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
-import os
 from typing import Any
 
 from xuance_envs.state.faults import FaultError
@@ -25,7 +24,10 @@ _C_TYPES: dict[str, Any] = {
     "mjtSize": ctypes.c_int64,
 }
 
-_memcmp: Any = ctypes.CDLL("msvcrt" if os.name == "nt" else None).memcmp
+try:
+    _memcmp: Any = ctypes.CDLL(None).memcmp
+except TypeError:  # on Windows, every library has a name
+    _memcmp = ctypes.CDLL("msvcrt").memcmp
 _memcmp.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 
 

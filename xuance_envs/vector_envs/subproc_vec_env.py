@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import select
 import sys
 import threading
 import warnings
@@ -20,6 +19,7 @@ from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.process.worker_process import StartSettings
+from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.library_threads import count_native_threads
 from xuance_envs.errors import caller_stacklevel
 from xuance_envs.vector_envs.arguments import checked_recipe
@@ -174,9 +174,9 @@ def start_processes(
         event_loop_waits: True if an event loop in the main process watches the workers' descriptors
             and collects their replies.
     """
-    if not hasattr(select, "poll"):
+    if not system.HAS_WORKER_PROCESSES:
         raise RuntimeError(
-            "worker processes need select.poll, which this system lacks: use DummyVecEnv instead"
+            f"worker processes are not available on {system.NAME}: use ThreadVecEnv or DummyVecEnv"
         )
     caller_steps = settings.caller_steps
     _check_context(settings.context)

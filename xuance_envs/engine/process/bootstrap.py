@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 from multiprocessing import process
 
-from xuance_envs.engine.process.guardian import become_guardian
 from xuance_envs.engine.process.settings import WorkerSettings
+from xuance_envs.engine.system.current import system
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -29,20 +28,12 @@ _MPI_PREFIXES = ("OMPI_", "PMI_", "PMIX_")
 
 def start(settings: WorkerSettings) -> None:
     """Run a worker in this process until the main process ends it."""
-    # Signals for a process group do not pass between the main process and environments.
     if settings.guarded:
-        os.setsid()
-        become_guardian()
+        system.become_guardian()
     else:
-        # In a session of its own, each worker would be a group for the kernel's scheduler, and a
-        # step would take 5 % longer. The kernel stops groups that use the terminal in the
-        # background, unless they ignore these signals.
-        os.setpgid(0, 0)
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        signal.signal(signal.SIGTTIN, signal.SIG_IGN)
+        system.start_group()
     gc.freeze()  # objects inherited through a fork must not be collected here
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    system.ignore_sigint()  # the main process handles it
     for passed in (settings.requests, settings.replies, settings.memory):
         os.set_inheritable(passed.fd, False)  # do not pass it to processes that environments start
     for name in list(os.environ):

@@ -7,13 +7,13 @@ length in eight bytes.
 from __future__ import annotations
 
 import os
-import select
 import struct
 from contextlib import suppress
 from time import perf_counter
 
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
 from xuance_envs.engine.polling import milliseconds_until
+from xuance_envs.engine.system.current import system
 
 _LENGTH = struct.Struct("<q")
 _HEADER = 1 + _LENGTH.size
@@ -61,7 +61,7 @@ class Inbox:
     def __init__(
         self, fd: int, peer: int | None = None, spin: float = 0.0, expect_ready: bool = False
     ) -> None:
-        os.set_blocking(fd, False)
+        system.set_blocking(fd, False)
         self.fd = fd
         self._read_small, self._read_large = ((fd,), (_SMALL_READ,)), ((fd,), (_LARGE_READ,))
         self.parts: list[bytes] = []
@@ -71,10 +71,10 @@ class Inbox:
         self._spin = spin
         self._gap = 0.0
         self._expect_ready = expect_ready
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
+        poll = system.poll()
+        poll.register(fd, system.POLLIN)
         if peer is not None:
-            poll.register(peer, select.POLLIN)
+            poll.register(peer, system.POLLIN)
         self._poll = poll.poll
 
     def clear(self) -> None:
@@ -118,7 +118,7 @@ class Inbox:
         while now < end:
             if poll(0):
                 break
-            os.sched_yield()  # the peer may need this CPU
+            system.yield_cpu()  # the peer may need this CPU
             now = perf_counter()
         else:
             poll(milliseconds_until(deadline))
@@ -158,7 +158,7 @@ class Channel:
     def __init__(
         self, requests: int, replies: int, peer: int, spin: float, expect_ready: bool = False
     ) -> None:
-        os.set_blocking(requests, False)
+        system.set_blocking(requests, False)
         self.tag = 0
         self._requests = requests
         self._peer = peer
@@ -206,9 +206,9 @@ class Channel:
         return True
 
     def _wait_for_room(self, deadline: float | None) -> None:
-        poll = select.poll()
-        poll.register(self._requests, select.POLLOUT)
-        poll.register(self._peer, select.POLLIN)
+        poll = system.poll()
+        poll.register(self._requests, system.POLLOUT)
+        poll.register(self._peer, system.POLLIN)
         ready = dict(poll.poll(milliseconds_until(deadline)))
         if not ready:
             raise TimeoutError

@@ -6,10 +6,10 @@ CPU for seconds, because neither sleeps. Power-saving schedulers even move them 
 
 from __future__ import annotations
 
-import ctypes
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
+
+from xuance_envs.engine.system.current import system
 
 SAMPLE_STEPS = 16
 """Steps timed per sample."""
@@ -34,14 +34,13 @@ class CpuPinner:
 
     def __init__(self, pids: Sequence[int], caller_steps: bool, cpus: int) -> None:
         self._pids = list(pids)
-        self._current_cpu = _current_cpu() if caller_steps else None
-        self._all_cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        self._current_cpu = system.current_cpu_function() if caller_steps else None
+        self._all_cpus = system.cpu_affinity() or set()
         self._affinities = [self._all_cpus] * len(pids)
         self._sample_start: float | None = None
         self._slow_samples = 0
         fits = (
-            hasattr(os, "sched_setaffinity")
-            and len(pids) + caller_steps == cpus == len(self._all_cpus)
+            len(pids) + caller_steps == cpus == len(self._all_cpus)
             and (self._current_cpu is not None) == caller_steps
         )
         self._steps = 0
@@ -75,22 +74,17 @@ class CpuPinner:
             return
         affinities = [self._all_cpus] * len(self._pids)
         # Pin only while the program has not changed the main process's affinity itself.
-        if fast and os.sched_getaffinity(0) == self._all_cpus:
+        if fast and system.cpu_affinity() == self._all_cpus:
             main_cpu = {self._current_cpu()} if self._current_cpu is not None else set()
             affinities = [{cpu} for cpu in sorted(self._all_cpus - main_cpu)]
         if affinities == self._affinities:
             return
         try:
-            if [os.sched_getaffinity(pid) for pid in self._pids] != self._affinities:
+            if [system.cpu_affinity(pid) for pid in self._pids] != self._affinities:
                 self._next_sample = float("inf")  # other code has changed their affinity
                 return
             for pid, affinity in zip(self._pids, affinities, strict=True):
-                os.sched_setaffinity(pid, affinity)
+                system.set_cpu_affinity(pid, affinity)
         except OSError:  # a worker has ended, or pinning is not permitted
             self._next_sample = float("inf")
         self._affinities = affinities
-
-
-def _current_cpu() -> Callable[[], int] | None:
-    """Return the C function that gives the calling thread's CPU, if available."""
-    return getattr(ctypes.CDLL(None), "sched_getcpu", None)

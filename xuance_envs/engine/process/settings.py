@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import reduction
 from typing import Any
+
+from xuance_envs.engine.system.current import system
 
 
 class PassedFd:
@@ -15,7 +16,7 @@ class PassedFd:
         self.fd = fd
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _receive_fd, (reduction.DupFd(self.fd),)
+        return _receive_fd, (system.pass_descriptor(self.fd),)
 
 
 def _receive_fd(passed: Any) -> PassedFd:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import struct
-import tempfile
-import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from xuance_envs.engine.cgroups import limits
+from xuance_envs.engine.system.current import system
 
 ALIGNMENT = 1 << 16
 """Alignment of parts in bytes: a multiple of every page size."""
-
-_MAP_FIXED = 0x10
 
 _COPY_BYTES = 1 << 20
 """Bytes copied between buffers at a time."""
@@ -33,7 +27,7 @@ class SharedMemory:
 
     def __init__(self, fd: int | None = None, reserved: int = 0) -> None:
         self.fd = -1  # for close(), if opening fails
-        self.fd = fd if fd is not None else _anonymous_file()
+        self.fd = fd if fd is not None else system.open_anonymous_file()
         self.reserved = reserved
         self._extra_users = 0
         self._sizes: dict[int, int] = {}  # sizes of the parts, by offset
@@ -54,7 +48,7 @@ class SharedMemory:
             size, at = min(fitting)
             self._free.remove(at)
             return self._zero(at, size)
-        available = available_memory() if nbytes > unchecked else None
+        available = system.available_memory() if nbytes > unchecked else None
         if available is not None and nbytes > available:
             raise MemoryError(
                 error_template.format(nbytes, f"but only {available:,} are available")
@@ -64,10 +58,7 @@ class SharedMemory:
         start = -(-end // ALIGNMENT) * ALIGNMENT
         new = start if self._sizes else 0  # the first call also reserves the initial range
         try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self.fd, new, start + nbytes - new)
-            else:
-                os.ftruncate(self.fd, start + nbytes)
+            system.reserve(self.fd, new, start + nbytes - new)
         except OSError as error:
             reason = f"which could not be allocated: {error.strerror}"
             raise MemoryError(error_template.format(nbytes, reason)) from error
@@ -90,7 +81,7 @@ class SharedMemory:
 
     def _zero(self, start: int, nbytes: int) -> int:
         for at in range(start, start + nbytes, ALIGNMENT):
-            os.pwrite(self.fd, bytes(min(ALIGNMENT, start + nbytes - at)), at)
+            system.pwrite(self.fd, bytes(min(ALIGNMENT, start + nbytes - at)), at)
         return start
 
     def map(self, start: int, nbytes: int) -> mmap.mmap:
@@ -124,7 +115,7 @@ class SharedBuffer:
         parts: list[bytes] = []
         at = self.start
         while (remaining := self.start + self.nbytes - at) and (
-            read := os.pread(self.fd, remaining, at)
+            read := system.pread(self.fd, remaining, at)
         ):
             parts.append(read)
             at += len(read)
@@ -134,7 +125,7 @@ class SharedBuffer:
         """Overwrite the buffer with data of the same size."""
         rest, written = memoryview(data), 0
         while written < len(rest):
-            written += os.pwrite(self.fd, rest[written:], self.start + written)
+            written += system.pwrite(self.fd, rest[written:], self.start + written)
 
     def copy_from(self, other: SharedBuffer) -> None:
         """Copy another buffer of the same size, in pieces."""
@@ -155,80 +146,3 @@ def pack_buffers(parts: Iterable[SharedBuffer]) -> bytes:
 def unpack_buffers(fd: int, packed: bytes) -> list[SharedBuffer]:
     """Return the buffers; ``fd`` is this process's descriptor of the shared memory."""
     return [SharedBuffer(fd, start, nbytes) for start, nbytes in _PART.iter_unpack(packed)]
-
-
-def make_private_in_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
-    """Make a map private, copy-on-write, in processes forked from this one."""
-    c_mmap = ctypes.CDLL(None).mmap
-    c_mmap.restype = ctypes.c_void_p
-    c_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    region = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory)
-    flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
-    shared = [weakref.ref(memory)]
-
-    def remap_private() -> None:
-        if shared and shared.pop()() is not None:  # else its addresses may be reused
-            c_mmap(*region, *flags, fd, offset)
-
-    os.register_at_fork(after_in_child=remap_private)
-
-
-def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the bytes this process can still allocate, None if unknown.
-
-    This is the minimum of the machine's available memory and the memory left in each of the
-    process's control groups. Beyond a control group's limit, the kernel kills the process.
-    """
-    available = limits("memory", {1: _left_v1, 2: _left_v2})
-    try:
-        for line in meminfo.read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == "MemAvailable":
-                available.append(int(value.split()[0]) * 1024)
-    except (OSError, ValueError, IndexError):
-        pass
-    return int(min(available)) if available else None
-
-
-def _left_v2(folder: Path) -> float | None:
-    limit = (folder / "memory.max").read_text().strip()
-    if limit == "max":
-        return None
-    used = int((folder / "memory.current").read_text())
-    return int(limit) - used + _reclaimable(folder, "inactive_file")
-
-
-def _left_v1(folder: Path) -> float:
-    limit = int((folder / "memory.limit_in_bytes").read_text())
-    used = int((folder / "memory.usage_in_bytes").read_text())
-    return limit - used + _reclaimable(folder, "total_inactive_file")
-
-
-def _reclaimable(folder: Path, name: str) -> int:
-    """Return the bytes of cached files that the kernel drops when memory is needed."""
-    for line in (folder / "memory.stat").read_text().splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0
-
-
-def _anonymous_file() -> int:
-    """Create an anonymous file whose descriptor is greater than 2."""
-    try:
-        fd = os.memfd_create("xuance_envs")
-    except (AttributeError, OSError):  # not Linux, or not permitted
-        with tempfile.TemporaryFile() as file:
-            return _above_stdio(os.dup(file.fileno()))
-    return _above_stdio(fd)
-
-
-def _above_stdio(fd: int) -> int:
-    if fd > 2:
-        return fd
-    import fcntl  # not available on Windows
-
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(fd)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Sequence
 from time import monotonic
 
 from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.process.worker_process import KILL_TIMEOUT, WorkerProcess
+from xuance_envs.engine.system.current import system
 
 CLOSE_TIMEOUT = 5.0
 """Seconds for closing environments, after which their workers are terminated."""
@@ -50,20 +50,20 @@ def stop_workers(drivers: list[ProcessDriver], close_timeout: float = CLOSE_TIME
 def _wait_for_end(workers: Sequence[WorkerProcess], seconds: float) -> None:
     """Wait until the processes have ended or the time is up, and drain their replies meanwhile."""
     deadline = monotonic() + seconds
-    poll = select.poll()
+    poll = system.poll()
     running = {}
     for worker in workers:
         if worker.alive:
             running[worker.peer] = worker
-            poll.register(worker.peer, select.POLLIN)
-            poll.register(worker.channel.replies, select.POLLIN)
+            poll.register(worker.peer, system.POLLIN)
+            poll.register(worker.channel.replies, system.POLLIN)
     channels = {worker.channel.replies: worker.channel for worker in running.values()}
     while running and (left := deadline - monotonic()) > 0:
         for fd, event in poll.poll(left * 1e3):
             if fd in running:
                 del running[fd]
                 poll.unregister(fd)
-            elif event & select.POLLIN:
+            elif event & system.POLLIN:
                 channels[fd].drain()
             else:  # the worker closed its end, so poll would return immediately every time
                 poll.unregister(fd)

@@ -25,14 +25,6 @@ def make_two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
         raise
 
 
-def pidfd_of(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when the process ends, or None if unsupported."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not Linux, an old kernel, or not permitted
-        return None
-
-
 @contextmanager
 def hidden_main() -> Iterator[None]:
     """Keep multiprocessing from importing ``__main__`` in a new process."""
@@ -69,16 +61,6 @@ def reserved_descriptors() -> Iterator[None]:
     finally:
         for fd in reserved:
             os.close(fd)
-
-
-@contextmanager
-def blocked_sigint() -> Iterator[None]:
-    """Block SIGINT in this process, and in processes started here until they ignore it."""
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
 @contextmanager

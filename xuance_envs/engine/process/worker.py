@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
-import select
-import signal
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,15 +15,14 @@ from xuance_envs.engine.group.pickling_host import PicklingHost
 from xuance_envs.engine.group.progress_record import ProgressRecord
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
 from xuance_envs.engine.process.channel import Inbox, PeerGoneError, frame, write_all
-from xuance_envs.engine.process.guardian import signal_after_main
 from xuance_envs.engine.process.settings import WorkerSettings
 from xuance_envs.engine.process.shared_memory import (
     SharedBuffer,
     SharedMemory,
-    make_private_in_forks,
     unpack_buffers,
 )
 from xuance_envs.engine.process.worker_diagnostics import open_recorder
+from xuance_envs.engine.system.current import system
 
 ORPHAN_GRACE = 1.0
 """Seconds a worker has to close its environments after the main process ended."""
@@ -40,8 +35,9 @@ def run(settings: WorkerSettings, recorder: ProgressRecord) -> None:
     _unpin_forks()
     _detach_pipes_in_forks(settings.requests.fd, settings.replies.fd)
     inbox = Inbox(settings.requests.fd, spin=settings.spin)
-    threading.Thread(target=_exit_after_main, args=(inbox.fd,), daemon=True).start()
-    _exit_after_main_natively()
+    watched = inbox.fd, ORPHAN_GRACE
+    threading.Thread(target=system.end_after_main, args=watched, daemon=True).start()
+    system.end_natively_after_main()
     worker = Worker(settings, recorder)
     try:
         worker.serve(inbox, settings.replies.fd)
@@ -102,15 +98,14 @@ class Worker:
     ) -> StepArrays:
         """Map a group's slice of the shared arrays."""
         memory = self._memory.map(start, StepArrays.nbytes(*spaces, num_envs, info_bytes))
-        make_private_in_forks(memory, self._memory.fd, start)
+        system.make_private_in_forks(memory, self._memory.fd, start)
         return StepArrays.allocate(*spaces, num_envs, memory, info_bytes).slice(lo, hi)
 
 
 def _unpin_forks() -> None:
     """Let processes that environments fork use all CPUs, even if this worker is pinned."""
-    if hasattr(os, "sched_getaffinity"):
-        cpus = os.sched_getaffinity(0)
-        os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, cpus))
+    if (cpus := system.cpu_affinity()) is not None:
+        system.after_fork(lambda: system.set_cpu_affinity(0, cpus))
 
 
 def _detach_pipes_in_forks(requests: int, replies: int) -> None:
@@ -122,32 +117,4 @@ def _detach_pipes_in_forks(requests: int, replies: int) -> None:
             os.dup2(null, fd, inheritable=False)
         os.close(null)
 
-    os.register_at_fork(after_in_child=redirect_pipes)
-
-
-def _exit_after_main(requests: int) -> None:
-    """End this process and its group shortly after the main process, even if they are busy."""
-    poll = select.poll()
-    poll.register(requests, 0)  # report no data, only the end of the pipe
-    while not poll.poll():
-        pass
-    time.sleep(ORPHAN_GRACE / 2)
-    signal.alarm(2)  # postpone the native end, which leaves the rest of the group
-    time.sleep(ORPHAN_GRACE / 2)
-    os.killpg(0, signal.SIGKILL)
-
-
-def _exit_after_main_natively() -> None:
-    """End this process after the main process ends, even if a thread never releases the GIL.
-
-    The kernel sends a signal whose handler is C's ``alarm``. It receives the signal's number, and
-    that many seconds later SIGALRM ends this process. SIGCONT makes a stopped process end, too.
-    """
-    if signal_after_main(signal.SIGCONT) is None:
-        return
-    # SIGHUP fits best, but if it is ignored, as under nohup, it must stay ignored.
-    hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
-    number = signal.SIGHUP if hangup else signal.SIGQUIT
-    libc = ctypes.CDLL(None)
-    libc.signal(int(number), libc.alarm)
-    signal_after_main(number)
+    system.after_fork(redirect_pipes)

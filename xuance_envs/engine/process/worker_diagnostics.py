@@ -16,7 +16,8 @@ from typing import Any, TextIO
 
 from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, timing_delta
-from xuance_envs.engine.process.shared_memory import ALIGNMENT, make_private_in_forks
+from xuance_envs.engine.process.shared_memory import ALIGNMENT
+from xuance_envs.engine.system.current import system
 
 REGION_BYTES = ALIGNMENT
 """Size of a region; each additional group in a worker has its own."""
@@ -38,26 +39,26 @@ class WorkerDiagnostics:
 
     def clear(self) -> None:
         """Clear the region for a new worker."""
-        os.pwrite(self._fd, bytes(REGION_BYTES), self._start)
+        system.pwrite(self._fd, bytes(REGION_BYTES), self._start)
 
     def active_env(self) -> int | None:
         """Return the running environment's position in its group, or None if unknown."""
-        at = int.from_bytes(os.pread(self._fd, 8, self._start), sys.byteorder)
+        at = int.from_bytes(system.pread(self._fd, 8, self._start), sys.byteorder)
         return None if at == NO_ACTIVE_ENV else at - 1
 
     def times(self) -> StepTimes:
-        return StepTimes.read(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
+        return StepTimes.read(system.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
 
     def timing_delta(self) -> bytes:
         """Return the changes that the last step made to the step times, for updating a copy."""
-        return timing_delta(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
+        return timing_delta(system.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
 
     def crash_output(self) -> str:
         """Return the last lines of standard error and the first ones of the crash report.
 
         The report starts with the innermost call.
         """
-        data = os.pread(self._fd, _TIMES - _TEXT, self._start + _TEXT)
+        data = system.pread(self._fd, _TIMES - _TEXT, self._start + _TEXT)
         stderr_lines = _lines(data[:_TEXT_SIZE])[-_LINES:]
         # faulthandler may list hundreds of extension modules at the end.
         report = _lines(data[_TEXT_SIZE:].partition(b"\nExtension modules:")[0])
@@ -80,7 +81,7 @@ def open_recorder(fd: int, index: int) -> ProgressRecord:
 def _mapped(fd: int, index: int) -> memoryview:
     start = index * REGION_BYTES
     memory = mmap.mmap(fd, REGION_BYTES, offset=start)
-    make_private_in_forks(memory, fd, start)
+    system.make_private_in_forks(memory, fd, start)
     return memoryview(memory)
 
 
@@ -88,14 +89,13 @@ def start_recording(fd: int, index: int) -> ProgressRecord:
     """Write this process's diagnostics to its region from now on."""
     region = _mapped(fd, index)
     faulthandler.disable()  # else a library's handler from before a fork would remain
-    try:  # reopen the file, because a passed descriptor shares its file position
-        own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
-    except OSError:
+    own = system.reopen(fd)  # because a passed descriptor shares its file position
+    if own is None:
         faulthandler.enable()
     else:
         os.lseek(own, index * REGION_BYTES + _REPORT, os.SEEK_SET)
         faulthandler.enable(own, all_threads=False)
-        os.register_at_fork(after_in_child=partial(_report_to_stderr, own))
+        system.after_fork(partial(_report_to_stderr, own))
     if sys.stderr is not None:
         sys.stderr = _TeeStream(sys.stderr, region[_TEXT:_REPORT])
     return open_recorder(fd, index)

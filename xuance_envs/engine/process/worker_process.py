@@ -6,8 +6,6 @@ A worker does not import its parent's ``__main__``, and ends when its parent end
 from __future__ import annotations
 
 import os
-import select
-import signal
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,19 +15,18 @@ from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from xuance_envs.engine.process import bootstrap, guardian
+from xuance_envs.engine.process import bootstrap
 from xuance_envs.engine.process.channel import Channel
 from xuance_envs.engine.process.settings import PassedFd, WorkerSettings
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.spawning import (
-    blocked_sigint,
     deferred_interrupt,
     hidden_main,
     make_two_pipes,
-    pidfd_of,
     reserved_descriptors,
 )
 from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
+from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.library_threads import limited_in_fork
 
 KILL_TIMEOUT = 1.0
@@ -61,8 +58,7 @@ def _drop_workers_after_fork() -> None:
         process._children.discard(worker)  # type: ignore[attr-defined]
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_drop_workers_after_fork)
+system.after_fork(_drop_workers_after_fork)
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ class WorkerProcess:
         self.index = index
         self.num_groups = 1
         self._released = False
-        self._guarded = settings.guarded and guardian.SUPPORTED
+        self._guarded = settings.guarded and system.HAS_GUARDIANS
         self.diagnostics = WorkerDiagnostics(settings.memory.fd, index)
         self.diagnostics.clear()
         (their_requests, requests), (replies, their_replies) = make_two_pipes()
@@ -118,7 +114,7 @@ class WorkerProcess:
             with _fd_lock:
                 _tracked_fds.update(own_fds)
                 self._start(settings)
-                self._pidfd = pidfd_of(self.process.pid)
+                self._pidfd = system.open_end_watch(self.process.pid)
                 if self._pidfd is not None:
                     own_fds.add(self._pidfd)
                     _tracked_fds.add(self._pidfd)
@@ -152,12 +148,8 @@ class WorkerProcess:
 
     def abort(self) -> None:
         """End the process so that it writes a crash report."""
-        with suppress(OSError, ValueError, AttributeError, ImportError):
-            import resource
-
-            # Report the crash, but write no core file.
-            resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
-            os.kill(self.pid, signal.SIGABRT)
+        with suppress(OSError):
+            system.abort(self.pid)
         self.process.join(KILL_TIMEOUT)
         self.kill()
 
@@ -166,9 +158,9 @@ class WorkerProcess:
         if not self._released:  # afterwards the pid may be reused
             with suppress(OSError):
                 if self._guarded:
-                    os.kill(self.pid, guardian.KILL_SIGNAL)
+                    os.kill(self.pid, system.KILL_SIGNAL)
                 else:
-                    os.killpg(self.pid, signal.SIGKILL)
+                    system.kill_group(self.pid)
 
     @property
     def alive(self) -> bool:
@@ -176,8 +168,8 @@ class WorkerProcess:
             return False
         if self._pidfd is None:
             return bool(self.process.is_alive())
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
+        poll = system.poll()
+        poll.register(self._pidfd, system.POLLIN)
         return not poll.poll(0)
 
     def release(self) -> None:
@@ -189,7 +181,7 @@ class WorkerProcess:
             _untrack_fds(self._tracked_fds)
             self.channel.close()
             if self._pidfd is not None:
-                os.close(self._pidfd)
+                system.close_end_watch(self._pidfd)
             self.join()
             with suppress(ValueError):  # the process cannot be killed, as in uninterruptible sleep
                 self.process.close()
@@ -217,7 +209,7 @@ def start_worker(
                 if method == "forkserver":
                     forkserver.ensure_running()
                 resource_tracker.ensure_running()
-        with blocked_sigint(), reserved_descriptors():
+        with system.blocked_sigint(), reserved_descriptors():
             started(WorkerProcess(settings, index, name, env_fns))
 
 

@@ -7,7 +7,6 @@ number and a length precedes each message.
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 import selectors
 import socket
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.process.channel import PeerGoneError
+from xuance_envs.engine.system.current import system
 
 _HEADER = struct.Struct("<QQ")
 _BUFFER_BYTES = 1 << 16
@@ -46,8 +46,7 @@ def _close_after_fork() -> None:
         connection.close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_after_fork)
+system.after_fork(_close_after_fork)
 
 
 class AuthenticationError(Exception):
@@ -195,7 +194,7 @@ def send_message(connection: socket.socket, number: int, parts: Sequence[Any]) -
     if len(whole) > _MAX_PARTS:
         whole = [b"".join(whole)]
     try:
-        sent = connection.sendmsg(whole)
+        sent = system.send_parts(connection, whole)
         if sent < _HEADER.size + size:
             connection.sendall(b"".join(whole)[sent:])
     except OSError as error:

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import math
 import os
-import select
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from xuance_envs._override import override
 from xuance_envs.engine.ray.actor import ActorPlan, SingleGroupActor
 from xuance_envs.engine.ray.connectable_actor import ConnectableActor
 from xuance_envs.engine.ray.multi_process_actor import MultiProcessActor
+from xuance_envs.engine.system.current import system
 from xuance_envs.extras import missing_extra
 
 logger = logging.getLogger("xuance_envs")
@@ -188,7 +188,7 @@ class RayCluster:
             return "this process is outside the cluster (ray://)"
         if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
             return "the cluster's connections are encrypted (RAY_USE_TLS)"
-        return None if hasattr(select, "poll") else "this system has no select.poll"
+        return None if system.HAS_WORKER_PROCESSES else f"{system.NAME} has no poll"
 
     def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
         if not plan.in_processes:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from xuance_envs.engine.process.channel import PeerGoneError
 from xuance_envs.engine.ray.actor import BaseGroupActor
 from xuance_envs.engine.ray.authenticated_connection import Listener, MessageReader, send_message
+from xuance_envs.engine.system.current import system
 
 END_POLL_INTERVAL = 1.0
 """Seconds between checks for the end of a connection that delivers no requests."""
@@ -91,9 +92,7 @@ class _ConnectionHandler:
             number = self._number
 
     def _is_closed_by_peer(self) -> bool:
-        with suppress(OSError):
-            return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        return False
+        return system.is_closed_by_peer(self._connection)
 
     def _answer(self, number: int, request: bytes) -> None:
         parts = self._actor.answer_buffers(number, request)

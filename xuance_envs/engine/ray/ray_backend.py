@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from xuance_envs.engine.ray.driver import ActorDriver
 from xuance_envs.engine.ray.object_store_transfer import ObjectStoreTransfer
 from xuance_envs.engine.ray.transports import POLL_INTERVAL, SocketTransport
 from xuance_envs.engine.serialization import dumps_for_worker
+from xuance_envs.engine.system.current import system
 
 logger = logging.getLogger("xuance_envs")
 
@@ -235,10 +235,11 @@ class _ActorPoller(Poller):
 
 
 def _poll(fds: Collection[int], seconds: float) -> list[tuple[int, int]]:
-    poll = select.poll()
+    poll = system.poll()
     for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return poll.poll(seconds * 1e3)
+        poll.register(fd, system.POLLIN)
+    found: list[tuple[int, int]] = poll.poll(seconds * 1e3)
+    return found
 
 
 def end_actors(

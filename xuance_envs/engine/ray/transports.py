@@ -5,7 +5,6 @@ Both ``send`` and ``receive`` may be interrupted at any time, and resume when ca
 
 from __future__ import annotations
 
-import select
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from xuance_envs.engine.process.channel import PeerGoneError
 from xuance_envs.engine.ray.authenticated_connection import MessageReader, header
 from xuance_envs.engine.ray.cluster import RayCluster
 from xuance_envs.engine.ray.messages import GroupReply
+from xuance_envs.engine.system.current import system
 
 POLL_INTERVAL = 1.0
 """Seconds between checks of Ray's references while a wait depends on something else."""
@@ -106,8 +106,8 @@ class SocketTransport(Transport):
         self._last: ActorCall | None = None
         self._message = b""
         self._written: list[int] = []
-        poll = select.poll()
-        poll.register(connection, select.POLLIN)
+        poll = system.poll()
+        poll.register(connection, system.POLLIN)
         self._poll = poll.poll
 
     @property
@@ -141,8 +141,8 @@ class SocketTransport(Transport):
         return True
 
     def _wait_writable(self) -> bool:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLOUT)
+        poll = system.poll()
+        poll.register(self._socket, system.POLLOUT)
         return bool(poll.poll(POLL_INTERVAL * 1e3))
 
     @override

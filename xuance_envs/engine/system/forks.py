@@ -6,6 +6,7 @@ import os
 import weakref
 from typing import Any, NoReturn, Protocol
 
+from xuance_envs.engine.system.current import system
 from xuance_envs.errors import WrongProcessError
 
 
@@ -27,8 +28,7 @@ def _close_in_child() -> None:
     _registered.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
+system.after_fork(_close_in_child)
 
 
 class WrongProcessProxy:

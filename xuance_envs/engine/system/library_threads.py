@@ -7,13 +7,13 @@ in the parent. So thread counts are set before the fork and stay unchanged after
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
+
+from xuance_envs.engine.system.current import system
 
 _THREAD_FUNCTIONS = {
     "torch": ("get_num_threads", "set_num_threads"),
@@ -66,29 +66,14 @@ def count_native_threads() -> int:
     """
     if _count() <= threading.active_count():
         return 0
-    # An exception from a signal handler would make the child continue this program.
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python 3.12 and later warn about these threads
-            child = os.fork()
-        if child == 0:
-            os._exit(0)
+    with system.held_fork():
         count = _count() - threading.active_count()
-        os.kill(child, signal.SIGKILL)
-        with suppress(ChildProcessError):  # the program may reap its children elsewhere
-            os.waitpid(child, 0)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     return max(0, count)
 
 
 def _count(process: int | str = "self") -> int:
     """Return a process's number of threads, 0 if the system does not report it."""
-    try:
-        return len(os.listdir(f"/proc/{process}/task"))
-    except OSError:
-        return 0
+    return system.count_threads(process)
 
 
 def _mark_broken() -> None:
@@ -96,5 +81,4 @@ def _mark_broken() -> None:
         _broken_by_fork.update(name for name in _THREAD_FUNCTIONS if name in sys.modules)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_mark_broken)
+system.after_fork(_mark_broken)

@@ -8,7 +8,6 @@ find with the last one. An interrupt may therefore arrive between any two byteco
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 import traceback
@@ -28,6 +27,7 @@ from xuance_envs.engine.group.outcome import STATE_COMMANDS
 from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes
 from xuance_envs.engine.serialization import copy_of, describe_error
+from xuance_envs.engine.system.current import system
 from xuance_envs.errors import VecEnvError, WorkerDiedError, WorkerTimeoutError
 
 logger = logging.getLogger("xuance_envs")
@@ -140,7 +140,7 @@ class ThreadDriver(WorkerDriver):
             while perf_counter() < end:
                 if self._request is not last:
                     return
-                os.sched_yield()
+                system.yield_cpu()
         self._requested.wait()
 
     # -- in the main thread -----------------------------------------------------------
@@ -210,14 +210,14 @@ class ThreadDriver(WorkerDriver):
         while self.spin and perf_counter() < end:
             if self._reply[0] is request:
                 return
-            os.sched_yield()
+            system.yield_cpu()
         while self._reply[0] is not request:
             began = monotonic()
-            longest = UNINTERRUPTIBLE_WAIT if sys.platform == "win32" else POLL_INTERVAL
+            longest = POLL_INTERVAL if system.LOCK_WAITS_ARE_INTERRUPTIBLE else UNINTERRUPTIBLE_WAIT
             limits = [limit for limit in (self._reply_deadline, deadline) if limit is not None]
             if limits:
                 longest = min(longest, max(0.0, min(limits) - began))
-            elif sys.platform != "win32":
+            elif system.LOCK_WAITS_ARE_INTERRUPTIBLE:
                 longest = -1.0  # until the reply
             if self._replied.wait(timeout=longest):
                 continue

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xuance_envs.engine.system.current import system
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -32,7 +34,7 @@ def root_path_of(text: str) -> str:
 
 def unix_socket(path: Path) -> socket.socket:
     """Listen on a Unix socket; the permissions of its folder decide which users can connect."""
-    listener = socket.socket(socket.AF_UNIX)
+    listener = system.unix_socket()
     try:
         try:
             listener.bind(str(path))
@@ -50,7 +52,7 @@ def unix_socket(path: Path) -> socket.socket:
 
 
 def _is_stale(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
+    with system.unix_socket() as probe:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from contextlib import suppress
 
+from xuance_envs.engine.system.current import system
 from xuance_envs.remote.access.tokens import Tokens
 from xuance_envs.remote.serving.admission import Accounts
 from xuance_envs.remote.serving.capacity import Capacity
@@ -30,8 +30,10 @@ class TokenReloader:
 
     def handle_sighup(self) -> None:
         """Reload the tokens on SIGHUP, if this thread can handle signals."""
-        with suppress(AttributeError, NotImplementedError, RuntimeError, ValueError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._start_reload)
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            asyncio.get_running_loop().add_signal_handler(
+                system.hangup_signal(), self._start_reload
+            )
 
     def _start_reload(self) -> None:
         self._reload_task = asyncio.create_task(self.reload())

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from xuance_envs.engine.system.current import system
 from xuance_envs.remote.failures import RefusedError
 
 logger = logging.getLogger("xuance_envs")
@@ -175,7 +176,7 @@ class Tokens:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read_file(self, file: Path) -> list[tuple[str, Owner]]:
-        if os.name == "posix" and file.stat().st_mode & stat.S_IROTH:
+        if system.HAS_FILE_MODES and file.stat().st_mode & stat.S_IROTH:
             logger.warning(
                 "all users of this machine can read the tokens in %s: run chmod 600", file
             )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from dataclasses import replace
 
-from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
+from xuance_envs.engine.system.current import system
 from xuance_envs.remote.settings import LIMIT_SHARES, Limits, Settings
 
 logger = logging.getLogger("xuance_envs")
@@ -18,6 +17,9 @@ RESERVED_FDS = 64
 """File descriptors for libraries, the event loop and workers that are starting."""
 
 MIN_FILES = RESERVED_FDS + 32
+
+PROCESSES_PER_WORKER = 2 if system.HAS_GUARDIANS else 1
+"""Processes of a guarded worker: itself and its guardian."""
 
 
 class Capacity:
@@ -109,12 +111,6 @@ class Capacity:
 
 def max_open_files() -> int | None:
     """Raise this process's limit of open files as far as possible; return it, None if unlimited."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if soft == resource.RLIM_INFINITY else soft
+    system.raise_open_files_limit()
+    limits = system.open_files_limits()
+    return None if limits is None else limits[0]

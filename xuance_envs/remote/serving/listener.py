@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 
 from xuance_envs._override import override
+from xuance_envs.engine.system.current import system
 from xuance_envs.remote.serving.connection_manager import ConnectionManager
 
 MAX_ACCEPTS = 32
@@ -102,8 +103,7 @@ class Listener:
                 self._pause = self._loop.call_later(ACCEPT_PAUSE, self._listen)
                 return
             accepted.setblocking(False)
-            if accepted.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT)
+            system.limit_unsent(accepted, MAX_UNSENT)
             self._connect(accepted)
 
     def _connect(self, accepted: socket.socket) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from xuance_envs.engine.process.guardian import PROCESSES_PER_WORKER
 from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.worker_process import WorkerProcess
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.serving.admission import Quota
+from xuance_envs.remote.serving.capacity import PROCESSES_PER_WORKER
 from xuance_envs.remote.serving.fifo_semaphore import FifoSemaphore
 from xuance_envs.remote.serving.shared_timer import SharedTimer
 from xuance_envs.remote.serving.state_store import StateStore

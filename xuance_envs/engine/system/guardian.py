@@ -15,12 +15,9 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-SUPPORTED = sys.platform == "linux"
-"""True if this system supports guardians."""
-
-PROCESSES_PER_WORKER = 2 if SUPPORTED else 1
-"""Processes of a guarded worker: itself and its guardian."""
+assert sys.platform == "linux" or not TYPE_CHECKING  # type checkers skip the rest elsewhere
 
 KILL_SIGNAL = signal.SIGUSR1
 """Signal that makes a guardian kill its worker and all descendants."""
@@ -30,9 +27,13 @@ _SET_CHILD_SUBREAPER = 36
 
 
 def become_guardian() -> None:
-    """Turn this process into a guardian; return only in its child, the worker."""
+    """Turn this process into a guardian; return only in its child, the worker.
+
+    Both have sessions of their own, so that signals for either do not reach the other.
+    """
     import ctypes
 
+    os.setsid()
     libc = ctypes.CDLL(None)
     forwarded = (signal.SIGTERM, signal.SIGABRT, KILL_SIGNAL)
     signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
@@ -56,14 +57,14 @@ def signal_after_main(number: int) -> int | None:
 
     Return the descriptor that must stay open, or None if the system does not support this.
     """
-    import fcntl  # not available on Windows, where the main process imports this module
+    import fcntl
 
     parent = multiprocessing.parent_process()
-    if parent is None or not hasattr(fcntl, "F_SETSIG"):  # not Linux
+    if parent is None:
         return None
     try:  # Reopened, because processes that share an open file share the signal's target.
         end = os.open(f"/proc/self/fd/{parent.sentinel}", os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:  # some systems have no /proc
+    except OSError:  # some containers have no /proc
         return None
     fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(end, fcntl.F_SETSIG, number)

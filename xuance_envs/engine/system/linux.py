@@ -1,0 +1,187 @@
+"""Calls of Linux."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+assert sys.platform == "linux" or not TYPE_CHECKING  # type checkers skip the rest elsewhere
+
+from xuance_envs.engine.system.cgroups import limits  # noqa: E402
+from xuance_envs.engine.system.guardian import (  # noqa: E402
+    KILL_SIGNAL as KILL_SIGNAL,
+)
+from xuance_envs.engine.system.guardian import (  # noqa: E402
+    become_guardian as become_guardian,
+)
+from xuance_envs.engine.system.guardian import (  # noqa: E402
+    descendants,
+    signal_after_main,
+)
+from xuance_envs.engine.system.posix import *  # noqa: E402, F403
+from xuance_envs.engine.system.posix import above_stdio, open_temporary_file  # noqa: E402
+
+NAME = "Linux"
+
+HAS_GUARDIANS = True
+"""True if a guardian process can kill all descendants of a worker."""
+
+LIMITS_CPU_AND_MEMORY = True
+"""True if limits of a worker's CPU time and memory are enforced."""
+
+set_cpu_affinity = os.sched_setaffinity
+close_end_watch = os.close
+
+
+def cpu_affinity(pid: int = 0) -> set[int] | None:
+    """Return the CPUs that a process may use; None if the system has no such choice."""
+    return os.sched_getaffinity(pid)
+
+
+def current_cpu_function() -> Callable[[], int] | None:
+    """Return the C function that gives the calling thread's CPU, if available."""
+    return getattr(ctypes.CDLL(None), "sched_getcpu", None)
+
+
+def open_end_watch(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when the process ends, or None if unsupported."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # an old kernel, or not permitted
+        return None
+
+
+def open_anonymous_file() -> int:
+    """Return a descriptor, greater than 2, of a file in memory."""
+    try:
+        fd = os.memfd_create("xuance_envs")
+    except (AttributeError, OSError):  # an old C library, or not permitted
+        return open_temporary_file()
+    return above_stdio(fd)
+
+
+def reserve(fd: int, start: int, nbytes: int) -> None:
+    """Extend a file to ``start + nbytes``, with memory for its last ``nbytes``."""
+    os.posix_fallocate(fd, start, nbytes)
+
+
+def reopen(fd: int) -> int | None:
+    """Open a file again, with a position of its own; return None if that is not possible."""
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    except OSError:
+        return None
+
+
+def abort(pid: int) -> None:
+    """End a process so that it writes a crash report, but no core file."""
+    with suppress(OSError, ValueError):
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+    os.kill(pid, signal.SIGABRT)
+
+
+def end_natively_after_main() -> None:
+    """End this process after the main process ends, even if a thread never releases the GIL.
+
+    The kernel sends a signal whose handler is C's ``alarm``. It receives the signal's number, and
+    that many seconds later SIGALRM ends this process. SIGCONT makes a stopped process end, too.
+    """
+    if signal_after_main(signal.SIGCONT) is None:
+        return
+    # SIGHUP fits best, but if it is ignored, as under nohup, it must stay ignored.
+    hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    number = signal.SIGHUP if hangup else signal.SIGQUIT
+    libc = ctypes.CDLL(None)
+    libc.signal(int(number), libc.alarm)
+    signal_after_main(number)
+
+
+def count_threads(process: int | str = "self") -> int:
+    """Return a process's number of threads, 0 if the system does not report it."""
+    try:
+        return len(os.listdir(f"/proc/{process}/task"))
+    except OSError:
+        return 0
+
+
+def process_usage(pids: Iterable[int]) -> dict[int, tuple[float, int]]:
+    """Return CPU seconds and bytes of memory of running processes with their descendants."""
+    stats = {}
+    with suppress(FileNotFoundError):
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                stats[int(name)] = file.read().rpartition(b")")[2].split()
+    parent_of = {pid: int(fields[1]) for pid, fields in stats.items()}
+    found = {}
+    for pid in pids:
+        if pid in stats:
+            members = [pid, *descendants(pid, parent_of)]
+            ticks = sum(int(ticks) for member in members for ticks in stats[member][11:15])
+            found[pid] = ticks / os.sysconf("SC_CLK_TCK"), sum(map(_own_memory, members))
+    return found
+
+
+def _own_memory(pid: int) -> int:
+    with suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:
+        _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def kill_first_without_memory() -> None:
+    """Let the kernel kill this process before others when memory runs out."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def limit_memory(nbytes: int) -> None:
+    """Limit the memory that this process may allocate, unless a lower limit is set."""
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Return the bytes this process can still allocate, None if unknown.
+
+    This is the minimum of the machine's available memory and the memory left in each of the
+    process's control groups. Beyond a control group's limit, the kernel kills the process.
+    """
+    available = limits("memory", {1: _left_v1, 2: _left_v2})
+    try:
+        for line in meminfo.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "MemAvailable":
+                available.append(int(value.split()[0]) * 1024)
+    except (OSError, ValueError, IndexError):
+        pass
+    return int(min(available)) if available else None
+
+
+def _left_v2(folder: Path) -> float | None:
+    limit = (folder / "memory.max").read_text().strip()
+    if limit == "max":
+        return None
+    used = int((folder / "memory.current").read_text())
+    return int(limit) - used + _reclaimable(folder, "inactive_file")
+
+
+def _left_v1(folder: Path) -> float:
+    limit = int((folder / "memory.limit_in_bytes").read_text())
+    used = int((folder / "memory.usage_in_bytes").read_text())
+    return limit - used + _reclaimable(folder, "total_inactive_file")
+
+
+def _reclaimable(folder: Path, name: str) -> int:
+    """Return the bytes of cached files that the kernel drops when memory is needed."""
+    for line in (folder / "memory.stat").read_text().splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    return 0

@@ -1,0 +1,205 @@
+"""Calls that Linux and macOS share."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import tempfile
+import termios
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import reduction
+from typing import TYPE_CHECKING, Any
+
+assert sys.platform != "win32" or not TYPE_CHECKING  # type checkers skip the rest on Windows
+
+HAS_FILE_MODES = True
+"""True if files have permissions of Unix."""
+
+HAS_WORKER_PROCESSES = True
+"""True if the package can start worker processes here."""
+
+LOCK_WAITS_ARE_INTERRUPTIBLE = True
+"""True if Ctrl-C ends a wait for a lock."""
+
+CAN_COUNT_SLEEPS = True
+
+_MAP_FIXED = 0x10
+
+yield_cpu = os.sched_yield
+poll, POLLIN, POLLOUT = select.poll, select.POLLIN, select.POLLOUT
+pread, pwrite = os.pread, os.pwrite
+set_blocking = os.set_blocking
+send_parts = socket.socket.sendmsg
+pass_descriptor = reduction.DupFd
+
+
+def after_fork(callback: Callable[[], object]) -> None:
+    """Call a function in every process forked from this one."""
+    os.register_at_fork(after_in_child=callback)
+
+
+@contextmanager
+def held_fork() -> Iterator[None]:
+    """Fork a process, which does nothing and ends with the context."""
+    # An exception from a signal handler would make the child continue this program.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python 3.12 and later warn about threads
+            child = os.fork()
+        if child == 0:
+            os._exit(0)
+        yield
+        os.kill(child, signal.SIGKILL)
+        with suppress(ChildProcessError):  # the program may reap its children elsewhere
+            os.waitpid(child, 0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+
+
+def make_private_in_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
+    """Make a map private, copy-on-write, in processes forked from this one."""
+    c_mmap = ctypes.CDLL(None).mmap
+    c_mmap.restype = ctypes.c_void_p
+    c_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    region = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory)
+    flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
+    shared = [weakref.ref(memory)]
+
+    def remap_private() -> None:
+        if shared and shared.pop()() is not None:  # else its addresses may be reused
+            c_mmap(*region, *flags, fd, offset)
+
+    after_fork(remap_private)
+
+
+@contextmanager
+def blocked_sigint() -> Iterator[None]:
+    """Block SIGINT in this process, and in processes started here until they ignore it."""
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
+def ignore_sigint() -> None:
+    """Ignore Ctrl-C, and end the block that :func:`blocked_sigint` began."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def start_group() -> None:
+    """Leave the process group, so that signals for either group do not reach the other.
+
+    In a session of its own, each worker would be a group for the kernel's scheduler, and a step
+    would take 5 % longer. The kernel stops groups that use the terminal in the background, unless
+    they ignore these signals.
+    """
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    signal.signal(signal.SIGTTIN, signal.SIG_IGN)
+
+
+def kill_group(pid: int) -> None:
+    os.killpg(pid, signal.SIGKILL)
+
+
+def end_after_main(requests: int, grace: float) -> None:
+    """End this process and its group shortly after the main process, even if they are busy."""
+    end = poll()
+    end.register(requests, 0)  # report no data, only the end of the pipe
+    while not end.poll():
+        pass
+    time.sleep(grace / 2)
+    signal.alarm(2)  # postpone the native end, which leaves the rest of the group
+    time.sleep(grace / 2)
+    kill_group(0)
+
+
+def open_temporary_file() -> int:
+    """Return a descriptor, greater than 2, of a file without a name."""
+    with tempfile.TemporaryFile() as file:
+        return above_stdio(os.dup(file.fileno()))
+
+
+def above_stdio(fd: int) -> int:
+    """Return the descriptor, or a duplicate greater than 2 in its place."""
+    if fd > 2:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def count_sleeps() -> int:
+    """Return the number of times that this thread, or process, has given up its CPU."""
+    who: int = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+    return resource.getrusage(who).ru_nvcsw
+
+
+def unread_bytes(fd: int) -> int:
+    """Return the number of bytes that a pipe or socket holds."""
+    fcntl.ioctl(fd, termios.FIONREAD, unread := bytearray(4))
+    return int.from_bytes(unread, sys.byteorder)
+
+
+def lower_priority() -> None:
+    """Let other processes take precedence over this one."""
+    os.nice(5)
+
+
+def open_files_limits() -> tuple[int | None, int | None] | None:
+    """Return the soft and hard limit of open files; an entry is None if unlimited."""
+    return _limits(resource.RLIMIT_NOFILE)
+
+
+def processes_limits() -> tuple[int | None, int | None] | None:
+    """Return the soft and hard limit of the user's processes; an entry is None if unlimited."""
+    return _limits(resource.RLIMIT_NPROC)
+
+
+def _limits(kind: int) -> tuple[int | None, int | None]:
+    soft, hard = (None if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(kind))
+    return soft, hard
+
+
+def raise_open_files_limit() -> None:
+    """Raise this process's limit of open files as far as possible."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def hangup_signal() -> Any:
+    """Return the signal of a closed terminal, None where there is none."""
+    return signal.SIGHUP
+
+
+def unix_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX)
+
+
+def limit_unsent(connection: socket.socket, nbytes: int) -> None:
+    """Limit the bytes that the kernel accepts before it has sent others."""
+    if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, nbytes)
+
+
+def is_closed_by_peer(connection: socket.socket) -> bool:
+    """Return whether the peer has closed a connection of which everything was read."""
+    with suppress(OSError):
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    return False

@@ -1,0 +1,115 @@
+"""Calls of Windows, which has no worker processes yet."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+assert sys.platform == "win32" or not TYPE_CHECKING  # type checkers skip the rest elsewhere
+
+NAME = "Windows"
+HAS_FILE_MODES = False
+HAS_GUARDIANS = False
+HAS_WORKER_PROCESSES = False
+LIMITS_CPU_AND_MEMORY = False
+LOCK_WAITS_ARE_INTERRUPTIBLE = False
+CAN_COUNT_SLEEPS = False
+KILL_SIGNAL = 0
+POLLIN, POLLOUT = 1, 4
+
+yield_cpu = partial(time.sleep, 0)
+
+
+def _refuse(*_: object) -> Any:
+    raise RuntimeError("worker processes are not available on Windows")
+
+
+poll = become_guardian = start_group = ignore_sigint = blocked_sigint = end_after_main = _refuse
+open_anonymous_file = reserve = make_private_in_forks = pread = pwrite = set_blocking = _refuse
+pass_descriptor = close_end_watch = abort = kill_group = _refuse
+send_parts = limit_memory = _refuse
+is_closed_by_peer: Callable[[socket.socket], bool] = _refuse
+unread_bytes: Callable[[int], int] = _refuse
+unix_socket: Callable[[], socket.socket] = _refuse
+
+
+def after_fork(callback: Callable[[], object]) -> None:
+    """Do nothing: Windows does not fork."""
+
+
+@contextmanager
+def held_fork() -> Iterator[None]:
+    yield
+
+
+def cpu_affinity(pid: int = 0) -> set[int] | None:
+    return None
+
+
+def set_cpu_affinity(pid: int, cpus: Collection[int]) -> None:
+    pass
+
+
+def current_cpu_function() -> Callable[[], int] | None:
+    return None
+
+
+def open_end_watch(pid: int) -> int | None:
+    return None
+
+
+def reopen(fd: int) -> int | None:
+    return None
+
+
+def end_natively_after_main() -> None:
+    pass
+
+
+def count_threads(process: int | str = "self") -> int:
+    return 0
+
+
+def limit_unsent(connection: socket.socket, nbytes: int) -> None:
+    pass
+
+
+def count_sleeps() -> int:
+    return 0
+
+
+def process_usage(pids: Iterable[int]) -> dict[int, tuple[float, int]]:
+    return {}
+
+
+def kill_first_without_memory() -> None:
+    pass
+
+
+def lower_priority() -> None:
+    pass
+
+
+def available_memory() -> int | None:
+    return None
+
+
+def open_files_limits() -> tuple[int | None, int | None] | None:
+    return None
+
+
+def processes_limits() -> tuple[int | None, int | None] | None:
+    return None
+
+
+def raise_open_files_limit() -> None:
+    pass
+
+
+def hangup_signal() -> Any:
+    return None
