@@ -41,14 +41,24 @@ def drops(config: pytest.Config, marks: Iterable[pytest.Mark]) -> bool:
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: Any
 ) -> list[pytest.Item] | None:
-    """Skip long functions, and all of a long module."""
+    """Skip long functions, all of a long module, and the far ones that do not run everywhere."""
     marks = [*collector.iter_markers(), *getattr(obj, "pytestmark", ())]
+    names = {mark.name for mark in marks}
+    if "far" in names and "everywhere" not in names and callable(obj):
+        marks.append(pytest.mark.long.mark)
     return [] if drops(collector.config, marks) else None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Skip long cases. If all are long, keep them: pytest would take none for no parameters."""
+    """Skip long cases. If all are long, keep them: pytest would take none for no parameters.
+
+    Cases of the contract marked far are long, except those of functions that run everywhere.
+    """
+    if metafunc.definition.get_closest_marker("everywhere") is None:
+        for case in metafunc._calls:
+            if any(mark.name == "far" for mark in case.marks):
+                case.marks.append(pytest.mark.long.mark)
     short = [case for case in metafunc._calls if not drops(metafunc.config, case.marks)]
     metafunc._calls = short or metafunc._calls
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
+from warm_python import run_python
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("PIL")
@@ -123,14 +122,7 @@ def test_the_example_fits_one_file_of_less_than_400_lines():
 
 
 def run_example(*arguments):
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLE), *arguments],
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return run_python("-W", "error", EXAMPLE, *arguments)
 
 
 @pytest.mark.parametrize(

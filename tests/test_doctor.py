@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm_python import run_python
 
 import xuance_envs
 from xuance_envs import doctor
@@ -21,13 +20,7 @@ def run_doctor() -> None:
 
 
 def test_it_says_what_there_is_and_that_everything_works() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "xuance_envs", "doctor"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    answer = run_python("-m", "xuance_envs", "doctor")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     cells = [[cell.strip() for cell in row.split("|")] for row in answer.stdout.splitlines()]
     told = {row[1]: row[2] for row in cells if len(row) == 4}

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from warm_python import run_python
 
 from xuance_envs import __main__ as main
 
@@ -25,9 +26,7 @@ def run(*args: str, hide: str = "") -> subprocess.CompletedProcess[str]:
         "sys.exit(main(sys.argv[1:]))"
     )
     start = ["-c", code] if hide else ["-m", "xuance_envs"]
-    return subprocess.run(
-        [sys.executable, *start, *args], capture_output=True, text=True, timeout=60, check=False
-    )
+    return run_python(*start, *args)
 
 
 def plots_of(answer: subprocess.CompletedProcess[str]) -> list[Path]:

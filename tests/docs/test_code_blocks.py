@@ -7,12 +7,9 @@ module, the options, the extras and the targets they name have to exist.
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
 from functools import cache
@@ -21,6 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+from warm_python import run_python
 
 from xuance_envs.__main__ import main
 
@@ -136,16 +134,7 @@ def test_there_is_no_block_that_nobody_runs() -> None:
 def run(script: str, folder: Path) -> None:
     path = folder / "page.py"
     path.write_text(script, encoding="utf-8")
-    result = subprocess.run(
-        [sys.executable, "-W", "error", path.name],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    result = run_python("-W", "error", path.name, cwd=folder)
     assert result.returncode == 0, result.stderr
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_python import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "docs/record_gallery.py"
@@ -52,14 +50,8 @@ def test_a_film_can_be_recorded(name: str, script: dict[str, Any], tmp_path: Pat
     from PIL import Image
 
     # In another process: what renders may leave threads behind, beside which none is forked.
-    subprocess.run(
-        [sys.executable, "-c", RECORD, str(SCRIPT), name],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        timeout=100,
-        check=True,
-    )
+    answer = run_python("-c", RECORD, SCRIPT, name, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
     film = next(film for film in script["FILMS"] if film.path.stem == name)
     with Image.open(tmp_path / "film.gif") as recorded, Image.open(film.path) as kept:
         assert recorded.size == kept.size

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from warm_python import run_python
 
 from xuance_envs import Gym_Env
 
@@ -30,15 +29,9 @@ def example() -> ModuleType:
 
 
 def test_it_prints_its_figures() -> None:
-    answer = subprocess.run(
-        [
-            *(sys.executable, str(EXAMPLE), "--num-envs", "4", "--think", "1", "--sleep"),
-            *("--workers", "3", "--rounds", "2", "--steps", "64", "--work", "1"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+    answer = run_python(
+        *(EXAMPLE, "--num-envs", "4", "--think", "1", "--sleep"),
+        *("--workers", "3", "--rounds", "2", "--steps", "64", "--work", "1"),
     )
     assert answer.returncode == 0, answer.stderr
     assert "4 × CartPole-v1, 2 workers per half" in answer.stdout

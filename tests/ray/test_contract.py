@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from backends import RAY, Maker, made
+from backends import RAY, Maker, made, rows
 from contract import NOT_RAYS, contract_of_one
 
 globals().update(contract_of_one(NOT_RAYS))
 
+pytestmark = pytest.mark.far
 
-@pytest.fixture
-def make(actors: None) -> Iterator[Maker]:
+
+@pytest.fixture(params=rows([RAY]), ids=str)
+def make(actors: None, request: pytest.FixtureRequest) -> Iterator[Maker]:
     """Makes vector environments on Ray."""
-    yield from made(RAY)
+    yield from made(request.param)

@@ -56,7 +56,7 @@ def hosted() -> ModuleType:
 
 DUMMY = Backend("dummy", DummyVecEnv, here=True)
 THREADS = Backend("thread", ThreadVecEnv, {"in_series": 2}, here=True)
-WORKERS = Backend("workers", SubprocVecEnv, {"context": "forkserver", "in_series": 2})
+WORKERS = Backend("workers", SubprocVecEnv, {"context": "forkserver", "in_series": 3})
 CALLER_STEPS = Backend(
     "caller-steps",
     SubprocVecEnv,
@@ -78,6 +78,16 @@ EITHER_PLACE = [DUMMY, WORKERS, REMOTE]
 
 ALL_BACKENDS = [*BACKENDS, SPAWN]
 """All backends, including slow starters, for tests that may depend on the start."""
+
+ALWAYS = (DUMMY, THREADS, WORKERS)
+
+
+def rows(backends: list[Backend]) -> list[Any]:
+    """Return a fixture's parameters. Those marked far are long unless the test runs everywhere."""
+    return [
+        pytest.param(backend, marks=[] if backend in ALWAYS else pytest.mark.far)
+        for backend in backends
+    ]
 
 
 class Maker:
@@ -107,13 +117,13 @@ def quick_forkserver() -> None:
     multiprocessing.set_forkserver_preload(["tests.shared.preloaded"])
 
 
-@pytest.fixture(params=BACKENDS, ids=str)
+@pytest.fixture(params=rows(BACKENDS), ids=str)
 def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
     """Yield a factory for each backend that starts immediately."""
     yield from _maker(request)
 
 
-@pytest.fixture(params=EITHER_PLACE, ids=str)
+@pytest.fixture(params=rows(EITHER_PLACE), ids=str)
 def make_either(request: pytest.FixtureRequest) -> Iterator[Maker]:
     """Yield a factory for backends with environments in this process and in others."""
     yield from _maker(request)
@@ -125,7 +135,7 @@ def make_local(request: pytest.FixtureRequest) -> Iterator[Maker]:
     yield from _maker(request)
 
 
-@pytest.fixture(params=ALL_BACKENDS, ids=str)
+@pytest.fixture(params=rows(ALL_BACKENDS), ids=str)
 def make_on_all(request: pytest.FixtureRequest) -> Iterator[Maker]:
     """Yield a factory for each backend, including those that start slowly."""
     yield from _maker(request)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from warm_python import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """
@@ -44,16 +43,7 @@ def run_script(
     page, file = folder / "page.md", folder / "out.json"
     page.write_text(f"before\n<!-- {table}: begin -->\nold\n<!-- {table}: end -->\nafter\n")
     outputs = ("--json", str(file), "--page", str(page), "--table", table)
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, module, *args, *outputs],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    done = run_python("-c", CODE, module, *args, *outputs, cwd=ROOT, timeout=seconds)
     assert done.returncode == 0, done.stderr
     before, *between, after = page.read_text().splitlines()
     assert (before, after) == ("before", "after")

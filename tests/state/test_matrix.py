@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium
@@ -15,6 +12,7 @@ import pytest
 from backends import CALLER_STEPS, DUMMY, REMOTE, Backend, made
 from comparing import assert_same
 from saving_matrix import AFTER, BEFORE, N, actions_for, goes_on, limited, makers, played
+from warm_python import run_python
 
 from xuance_envs import StateError, SubprocVecEnv
 
@@ -121,12 +119,8 @@ def test_a_fresh_process(name: str, tmp_path: Path) -> None:
         "    print([np.sum(step[1]).item().hex() for step in m.played(envs, actions)[0]])\n"
     )
     where = [str(ROOT), str(ROOT / "tests" / "shared"), str(path), name]
-    printed = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, *where],
-        env=dict(os.environ),
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    ).stdout
-    assert printed.strip().splitlines()[-1] == repr([value.item().hex() for value in expected])
+    answer = run_python("-W", "ignore", "-c", script, *where)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.strip().splitlines()[-1] == repr(
+        [value.item().hex() for value in expected]
+    )

@@ -140,6 +140,7 @@ def test_a_tuple_is_the_batch_and_a_list_is_one_action_per_environment(make):
     assert_same(as_list, [(np.int64(1), np.int64(2)), (np.int64(3), np.int64(4))])
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("batched", [True, False], ids=["batched", "list"])
 def test_nested_actions_arrive_nested(make, batched):
     bits = np.array([[1, 0, i % 2] for i in range(5)], np.int8)
@@ -156,6 +157,7 @@ def test_objects_come_as_a_list_or_tuple(make, actions):
     assert_same(received(make, TEXT, actions), WORDS)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("batched", [True, False], ids=["batched", "list"])
 def test_objects_may_be_among_arrays(make, batched):
     expected = [{"text": word, "number": np.int64(i)} for i, word in enumerate(WORDS)]
@@ -163,6 +165,7 @@ def test_objects_may_be_among_arrays(make, batched):
     assert_same(received(make, TEXT_AND_NUMBER, actions), expected)
 
 
+@pytest.mark.everywhere
 def test_object_actions_reach_their_environments_at_every_step(make):
     envs = make(takers(TEXT))
     envs.reset(seed=0)
@@ -251,6 +254,7 @@ def test_an_environment_receives_its_action_in_the_form_sample_gives(make_either
     assert_same(received(make_either, space, actions), actions)
 
 
+@pytest.mark.everywhere
 def test_actions_may_be_written_to_by_their_environment(make):
     # EchoEnv writes into every array it received: no other environment, nor the caller, sees it.
     envs = make(takers(DEEP))
@@ -272,6 +276,7 @@ def test_object_actions_may_be_written_to_by_their_environment(make):
     assert_same(actions, [np.full((2, 2), 0.5, np.float32)] * 5)
 
 
+@pytest.mark.everywhere
 def test_an_action_held_by_its_environment_is_not_overwritten(make):
     envs = make([HoldingEnv] * 5)
     envs.reset(seed=0)
@@ -308,6 +313,7 @@ def test_check_actions_refuses_values_outside_the_space(make_either, space, acti
     assert not envs.waiting
 
 
+@pytest.mark.everywhere
 def test_check_actions_names_the_environment(make):
     envs = make(takers(DISCRETE), check_actions=True)
     envs.reset(seed=0)
@@ -421,6 +427,7 @@ def test_actions_that_cannot_be_sent_are_refused_and_none_is_sent(caller_steps):
         assert envs.get_attr("received") == (["x"],) * 5
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("method", ["step", "step_async"])
 def test_after_wrong_actions_it_is_usable_as_before(make_on_all, method):
     envs = make_on_all([ReusingEnv] * 5)
@@ -434,6 +441,7 @@ def test_after_wrong_actions_it_is_usable_as_before(make_on_all, method):
     assert envs.step([1, 2, 3, 4, 5])[0].tolist() == [[1, 2, i] for i in range(1, 6)]
 
 
+@pytest.mark.everywhere
 def test_wrong_actions_do_not_change_the_ones_before(make):
     # What was stored before the wrong part was found must not matter.
     envs = make(takers(DICT))

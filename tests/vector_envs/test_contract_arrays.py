@@ -68,6 +68,7 @@ def test_returned_arrays_are_the_callers_own_to_write_to(make_envs):
     assert infos[4] == {"steps": 1}
 
 
+@pytest.mark.everywhere
 def test_returned_arrays_are_never_overwritten(make_envs):
     envs = make_envs()
     held, seen = [], []
@@ -119,6 +120,7 @@ def test_without_copying_every_step_returns_views_of_the_same_memory(make_envs):
     assert bits(first) == bits(results[2][0])
 
 
+@pytest.mark.everywhere
 def test_without_copying_the_values_are_the_same(make_envs):
     views, copies = make_envs(copy=False), make_envs()
     assert_same(views.reset(seed=0)[0], copies.reset(seed=0)[0])
@@ -301,6 +303,7 @@ def test_names_that_xuance_has_for_the_same(make, other, name):
     assert getattr(envs, name) == getattr(envs, other) == "written"
 
 
+@pytest.mark.everywhere
 def test_actions_are_the_last_that_were_given(make):
     space = spaces.Dict(push=spaces.Box(-1, 1, (2,)), key=spaces.Discrete(5))
     envs = make([partial(EchoEnv, spaces.Discrete(3), space)] * 5)
@@ -323,6 +326,7 @@ def test_actions_are_the_last_that_were_given(make):
 # --- observations without a fixed shape ---------------------------------------------------------
 
 
+@pytest.mark.everywhere
 def test_observations_without_a_fixed_shape_are_a_tuple_of_objects(make):
     envs = make([partial(EchoEnv, GRAPH, length=2)] * 5)
     obs, _ = envs.reset(seed=0)
@@ -368,6 +372,7 @@ def test_objects_that_have_no_copies_are_passed_on_and_buf_obs_is_still_a_new_li
         assert envs.step([0] * 2)[0][0] is envs.envs[0].lock
 
 
+@pytest.mark.everywhere
 def test_objects_returned_are_not_changed_by_their_environment(make):
     envs = make([GraphReusingEnv] * 5)
     held = [envs.reset(seed=0)[0]]

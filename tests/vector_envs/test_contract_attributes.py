@@ -28,6 +28,7 @@ NAMED = [partial(NamedEnv, i) for i in range(5)]
 WRAPPED = [partial(wrapped, i) for i in range(5)]
 
 
+@pytest.mark.everywhere
 def test_call_gives_what_each_method_returned(make_on_all):
     envs = make_on_all(NAMED)
     assert envs.call("describe", "I am") == tuple(f"I am {i}." for i in range(5))
@@ -45,6 +46,7 @@ def test_call_gives_results_in_the_order_of_env_ids(make):
     assert envs.call("describe", "", env_ids=[]) == ()
 
 
+@pytest.mark.everywhere
 def test_call_reaches_through_wrappers(make_on_all):
     envs = make_on_all(WRAPPED)
     assert envs.call("describe", "I am")[3] == "I am 3."
@@ -67,6 +69,7 @@ def test_get_attr_gives_each_ones_value(make_on_all):
     assert type(envs.get_attr("name")) is tuple
 
 
+@pytest.mark.everywhere
 def test_get_attr_gives_values_in_the_order_of_env_ids(make):
     envs = make(NAMED)
     assert envs.get_attr("name", env_ids=[3, 1, 4]) == (3, 1, 4)
@@ -80,6 +83,7 @@ def test_get_attr_reaches_through_wrappers(make):
     assert envs.get_attr("_max_episode_steps") == (50,) * 5
 
 
+@pytest.mark.everywhere
 def test_get_attr_takes_values_of_any_kind(make):
     value = {"array": np.arange(3), "nested": [(1.0, None)], 3: "text"}
     envs = make([partial(NamedEnv, value)] * 5)
@@ -102,6 +106,7 @@ def test_set_attr_gives_each_its_own_of_a_list_or_tuple(make_on_all, kind):
     assert envs.get_attr("name") == tuple("abcde")
 
 
+@pytest.mark.everywhere
 def test_set_attr_goes_by_env_ids(make):
     envs = make(NAMED)
     envs.set_attr("name", ["four", "zero"], env_ids=[4, 0])
@@ -124,6 +129,7 @@ def test_set_attr_refuses_a_wrong_number_of_values_and_sets_none(make, values, e
     assert envs.get_attr("name") == (0, 1, 2, 3, 4)
 
 
+@pytest.mark.everywhere
 def test_set_attr_sets_what_the_environment_itself_uses(make_on_all):
     """Not an attribute of a wrapper that nobody reads."""
     envs = make_on_all(WRAPPED)
@@ -140,6 +146,7 @@ def test_set_attr_of_a_new_attribute_sets_it_on_the_environment_itself(make):
     assert [env.brand_new for env in envs.get_attr("unwrapped")] == [1] * 5
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("ask", ["call", "get_attr"])
 def test_a_missing_attribute_is_an_attribute_error_naming_it_and_the_environment(make_on_all, ask):
     envs = make_on_all([*NAMED[:3], ScriptedEnv, NAMED[4]])
@@ -187,6 +194,7 @@ CANNOT_BE_SENT = {
 }
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("ask", CANNOT_BE_SENT.values(), ids=CANNOT_BE_SENT)
 def test_after_something_that_cannot_be_sent_every_answer_is_to_its_own_question(make, ask):
     envs = make(NAMED)
@@ -200,6 +208,7 @@ def test_after_something_that_cannot_be_sent_every_answer_is_to_its_own_question
     assert envs.get_attr("render_mode") == ("rgb_array",) * 5
 
 
+@pytest.mark.everywhere
 def test_values_may_be_larger_than_any_pipe_holds(make):
     envs = make(NAMED)
     values = [np.full(300_000, i) for i in range(5)]
@@ -209,6 +218,7 @@ def test_values_may_be_larger_than_any_pipe_holds(make):
     assert_same(list(envs.get_attr("name")), [values[3]] * 5)
 
 
+@pytest.mark.everywhere
 def test_after_an_answer_that_cannot_be_sent_it_is_usable_as_before(make):
     envs = make(NAMED)
     envs.reset()
@@ -229,12 +239,14 @@ def test_render_gives_a_list_of_frames(make_on_all):
     assert_same(frames, [np.full((2, 2, 3), i, np.uint8) for i in range(5)])
 
 
+@pytest.mark.everywhere
 def test_render_goes_by_env_ids(make):
     envs = make(NAMED)
     assert [frame[0, 0, 0] for frame in envs.render(env_ids=[4, 1])] == [4, 1]
     assert envs.render(env_ids=[]) == []
 
 
+@pytest.mark.everywhere
 def test_render_passes_the_mode_where_it_is_taken(make):
     envs = make([DuckEnv] * 5)
     assert envs.render("rgb_array") == ["rendered as rgb_array"] * 5
@@ -327,6 +339,7 @@ def test_each_environment_is_given_its_own_and_what_the_caller_has_stays(make, g
     assert {taken[-1] for taken in envs.get_attr("taken")} == {7}
 
 
+@pytest.mark.everywhere
 def test_options_of_a_reset_that_is_waited_for_later_are_as_they_were(make):
     envs = make([TakingEnv] * 5)
     items = [7]

@@ -28,6 +28,7 @@ def test_it_says_how_many_environments_there_are(make_on_all):
         assert f"num_envs={count}" in repr(envs)
 
 
+@pytest.mark.everywhere
 def test_its_spaces_are_those_of_one_environment(make_on_all):
     envs = make_on_all([partial(EchoEnv, NESTED, spaces.Discrete(7, start=-1))] * 5)
     assert envs.observation_space == NESTED
@@ -101,12 +102,14 @@ def test_max_episode_steps_is_what_the_environment_states_or_else_1000(make, mak
     assert make([make_env] * 5).max_episode_steps == limit
 
 
+@pytest.mark.everywhere
 def test_max_episode_steps_is_the_first_environments(make):
     limits = [30, 20, 10, 40, 50]
     envs = make([partial(NamedEnv, max_episode_steps=limit) for limit in limits])
     assert envs.max_episode_steps == 30
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize(
     "make_env", [NamedEnv, lambda: Wrapped(NamedEnv())], ids=["bare", "wrapped"]
 )
@@ -179,6 +182,7 @@ def test_environments_made_already_are_not_functions(make):
         make([DuckEnv()])
 
 
+@pytest.mark.everywhere
 def test_an_environment_need_not_be_a_gymnasium_env(make_on_all):
     envs = make_on_all([DuckEnv] * 5)
     obs, infos = envs.reset()
@@ -190,6 +194,7 @@ def test_an_environment_need_not_be_a_gymnasium_env(make_on_all):
     envs.close()
 
 
+@pytest.mark.everywhere
 def test_infos_need_not_look_alike_nor_environments_be_of_one_class(make):
     envs = make([DuckEnv, NamedEnv, partial(ScriptedEnv, [{"own": 1}]), DuckEnv, NamedEnv])
     with pytest.raises(RuntimeError, match="environment"):

@@ -93,6 +93,7 @@ def error_of(envs, act):
 # --- what the error says ------------------------------------------------------------------------
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize(("where", "act", "command"), EVERYWHERE.values(), ids=EVERYWHERE)
 def test_the_error_has_the_index_the_command_the_traceback_and_the_cause(make, where, act, command):
     error = error_of(make(failing(where)), act)
@@ -104,6 +105,7 @@ def test_the_error_has_the_index_the_command_the_traceback_and_the_cause(make, w
     assert error.__cause__.args == ("as told",)
 
 
+@pytest.mark.everywhere
 def test_so_it_has_from_workers_that_were_spawned(make_on_all):
     error = error_of(make_on_all(failing("step", partial(OwnError, 42))), step)
     assert (error.env_index, error.command) == (3, "step")
@@ -124,6 +126,7 @@ def test_the_error_reads_well(make):
     assert error.__cause__.__traceback__ is not None or error.env_traceback.rstrip() in str(error)
 
 
+@pytest.mark.everywhere
 def test_an_exception_of_an_own_class_keeps_its_class_and_state(make):
     error = error_of(make(failing("step", partial(OwnError, 42))), step)
     assert type(error.__cause__) is OwnError
@@ -260,6 +263,7 @@ def test_the_error_can_be_pickled(make_either, where, act, command):
 # --- what it leaves behind ----------------------------------------------------------------------
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize(("where", "act", "command"), CLOSING.values(), ids=CLOSING)
 def test_after_an_exception_in_reset_or_step_it_is_closed(make, where, act, command):
     envs = make(failing(where))
@@ -279,6 +283,7 @@ def test_after_an_exception_in_step_nothing_of_a_spawned_worker_is_left(make_on_
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize(("where", "act", "command"), HARMLESS.values(), ids=HARMLESS)
 def test_after_an_exception_in_anything_else_it_is_usable_as_before(make, where, act, command):
     envs = make(failing(where))
@@ -293,12 +298,14 @@ def test_after_an_exception_in_anything_else_it_is_usable_as_before(make, where,
         assert envs.call("reset", env_ids=healthy)[0][1]["step"] == 0
 
 
+@pytest.mark.everywhere
 def test_the_others_do_what_was_asked_of_them_where_one_fails(make):
     envs = make(failing("call", at=0))
     error_of(envs, lambda envs: envs.call("method"))
     assert envs.call("method", env_ids=[1, 2, 3, 4]) == ("called",) * 4
 
 
+@pytest.mark.everywhere
 def test_an_environment_that_fails_to_close_keeps_nothing_open(make, tmp_path):
     env_fns = [partial(ClosingEnv, tmp_path / str(i)) for i in range(5)]
     env_fns[3] = partial(FailingEnv, "close")
@@ -313,6 +320,7 @@ def test_an_environment_that_fails_to_close_keeps_nothing_open(make, tmp_path):
 # --- the constructor ----------------------------------------------------------------------------
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("at", [0, 1, 3, 4])
 def test_an_exception_in_the_constructor_names_the_environment(make_on_all, at):
     with pytest.raises(EnvError) as caught:
@@ -342,6 +350,7 @@ def test_an_odd_exception_in_the_constructor_is_reported_all_the_same(make, make
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.everywhere
 def test_environments_made_before_one_failed_are_closed(make, tmp_path):
     env_fns = [partial(ClosingEnv, tmp_path / str(i)) for i in range(5)]
     env_fns[3] = partial(FailingEnv, "construct")

@@ -78,6 +78,7 @@ def assert_batch(space, batch, hands):
     assert_same_step(space, batch[:5], hands)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2,)), MIXED], ids=["box", "mixed"])
 def test_each_environment_goes_as_it_does_by_hand(make, space):
     env_fns = [partial(EchoEnv, space, space, length=2 + i) for i in range(5)]
@@ -110,6 +111,7 @@ def test_each_environment_goes_as_it_does_by_hand(make, space):
         envs.send(batch_of(space, actions), ids)
 
 
+@pytest.mark.everywhere
 def test_a_reset_has_no_rewards_and_flags_of_an_earlier_step(make):
     envs = make([partial(EchoEnv, spaces.Discrete(9), length=2)] * 5)
     envs.async_reset()
@@ -128,6 +130,7 @@ def test_a_reset_has_no_rewards_and_flags_of_an_earlier_step(make):
         assert not (batch.terminated | batch.truncated).any()
 
 
+@pytest.mark.everywhere
 def test_environments_may_be_sent_in_parts_and_in_any_order(make):
     envs = make([ReusingEnv] * 5)
     envs.async_reset()
@@ -142,6 +145,7 @@ def test_environments_may_be_sent_in_parts_and_in_any_order(make):
     assert seen == {0: 10, 1: 11, 2: 12, 3: 13, 4: 14}
 
 
+@pytest.mark.everywhere
 def test_what_was_received_stays_as_it_was(make):
     envs = make([ReusingEnv] * 5, copy=False)
     envs.async_reset()
@@ -156,6 +160,7 @@ def test_what_was_received_stays_as_it_was(make):
             assert part.tobytes() == its_copy.tobytes()
 
 
+@pytest.mark.everywhere
 def test_it_may_follow_and_precede_the_other_way_of_stepping(make):
     envs = make([ReusingEnv] * 5)
     envs.reset()
@@ -242,6 +247,7 @@ def test_nothing_can_be_received_where_nothing_was_sent(make):
         envs.recv(timeout=0.1)
 
 
+@pytest.mark.everywhere
 def test_what_waits_for_its_neighbours_is_not_waited_for(make):
     envs = make([ReusingEnv] * 5)
     envs.reset()
@@ -380,6 +386,7 @@ def test_a_restart_delays_no_other():
 # -- how it ends ---------------------------------------------------------------------
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("command", ["reset", "step", "auto-reset"])
 def test_an_exception_closes_it(make, command):
     env_fns = [ReusingEnv] * 3 + [partial(FailingEnv, command), ReusingEnv]
@@ -397,6 +404,7 @@ def test_an_exception_closes_it(make, command):
     assert envs.closed
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("again", ["reset", "async_reset", "partial"])
 def test_a_reset_throws_away_what_is_in_flight(make, again):
     envs = make([ReusingEnv] * 5)
@@ -412,6 +420,7 @@ def test_a_reset_throws_away_what_is_in_flight(make, again):
     assert envs.step([0] * 5)[4][0]["step"] == 1
 
 
+@pytest.mark.everywhere
 def test_it_can_be_closed_while_environments_are_in_flight(make):
     envs = make([ReusingEnv] * 5)
     envs.async_reset()
@@ -459,6 +468,7 @@ def test_no_interrupt_loses_or_repeats_a_step(alarm_interrupts):
 # -- statistics ----------------------------------------------------------------------
 
 
+@pytest.mark.everywhere
 def test_statistics_say_how_long_steps_take(make):
     envs = make([WaitingEnv] * 5)
     assert [s.steps for s in envs.statistics()] == [0] * len(envs.statistics())

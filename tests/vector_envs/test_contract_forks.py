@@ -102,6 +102,7 @@ def check(outcomes: dict[str, Any]) -> None:
     assert f"belongs to process {os.getpid()}, from which process" in told
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("pending", PENDING)
 def test_there_it_can_be_used_for_nothing_and_trying_does_nothing(make: Any, pending: str) -> None:
     envs = make([FaultyEnv] * 3)

@@ -60,6 +60,7 @@ def test_an_array_arrives_as_the_environment_gave_it(make_either, script):
             assert_same(infos[i], own[(count + 1) % len(own)], f"reset {count}, infos[{i}]")
 
 
+@pytest.mark.everywhere
 def test_arrays_come_with_the_infos_of_resets_and_of_ends(make):
     steps = [plain_step(terminated=n == 2, info={"mask": np.full(3, n)}) for n in range(3)]
     envs = make([partial(ScriptedEnv, steps, [{"mask": np.full(3, 7)}])] * 5)
@@ -75,6 +76,7 @@ def test_arrays_come_with_the_infos_of_resets_and_of_ends(make):
     assert_same(infos.column("mask")[0], np.full((2, 3), 7))
 
 
+@pytest.mark.everywhere
 def test_a_column_of_arrays_of_a_kind_is_one_array(make):
     script = [
         [{"n": i, "a": np.full((2, 3), i, np.float32)} if i % 2 == 0 else {"n": i}]
@@ -87,6 +89,7 @@ def test_a_column_of_arrays_of_a_kind_is_one_array(make):
     values[:] = 9
 
 
+@pytest.mark.everywhere
 def test_what_is_written_to_an_array_afterwards_changes_no_info(make):
     envs = make([partial(ReusingEnv, (9,))] * 5)
     held = [envs.reset()[1]]
@@ -102,6 +105,7 @@ def test_what_is_written_to_an_array_afterwards_changes_no_info(make):
         assert_same(infos.column("trail")[0], column)
 
 
+@pytest.mark.everywhere
 def test_arrays_are_received_with_their_environments(make):
     script = [[{"a": np.full(3, 10 * i + n)} for n in range(4)] for i in range(5)]
     envs = make([partial(ScriptedEnv, s, [{"a": np.full(3, -1)}]) for s in script])
@@ -118,6 +122,7 @@ def test_arrays_are_received_with_their_environments(make):
             assert_same(batch.infos.column("a")[0], expected)
 
 
+@pytest.mark.everywhere
 def test_with_little_room_infos_are_the_same(make_local):
     script = [{"a": np.full(4, n), "b": np.full(3, n), "n": n} for n in range(3)]
     for info_bytes in (0, 1, 40, 64):

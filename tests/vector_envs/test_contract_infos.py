@@ -82,6 +82,7 @@ def rotated(script, i):
     return script[start:] + script[:start]
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("script", INFOS.values(), ids=INFOS)
 def test_an_info_arrives_as_the_environment_gave_it(make_either, script):
     scripts = [rotated(script, i) for i in range(5)]
@@ -102,6 +103,7 @@ def test_the_info_of_a_reset_arrives_as_the_environment_gave_it(make, script):
             assert_same(infos[i], script[(count + i) % len(script)], f"infos[{i}]")
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("script", SOME_INFOS.values(), ids=SOME_INFOS)
 def test_reset_info_is_the_info_of_the_automatic_reset(make, script):
     ending = [plain_step(terminated=True, info={"last": True})]
@@ -204,6 +206,7 @@ def test_it_equals_a_list_of_the_same_dicts_and_shows_as_one(make):
     assert repr(infos) == "[{'n': 0}, {'n': 1}, {'n': 2}, {'n': 3}, {'n': 4}]"
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("copy", [True, False])
 def test_looked_at_after_later_steps_an_info_still_shows_its_own_step(make, copy):
     envs = make([partial(ReusingEnv, (length,)) for length in (9, 1, 2, 1, 9)], copy=copy)
@@ -219,6 +222,7 @@ def test_looked_at_after_later_steps_an_info_still_shows_its_own_step(make, copy
             assert_same(infos[1]["reset_info"], {"trail": episode, "step": 0})
 
 
+@pytest.mark.everywhere
 def test_infos_outlive_the_vector_environment(make):
     envs = make([partial(ReusingEnv, (1,))] * 5)
     envs.reset()
@@ -344,6 +348,7 @@ def test_a_column_belongs_to_the_caller(make):
     assert infos.column("step")[1].all()
 
 
+@pytest.mark.everywhere
 def test_a_column_looked_at_after_later_steps_still_shows_its_own_step(make):
     envs = make([partial(ReusingEnv, (9,))] * 5)
     held = [envs.reset()[1]]
@@ -352,6 +357,7 @@ def test_a_column_looked_at_after_later_steps_still_shows_its_own_step(make):
         assert infos.column("step")[0].tolist() == [step] * 5
 
 
+@pytest.mark.everywhere
 def test_a_column_of_a_partial_reset_is_in_the_order_asked_for(make):
     envs = make([partial(ScriptedEnv, resets=[{"n": i, "s": str(i)}]) for i in range(5)])
     envs.reset()

@@ -12,6 +12,7 @@ from interrupts import Alarm, timer_latency
 in_halves = pytest.mark.parametrize("halves", [False, True], ids=["whole", "in halves"])
 
 
+@pytest.mark.everywhere
 @in_halves
 def test_an_interrupt_within_a_step_loses_nothing_and_repeats_nothing(make, halves):
     """Where it comes while an environment is in its own step or reset, that one may do it again."""
@@ -62,6 +63,7 @@ def interrupt_by_signals(make, interrupts):
 lost = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
+@pytest.mark.everywhere
 @lost
 def test_a_signal_within_a_step_repeats_nothing(make):
     interrupt_by_signals(make, 50)

@@ -59,6 +59,7 @@ def both(make, where, **options):
     return vec_env, Twins(each)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("where", WAYS.values(), ids=WAYS)
 def test_they_are_those_of_the_next_actions(make, where):
     envs, twins = both(make, where)
@@ -92,6 +93,7 @@ def test_they_are_right_whenever_they_are_asked_for_first(make, where, asked_bef
     assert_same(envs.action_masks(), twins.masks())
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("where", [WAYS["info"], WAYS["method"]], ids=["info", "method"])
 def test_environments_that_were_received_have_theirs(make, where):
     envs, twins = both(make, where)
@@ -115,6 +117,7 @@ def test_environments_that_were_received_have_theirs(make, where):
     assert_same(envs.action_masks(), twins.masks())
 
 
+@pytest.mark.everywhere
 def test_a_result_that_is_thrown_away_has_changed_them(make):
     envs, twins = both(make, WAYS["info"])
     envs.async_reset()
@@ -181,6 +184,7 @@ def test_any_array_of_the_right_length_is_a_mask(make_either, space, answer):
     assert_same(envs.action_masks(), np.stack([np.ravel(flat).astype(bool)] * 3))
 
 
+@pytest.mark.everywhere
 def test_masks_of_dicts_and_tuples_have_their_structure(make_either):
     space = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple([spaces.Discrete(3)] * 2)})
     answer = {"a": [1, 0], "b": ([1, 1, 0], [0, 0, 1])}
@@ -206,6 +210,7 @@ def test_a_mask_of_another_length_names_its_environment(make_either, answer):
     assert envs.call("mask", 2, env_ids=[0])
 
 
+@pytest.mark.everywhere
 def test_a_mask_of_another_length_in_an_info_names_its_environment(make):
     class Short(MaskedEnv):
         def _info(self):
@@ -355,6 +360,7 @@ class Interrupted(MaskedEnv):
         return super().mask_by_method()
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("where", [("action_mask",), ("method",)], ids=str)
 def test_those_of_a_restored_state_are_those_it_was_saved_with(make_local, where):
     envs, twins = both(make_local, where)

@@ -272,6 +272,7 @@ def pair_of(backend):
     )
 
 
+@pytest.mark.everywhere
 def test_any_operations_in_any_order_do_what_a_loop_would(make):
     count = 60 if make.backend.here else 3
     operations.assert_alike(pair_of(make.backend), draw, range(count), 60)

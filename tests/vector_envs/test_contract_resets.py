@@ -28,6 +28,7 @@ def seeds_seen(envs):
     return [resets[-1].get("seed") for resets in envs.get_attr("resets")]
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("seed", [7, np.int64(7), np.uint8(7)], ids=repr)
 def test_an_int_seed_gives_environment_i_the_seed_plus_i(make_on_all, seed):
     envs = make_on_all([ECHO] * 5)
@@ -55,6 +56,7 @@ def test_a_sequence_of_seeds_goes_with_env_ids(make):
     assert_same_reset(SPACE, envs.reset(seed=[50, 10], env_ids=[4, 0]), first_of([50, 10]))
 
 
+@pytest.mark.everywhere
 def test_none_among_the_seeds_continues_that_environments_stream(make):
     envs = make([ECHO] * 5)
     envs.reset(seed=0)
@@ -102,6 +104,7 @@ def test_any_int_is_a_seed(make, seed):
     assert_same_reset(SPACE, envs.reset(seed=[seed, 0]), first_of([int(seed), 0]))
 
 
+@pytest.mark.everywhere
 def test_seed_and_options_are_passed_only_when_given(make):
     envs = make([ECHO] * 5)
     envs.reset()
@@ -112,6 +115,7 @@ def test_seed_and_options_are_passed_only_when_given(make):
     assert received == [{}, {"seed": 5}, {"options": {"level": 3}}, {"seed": 5, "options": {}}]
 
 
+@pytest.mark.everywhere
 def test_an_automatic_reset_passes_nothing(make):
     envs = make([partial(EchoEnv, SPACE, length=1)] * 5)
     envs.reset(seed=1, options={"level": 3})
@@ -123,6 +127,7 @@ ARGUMENTS = [lambda **given: NamedEnv(given)] * 5
 """Functions that make environments named by the arguments they were called with."""
 
 
+@pytest.mark.everywhere
 def test_env_seed_calls_function_i_with_the_seed_plus_i(make_on_all):
     envs = make_on_all(ARGUMENTS, env_seed=30)
     assert envs.get_attr("name") == tuple({"env_seed": 30 + i} for i in range(5))
@@ -140,6 +145,7 @@ def test_without_env_seed_functions_are_called_without_arguments(make):
 # --- some environments only ---------------------------------------------------------------------
 
 
+@pytest.mark.everywhere
 def test_a_partial_reset_returns_only_those_in_the_order_asked_for(make_on_all):
     envs = make_on_all([partial(ReusingEnv, lengths=(9,))] * 5)
     envs.reset()
@@ -157,6 +163,7 @@ def test_env_ids_may_be_any_sequence_of_ints(make, env_ids):
     assert_same_reset(SPACE, envs.reset(seed=0, env_ids=env_ids), first_of([3, 1]))
 
 
+@pytest.mark.everywhere
 def test_a_partial_reset_leaves_the_others_where_they_are(make):
     envs = make([partial(ReusingEnv, lengths=(9,))] * 5)
     envs.reset()
@@ -224,6 +231,7 @@ def test_a_mask_is_not_taken_for_indices(make):
     assert envs.step([0, 0, 0])[0][:, 1].tolist() == [1, 1, 1]
 
 
+@pytest.mark.everywhere
 def test_options_that_cannot_reach_the_environments_change_nothing(make):
     envs = make([ECHO] * 5)
     envs.reset(seed=0)
@@ -236,6 +244,7 @@ def test_options_that_cannot_reach_the_environments_change_nothing(make):
 # --- before the first reset ---------------------------------------------------------------------
 
 
+@pytest.mark.everywhere
 def test_stepping_environments_that_were_never_reset_is_refused_and_sends_nothing(make):
     envs = make([ECHO] * 4)
     with pytest.raises(NotResetError, match="step: environments 0 to 3 have not been reset"):
@@ -251,6 +260,7 @@ def test_stepping_environments_that_were_never_reset_is_refused_and_sends_nothin
     assert envs.step([0] * 4)[1].shape == (4,)
 
 
+@pytest.mark.everywhere
 def test_a_loaded_state_counts_as_a_reset(make):
     envs = make([partial(NamedEnv, "a")] * 3)
     envs.reset(seed=0, env_ids=[0])

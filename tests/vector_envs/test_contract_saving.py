@@ -65,6 +65,7 @@ def other_backend(maker: Maker, fns: list[Any]) -> VecEnv:
     return SubprocVecEnv(fns, in_series=4, context="forkserver", caller_steps=True)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_state_goes_on_in_any_backend(make: Maker, name: str) -> None:
     fns = [MAKERS[name]] * N
@@ -97,6 +98,7 @@ def test_a_state_goes_on_in_any_backend(make: Maker, name: str) -> None:
             go_on(others, EnvStates.from_bytes(state.to_bytes(), trusted=True))
 
 
+@pytest.mark.everywhere
 def test_some_environments_are_saved_and_loaded(make: Maker) -> None:
     envs = make([Collector] * N)
     envs.reset(seed=1)
@@ -116,6 +118,7 @@ def test_some_environments_are_saved_and_loaded(make: Maker) -> None:
     assert_same(moved, [step[0][4] for step in before])
 
 
+@pytest.mark.everywhere
 def test_a_partial_reset_just_before_is_part_of_it(make: Maker) -> None:
     envs = make([lambda k=k: of_length(3 + k % 2) for k in range(N)])
     envs.reset(seed=1)
@@ -140,6 +143,7 @@ def test_a_partial_reset_just_before_is_part_of_it(make: Maker) -> None:
     assert_same(played(envs, actions[3:]), expected)
 
 
+@pytest.mark.everywhere
 def test_clones_go_on_as_their_source(make: Maker) -> None:
     envs = make([Collector] * N)
     envs.reset(seed=1)
@@ -155,6 +159,7 @@ def test_clones_go_on_as_their_source(make: Maker) -> None:
             assert_same(list(part), [part[0]] * N)
 
 
+@pytest.mark.everywhere
 def test_states_of_any_size_are_saved_loaded_and_cloned(make: Maker) -> None:
     envs = make([partial(Heavy, number) for number in range(N)])
     envs.reset(seed=1)
@@ -174,6 +179,7 @@ def test_states_of_any_size_are_saved_loaded_and_cloned(make: Maker) -> None:
             assert_same(other[part], step[part][order])
 
 
+@pytest.mark.everywhere
 def test_environments_change_places(make: Maker) -> None:
     envs = make([Collector] * N)
     envs.reset(seed=1)
@@ -190,6 +196,7 @@ def test_environments_change_places(make: Maker) -> None:
             assert_same(other[part], step[part][order])
 
 
+@pytest.mark.everywhere
 def test_forks_draw_their_own_and_the_source_stays(make: Maker) -> None:
     envs = make([Collector] * N)
     envs.reset(seed=1)
@@ -207,6 +214,7 @@ def test_forks_draw_their_own_and_the_source_stays(make: Maker) -> None:
     assert_same([int(n) for n in again], [int(n) for n in streams[4]])  # of source and index
 
 
+@pytest.mark.everywhere
 def test_in_the_middle_of_a_step_it_is_refused(make: Maker) -> None:
     envs = make([Collector] * N)
     envs.reset(seed=1)
@@ -233,6 +241,7 @@ def test_in_the_middle_of_a_step_it_is_refused(make: Maker) -> None:
             ask()
 
 
+@pytest.mark.everywhere
 def test_with_first_ready_loaded_environments_count_as_received(make: Maker) -> None:
     envs = make([Collector] * N)
     envs.async_reset(seed=1)
@@ -276,6 +285,7 @@ def test_what_was_returned_stays_as_it_was(make: Maker, copies: bool) -> None:
 # -- refusals ----------------------------------------------------------------------------------
 
 
+@pytest.mark.everywhere
 def test_what_cannot_be_saved_is_named(make: Maker) -> None:
     envs = make([Collector, Collector, WithFile, Collector, Collector])
     envs.reset(seed=1)
@@ -325,6 +335,7 @@ def test_an_environment_that_is_not_alike_is_refused(make: Maker, what: str) -> 
     assert envs.save_state() == before
 
 
+@pytest.mark.everywhere
 def test_one_mismatch_in_one_group_changes_nothing_in_any(make: Maker) -> None:
     like, unlike = MISMATCHES["kwargs"]
     envs = make([like] * 4 + [unlike])
@@ -383,6 +394,7 @@ class Raising(Collector):
         raise KeyError("not now")
 
 
+@pytest.mark.everywhere
 def test_an_error_in_saving_leaves_it_usable(make: Maker) -> None:
     envs = make([Raising])
     envs.reset(seed=1)
@@ -472,6 +484,7 @@ def test_registered_classes_are_known_in_workers(make: Maker) -> None:
     assert expected[-1][1][0] == 10
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("what", ["save", "load", "clone"])
 def test_an_interrupt_leaves_it_usable(make: Maker, what: str) -> None:
     envs = make([Collector] * 3)

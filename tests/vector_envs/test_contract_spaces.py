@@ -142,6 +142,7 @@ def test_a_space_gymnasium_does_not_know_is_held_as_objects(make_on_all):
     assert envs.get_attr("received")[4] == ["xx"] * 3
 
 
+@pytest.mark.everywhere
 def test_every_kind_of_space_may_be_spawned(make_on_all):
     space = spaces.Dict(
         box=spaces.Box(-1, 1, (2, 2), np.float16),
@@ -160,6 +161,7 @@ def test_every_kind_of_space_may_be_spawned(make_on_all):
         assert_same_step(space, envs.step(actions), expected)
 
 
+@pytest.mark.everywhere
 def test_episodes_of_objects_may_end_one_after_the_other(make):
     words = spaces.Text(4)
     env_fns = [partial(EchoEnv, words, length=2 + i) for i in range(5)]
@@ -170,6 +172,7 @@ def test_episodes_of_objects_may_end_one_after_the_other(make):
         assert_same_step(words, envs.step([0] * 5), [hand.step(0) for hand in hands])
 
 
+@pytest.mark.everywhere
 def test_some_environments_of_objects_may_be_reset_before_the_others(make):
     words = spaces.Text(4)
     envs = make([partial(EchoEnv, words)] * 5)

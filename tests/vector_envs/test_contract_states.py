@@ -61,6 +61,7 @@ def test_this_is_refused_in_that_state_and_all_else_is_done(make, state, asked):
             ASKING[asked](envs)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("state", REFUSED)
 def test_what_is_refused_changes_nothing(make, state):
     envs = in_state(state, make)
@@ -89,6 +90,7 @@ def test_wrong_arguments_are_refused_before_a_pending_step_is_waited_for(make):
     envs.step_wait()
 
 
+@pytest.mark.everywhere
 def test_step_wait_can_be_had_only_once(make):
     envs = in_state("stepping", make)
     envs.step_wait()
@@ -113,6 +115,7 @@ def closed(tmp_path):
     return sorted(path.stem for path in tmp_path.glob("*.closed"))
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("state", ["new", "idle", "stepping"])
 def test_closing_closes_every_environment_once_and_leaves_no_process(make, tmp_path, state):
     envs = make(closing(tmp_path))
@@ -129,6 +132,7 @@ def test_closing_closes_every_environment_once_and_leaves_no_process(make, tmp_p
         assert multiprocessing.active_children() == []
 
 
+@pytest.mark.everywhere
 def test_closing_closes_the_environments_of_spawned_workers(make_on_all, tmp_path):
     envs = make_on_all(closing(tmp_path))
     envs.reset()
@@ -209,6 +213,7 @@ def test_an_interrupted_step_is_still_pending(interrupted):
         interrupted.get_attr("armed")
 
 
+@pytest.mark.everywhere
 def test_an_interrupted_step_goes_on_with_step_wait(interrupted):
     obs, rewards, *_, infos = interrupted.step_wait()
     assert obs.tolist() == [[1, 1, action] for action in (10, 11, 12, 13, 14)]
@@ -224,12 +229,14 @@ def test_an_interrupted_step_goes_on_with_reset(interrupted):
     assert interrupted.step([7] * 5)[0].tolist() == [[2, 1, 7]] * 5
 
 
+@pytest.mark.everywhere
 def test_an_interrupted_step_can_be_closed(interrupted):
     interrupted.close()
     assert interrupted.closed
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.everywhere
 def test_after_an_interrupted_call_every_answer_is_to_its_own_question(make, ctrl_c):
     envs = make([partial(InterruptingEnv, os.getpid())] * 5)
     envs.reset()
@@ -241,6 +248,7 @@ def test_after_an_interrupted_call_every_answer_is_to_its_own_question(make, ctr
     assert envs.step([7] * 5)[0][:, 1:].tolist() == [[1, 7]] * 5
 
 
+@pytest.mark.everywhere
 def test_after_an_interrupted_reset_every_answer_is_to_its_own_question(make, ctrl_c):
     envs = make([partial(InterruptingEnv, os.getpid())] * 5)
     envs.reset()

@@ -19,6 +19,7 @@ def of_lengths(*lengths):
     return [partial(ReusingEnv, lengths=(length,)) for length in lengths]
 
 
+@pytest.mark.everywhere
 def test_a_step_returns_these_shapes_and_dtypes(make_on_all):
     envs = make_on_all([ReusingEnv] * 5)
     envs.reset()
@@ -31,6 +32,7 @@ def test_a_step_returns_these_shapes_and_dtypes(make_on_all):
     assert all(type(info) is dict for info in infos)
 
 
+@pytest.mark.everywhere
 def test_a_reset_returns_the_first_observations_and_infos(make_on_all):
     envs = make_on_all([ReusingEnv] * 5)
     obs, infos = envs.reset()
@@ -55,6 +57,7 @@ def test_a_reward_beyond_float32_is_infinite(make, copy):
     assert envs.recv(2).rewards.tolist() == [np.inf, np.inf]
 
 
+@pytest.mark.everywhere
 def test_every_environment_gets_its_own_action(make):
     envs = make([ReusingEnv] * 5)
     envs.reset()
@@ -62,6 +65,7 @@ def test_every_environment_gets_its_own_action(make):
     assert obs[:, 2].tolist() == ACTIONS
 
 
+@pytest.mark.everywhere
 def test_at_an_end_the_observation_is_the_last_one_of_the_finished_episode(make_on_all):
     envs = make_on_all(of_lengths(3, 2, 3, 2, 3))
     envs.reset()
@@ -72,6 +76,7 @@ def test_at_an_end_the_observation_is_the_last_one_of_the_finished_episode(make_
     assert rewards.tolist() == [2] * 5
 
 
+@pytest.mark.everywhere
 def test_at_an_end_the_info_has_the_first_observation_and_info_of_the_next_episode(make_on_all):
     envs = make_on_all(of_lengths(3, 2, 3, 2, 3))
     envs.reset()
@@ -94,6 +99,7 @@ def test_only_the_step_of_an_end_has_reset_obs_and_reset_info(make):
             assert ("reset_obs" in info) is ("reset_info" in info) is bool(ended)
 
 
+@pytest.mark.everywhere
 def test_after_an_end_the_next_action_belongs_to_the_new_episode(make):
     envs = make(of_lengths(2, 2, 2, 2, 2))
     envs.reset()
@@ -105,6 +111,7 @@ def test_after_an_end_the_next_action_belongs_to_the_new_episode(make):
     assert not (terminated | truncated).any()
 
 
+@pytest.mark.everywhere
 def test_an_episode_may_end_at_its_first_step_and_every_step(make):
     envs = make(of_lengths(1, 1, 1, 1, 1))
     envs.reset()
@@ -115,6 +122,7 @@ def test_an_episode_may_end_at_its_first_step_and_every_step(make):
         assert [info["reset_obs"][0] for info in infos] == [episode + 1] * 5
 
 
+@pytest.mark.everywhere
 def test_termination_and_truncation_are_told_apart(make):
     endings = [("terminated",), ("truncated",), ("both",), ("terminated",), ("neither",)]
     envs = make([partial(ReusingEnv, (1,), ending) for ending in endings])
@@ -125,6 +133,7 @@ def test_termination_and_truncation_are_told_apart(make):
     assert ["reset_obs" in info for info in infos] == [True, True, True, True, False]
 
 
+@pytest.mark.everywhere
 def test_flags_do_not_stay_set(make):
     envs = make(of_lengths(2, 3, 4, 5, 6))
     envs.reset()
@@ -153,6 +162,7 @@ def test_reset_obs_has_one_observations_own_shape_and_dtype(make, space, shape):
         assert info["reset_obs"].dtype == space.dtype
 
 
+@pytest.mark.everywhere
 def test_reset_obs_of_nested_spaces_is_nested(make):
     inner = spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 1, (2,))))
     space = spaces.Dict(both=inner, name=spaces.Text(5))
@@ -220,6 +230,7 @@ def test_observations_are_cast_to_the_spaces_dtype_where_they_fit(make_either, d
     assert_same(envs.step([0] * 5)[0], np.stack([shown] * 5))
 
 
+@pytest.mark.everywhere
 def test_a_step_in_two_halves_is_the_same(make):
     space = spaces.Box(-1, 1, (3,))
     envs = make([partial(EchoEnv, space, length=length) for length in (1, 2, 3, 4, 5)])
@@ -243,6 +254,7 @@ def test_actions_may_be_changed_as_soon_as_the_step_has_begun(make):
     assert envs.step_wait()[0][:, 2].tolist() == ACTIONS
 
 
+@pytest.mark.everywhere
 def test_a_reset_waits_for_a_pending_step_and_throws_its_result_away(make_on_all):
     envs = make_on_all(of_lengths(9, 9, 9, 9, 9))
     envs.reset()
@@ -266,6 +278,7 @@ def test_a_partial_reset_too_waits_for_a_pending_step(make):
     assert envs.step(ACTIONS)[0][:, 1].tolist() == [2, 2, 2, 1, 2]
 
 
+@pytest.mark.everywhere
 def test_one_environment_alone_is_a_batch_of_one(make_on_all):
     envs = make_on_all([partial(ReusingEnv, lengths=(1,))])
     obs, infos = envs.reset()

@@ -77,6 +77,7 @@ def check_against_hand(envs, name, count=STEPS):
         assert_same_step(space, envs.step(actions), steps)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("name", MAKERS)
 def test_trajectories_are_those_of_stepping_by_hand(make_on_all, name):
     check_against_hand(make_on_all([MAKERS[name]] * 5), name)
@@ -96,12 +97,14 @@ def test_forked_workers_give_the_same_trajectories():
         check_against_hand(envs, "nested", 60)
 
 
+@pytest.mark.everywhere
 def test_a_seed_given_again_gives_the_same_trajectory_again(make):
     envs = make([MAKERS["nested"]] * 5)
     check_against_hand(envs, "nested", 20)
     check_against_hand(envs, "nested", 20)
 
 
+@pytest.mark.everywhere
 def test_resets_without_a_seed_continue_the_random_stream(make):
     make_env = partial(EchoEnv, NESTED, length=100)
     envs = make([make_env] * 5)
