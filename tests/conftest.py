@@ -43,8 +43,8 @@ def pytest_pycollect_makeitem(
 ) -> list[pytest.Item] | None:
     """Skip long functions, all of a long module, and the far ones that do not run everywhere."""
     marks = [*collector.iter_markers(), *getattr(obj, "pytestmark", ())]
-    names = {mark.name for mark in marks}
-    if "far" in names and "everywhere" not in names and callable(obj):
+    wanted = {mark.args[0] for mark in marks if mark.name == "far"}
+    if not wanted <= {mark.name for mark in marks}:
         marks.append(pytest.mark.long.mark)
     return [] if drops(collector.config, marks) else None
 
@@ -53,12 +53,12 @@ def pytest_pycollect_makeitem(
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Skip long cases. If all are long, keep them: pytest would take none for no parameters.
 
-    Cases of the contract marked far are long, except those of functions that run everywhere.
+    Cases marked ``far(NAME)`` are long, except those of functions that are marked NAME.
     """
-    if metafunc.definition.get_closest_marker("everywhere") is None:
-        for case in metafunc._calls:
-            if any(mark.name == "far" for mark in case.marks):
-                case.marks.append(pytest.mark.long.mark)
+    for case in metafunc._calls:
+        wanted = {mark.args[0] for mark in case.marks if mark.name == "far"}
+        if not all(map(metafunc.definition.get_closest_marker, wanted)):
+            case.marks.append(pytest.mark.long.mark)
     short = [case for case in metafunc._calls if not drops(metafunc.config, case.marks)]
     metafunc._calls = short or metafunc._calls
 

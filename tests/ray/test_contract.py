@@ -10,7 +10,7 @@ from contract import NOT_RAYS, contract_of_one
 
 globals().update(contract_of_one(NOT_RAYS))
 
-pytestmark = pytest.mark.far
+pytestmark = pytest.mark.far("everywhere")
 
 
 @pytest.fixture(params=rows([RAY]), ids=str)

@@ -20,7 +20,7 @@ from xuance_envs.vector_envs.thread_vec_env import ThreadVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Backend:
     """A backend of the contract suite.
 
@@ -83,11 +83,13 @@ ALWAYS = (DUMMY, THREADS, WORKERS)
 
 
 def rows(backends: list[Backend]) -> list[Any]:
-    """Return a fixture's parameters. Those marked far are long unless the test runs everywhere."""
-    return [
-        pytest.param(backend, marks=[] if backend in ALWAYS else pytest.mark.far)
+    """Return a fixture's parameters, those that start slowly marked as far."""
+    far = {
+        backend: pytest.mark.far("spawned" if backend is SPAWN else "everywhere")
         for backend in backends
-    ]
+        if backend not in ALWAYS
+    }
+    return [pytest.param(backend, marks=far.get(backend, ())) for backend in backends]
 
 
 class Maker:

@@ -20,14 +20,15 @@ NOT_THEIRS = frozenset(
 
 globals().update(contract(NOT_THEIRS), quick_forkserver=quick_forkserver)
 
-pytestmark = pytest.mark.far
+FAR = pytest.mark.far("everywhere")
+pytestmark = FAR
 
 QUICK = {"stacked-dummy"}
 """What is not left to the long tests, for the tests that run everywhere."""
 
 BACKENDS = [within(name, inner) for name in WITHOUT_EFFECT for inner in (DUMMY, WORKERS)]
 ROWS = [
-    pytest.param(backend, marks=pytest.mark.far if backend.name in QUICK else pytest.mark.long)
+    pytest.param(backend, marks=FAR if backend.name in QUICK else pytest.mark.long)
     for backend in BACKENDS
 ]
 

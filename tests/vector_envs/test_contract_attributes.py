@@ -29,6 +29,7 @@ WRAPPED = [partial(wrapped, i) for i in range(5)]
 
 
 @pytest.mark.everywhere
+@pytest.mark.spawned
 def test_call_gives_what_each_method_returned(make_on_all):
     envs = make_on_all(NAMED)
     assert envs.call("describe", "I am") == tuple(f"I am {i}." for i in range(5))
@@ -47,6 +48,7 @@ def test_call_gives_results_in_the_order_of_env_ids(make):
 
 
 @pytest.mark.everywhere
+@pytest.mark.spawned
 def test_call_reaches_through_wrappers(make_on_all):
     envs = make_on_all(WRAPPED)
     assert envs.call("describe", "I am")[3] == "I am 3."

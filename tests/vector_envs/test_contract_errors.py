@@ -106,6 +106,7 @@ def test_the_error_has_the_index_the_command_the_traceback_and_the_cause(make, w
 
 
 @pytest.mark.everywhere
+@pytest.mark.spawned
 def test_so_it_has_from_workers_that_were_spawned(make_on_all):
     error = error_of(make_on_all(failing("step", partial(OwnError, 42))), step)
     assert (error.env_index, error.command) == (3, "step")
@@ -276,6 +277,7 @@ def test_after_an_exception_in_reset_or_step_it_is_closed(make, where, act, comm
     envs.close()
 
 
+@pytest.mark.spawned
 def test_after_an_exception_in_step_nothing_of_a_spawned_worker_is_left(make_on_all):
     envs = make_on_all(failing("step"))
     error_of(envs, step)
@@ -321,6 +323,7 @@ def test_an_environment_that_fails_to_close_keeps_nothing_open(make, tmp_path):
 
 
 @pytest.mark.everywhere
+@pytest.mark.spawned
 @pytest.mark.parametrize("at", [0, 1, 3, 4])
 def test_an_exception_in_the_constructor_names_the_environment(make_on_all, at):
     with pytest.raises(EnvError) as caught:

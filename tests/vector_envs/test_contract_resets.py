@@ -128,6 +128,7 @@ ARGUMENTS = [lambda **given: NamedEnv(given)] * 5
 
 
 @pytest.mark.everywhere
+@pytest.mark.spawned
 def test_env_seed_calls_function_i_with_the_seed_plus_i(make_on_all):
     envs = make_on_all(ARGUMENTS, env_seed=30)
     assert envs.get_attr("name") == tuple({"env_seed": 30 + i} for i in range(5))

@@ -143,6 +143,7 @@ def test_a_space_gymnasium_does_not_know_is_held_as_objects(make_on_all):
 
 
 @pytest.mark.everywhere
+@pytest.mark.spawned
 def test_every_kind_of_space_may_be_spawned(make_on_all):
     space = spaces.Dict(
         box=spaces.Box(-1, 1, (2, 2), np.float16),

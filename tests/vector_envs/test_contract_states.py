@@ -133,6 +133,7 @@ def test_closing_closes_every_environment_once_and_leaves_no_process(make, tmp_p
 
 
 @pytest.mark.everywhere
+@pytest.mark.spawned
 def test_closing_closes_the_environments_of_spawned_workers(make_on_all, tmp_path):
     envs = make_on_all(closing(tmp_path))
     envs.reset()

@@ -78,6 +78,7 @@ def check_against_hand(envs, name, count=STEPS):
 
 
 @pytest.mark.everywhere
+@pytest.mark.spawned
 @pytest.mark.parametrize("name", MAKERS)
 def test_trajectories_are_those_of_stepping_by_hand(make_on_all, name):
     check_against_hand(make_on_all([MAKERS[name]] * 5), name)
