@@ -26,6 +26,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
 }
 
 
+FAR = pytest.mark.far("everywhere")
 Maker = Callable[..., MultiAgentVecEnv]
 
 
@@ -51,6 +52,14 @@ MAKERS: dict[str, Maker] = {
 }
 
 
+def rows(*names: str) -> list[Any]:
+    """Return a fixture's parameters; caller-steps and remote are for tests marked everywhere."""
+    near = ("dummy", "subproc")
+    return [
+        pytest.param(MAKERS[name], id=name, marks=() if name in near else FAR) for name in names
+    ]
+
+
 def _maker(kind: Maker) -> Iterator[Maker]:
     made = []
 
@@ -64,13 +73,13 @@ def _maker(kind: Maker) -> Iterator[Maker]:
         envs.close()
 
 
-@pytest.fixture(params=MAKERS.values(), ids=list(MAKERS))
+@pytest.fixture(params=rows(*MAKERS))
 def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
     """Makes many agents' environments on each backend that starts in an instant."""
     yield from _maker(request.param)
 
 
-@pytest.fixture(params=[MAKERS[name] for name in BACKENDS], ids=list(BACKENDS))
+@pytest.fixture(params=rows(*BACKENDS))
 def make_near(request: pytest.FixtureRequest) -> Iterator[Maker]:
     """Makes them on each of this machine: for what a server keeps to itself."""
     yield from _maker(request.param)

@@ -52,6 +52,7 @@ def test_what_a_step_returns_is_checked(make, broken, told):
     assert envs.closed
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize(
     ("ends", "leaves"),
     [
@@ -91,6 +92,7 @@ class Unseen(Herd):
         return {agent: observations[agent] for agent in actions}, *rest
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("masks", [None, "observation"])
 def test_a_newcomer_has_an_observation(make, masks):
     plays = {"sheep_0": (1, FOREVER), "late": (2, FOREVER)}
@@ -209,6 +211,7 @@ def test_masks_that_are_wanted_have_to_be_there(make_here):
         make_here([boxes], action_mask=True)
 
 
+@pytest.mark.everywhere
 def test_a_reset_without_agents_is_refused(make):
     envs = make(
         [Herd, partial(Herd, plays={"sheep_0": (2, 3), "sheep_1": (3, 4), "sheep_2": (3, 4)})]

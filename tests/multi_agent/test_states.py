@@ -11,6 +11,7 @@ from agents_envs import MIXED, Herd, Squad
 from xuance_envs import EnvStates
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("at", [0, 1, 3, 5, 8])
 @pytest.mark.parametrize(
     "make_one", [partial(Herd, plays=MIXED, masks="info"), Squad], ids=["pettingzoo", "xuance"]

@@ -29,6 +29,7 @@ from xuance_envs.errors import ClosedVecEnvError, EnvError, NotSteppingError, Wo
 from xuance_envs.multi_agent.adapters import agents_env
 
 
+@pytest.mark.everywhere
 def test_shapes_and_dtypes(make):
     envs = make([partial(Herd, masks="info")] * 2)
     step = envs.reset(seed=0)
@@ -71,6 +72,7 @@ def test_agents_have_spaces_of_their_own(make):
     assert drawn == [[space.sample() for _ in range(20)] for space in alone]
 
 
+@pytest.mark.everywhere
 def test_an_agents_end(make):
     envs = make([partial(Herd, plays=ALL_END)])
     envs.reset(seed=0)
@@ -222,6 +224,7 @@ def test_masks_do_not_depend_on_the_order_of_first_resets(make, masks, order):
         assert not step.action_mask[2].all()
 
 
+@pytest.mark.everywhere
 def test_masks_are_settled_by_the_first_results_of_all(make):
     envs = make([Herd, partial(Uneven, masks="info"), Herd, Herd])
     envs.async_reset(seed=0)
@@ -252,6 +255,7 @@ def test_only_resets_settle_masks(order):
             assert (step.action_mask is None) == (env == order[-1])
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("kinds", [1, 2])
 def test_actions_as_arrays_and_as_dicts_are_the_same(make, kinds):
     make_one = partial(Herd, plays=MIXED, kinds=kinds)
@@ -270,6 +274,7 @@ def test_actions_as_arrays_and_as_dicts_are_the_same(make, kinds):
         np.testing.assert_equal(one.obs, other.obs)
 
 
+@pytest.mark.everywhere
 def test_groups_as_told(make):
     groups = {"flock": ["sheep_2", "sheep_0"], "rest": ["sheep_1", "wolf_0"]}
     envs = make([partial(Herd, plays=MIXED)] * 2, groups=groups)
@@ -328,6 +333,7 @@ def test_numbers_beyond_those_that_are_kept_are_what_they_are(make_here):
     assert {type(action) for action in given.values()} == {np.int64}
 
 
+@pytest.mark.everywhere
 def test_partial_resets(make):
     envs = make([Herd] * 4)
     envs.reset(seed=0)
@@ -342,11 +348,13 @@ def test_partial_resets(make):
     assert before.obs.shape == after.obs.shape
 
 
+@pytest.mark.everywhere
 def test_options_reach_the_environments(make):
     envs = make([Herd] * 2)
     assert envs.reset(options={"total": 5}).state[:, 1].tolist() == [5, 5]
 
 
+@pytest.mark.everywhere
 def test_infos_in_columns(make):
     envs = make([partial(Herd, plays=MIXED)] * 3)
     envs.reset(seed=0)
@@ -379,6 +387,7 @@ def test_infos_are_a_sequence(make_here):
         infos[2]
 
 
+@pytest.mark.everywhere
 def test_first_ready(make):
     make_one = partial(Herd, plays=MIXED)
     envs, plain = make([make_one] * 4), make([make_one] * 4)
@@ -406,6 +415,7 @@ def test_first_ready(make):
     envs.send(np.ones(part.rewards.shape, int), part.env_ids)
 
 
+@pytest.mark.everywhere
 def test_two_halves_of_a_step(make):
     envs = make([Herd] * 2)
     envs.reset()
@@ -417,6 +427,7 @@ def test_two_halves_of_a_step(make):
     assert not envs.waiting
 
 
+@pytest.mark.everywhere
 def test_calls_attributes_and_pictures_reach_the_environments(make):
     envs = make([Herd] * 2)
     envs.reset()
@@ -529,6 +540,7 @@ def test_an_environment_can_be_copied_in_the_middle_of_an_episode(make_copy, fn)
         assert mine[2:] == its[2:]
 
 
+@pytest.mark.everywhere
 def test_xuances_environments_are_stepped_with_actions_for_all(make):
     envs = make([Squad] * 2, env_seed=4)
     bare = [Squad(env_seed=4 + i) for i in range(2)]

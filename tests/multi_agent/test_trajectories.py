@@ -26,18 +26,21 @@ CASES = {
 }
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 def test_steps_are_those_of_bare_loops(make, options):
     env_fns = [partial(Herd, **options, length=length) for length in (7, 5, 6, 7)]
     assert_like_bare_loops(make(env_fns), env_fns, steps=20)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("options", [{}, {"kinds": 2, "masks": "info"}, {"masks": "observation"}])
 def test_agents_may_come_and_go_at_random(make, options):
     env_fns = [partial(Crowd, plays=MIXED, **options)] * 4
     assert_like_bare_loops(make(env_fns), env_fns, steps=60)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("make_many", [partial(Herd, plays=MIXED, kinds=2, masks="info")])
 def test_views_are_those_of_bare_loops(make, make_many):
     env_fns = [make_many] * 4
@@ -56,6 +59,7 @@ def test_the_particle_worlds_are_those_of_bare_loops(make, name):
     assert_like_bare_loops(make([make_one] * 3), [make_one] * 3, steps=20)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("copy", [True, False])
 def test_what_is_returned_stays_as_it_was(make, copy):
     envs = make([partial(Herd, plays=MIXED)] * 3, copy=copy)
@@ -81,6 +85,7 @@ def test_infos_of_views_show_their_own_step_when_looked_at_later(make):
     assert list(third[1]) == ["wolf_0", "sheep_0", "sheep_1", "sheep_2"]
 
 
+@pytest.mark.everywhere
 def test_environments_have_first_observations_of_their_own(make):
     envs = make([Herd] * 6, env_seed=3)
     seen = [envs.reset().obs, envs.reset(seed=20).obs, envs.reset().obs]
