@@ -36,14 +36,14 @@ def remote(
     *,
     groups: Any = None,
     state: Any = "auto",
-    action_mask: Any = "auto",
+    action_masks: Any = "auto",
     check_actions: bool = False,
     **options: Any,
 ) -> MultiAgentVecEnv:
     """The environments on a server."""
-    functions = [partial(agents_env, fn, groups, state, action_mask) for fn in env_fns]
+    functions = [partial(agents_env, fn, groups, state, action_masks) for fn in env_fns]
     vec_env = hosted().remote_vec_env(functions, env_seed, **options)
-    return MultiAgentVecEnv.of(vec_env, action_mask=action_mask, check_actions=check_actions)
+    return MultiAgentVecEnv.of(vec_env, action_masks=action_masks, check_actions=check_actions)
 
 
 MAKERS: dict[str, Maker] = {

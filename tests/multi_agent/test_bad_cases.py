@@ -170,7 +170,7 @@ def test_environments_that_cannot_be_carried_are_refused(make, env, told):
     ("options", "told"),
     [
         ({"state": "maybe"}, "state: expected True, False or 'auto', got 'maybe'"),
-        ({"action_mask": 3}, "action_mask: expected True, False or 'auto', got 3"),
+        ({"action_masks": 3}, "action_masks: expected True, False or 'auto', got 3"),
         ({"groups": {"one": ["sheep_0"]}}, "expected each of the agents"),
         ({"groups": {"one": ["sheep_0", "sheep_1", "sheep_2"], "none": []}}, "no empty group"),
     ],
@@ -203,12 +203,12 @@ def test_a_state_that_is_wanted_has_to_be_there(make_here):
 
 
 def test_masks_that_are_wanted_have_to_be_there(make_here):
-    envs = make_here([Herd], action_mask=True)
-    with pytest.raises(EnvError, match="action_mask=True: expected an action mask"):
+    envs = make_here([Herd], action_masks=True)
+    with pytest.raises(EnvError, match="action_masks=True: expected an action mask"):
         envs.reset()
     boxes = partial(Vague, action_space=lambda agent: spaces.Box(-1, 1, (2,)))
-    with pytest.raises(EnvError, match="action_mask=True: expected Discrete or"):
-        make_here([boxes], action_mask=True)
+    with pytest.raises(EnvError, match="action_masks=True: expected Discrete or"):
+        make_here([boxes], action_masks=True)
 
 
 @pytest.mark.everywhere

@@ -83,7 +83,7 @@ def test_infos_are_what_was_said_whatever_their_form(make_here, keys, steady):
                 step = envs.reset()
             steps.append((step, world.said))
         for step, said in steps:
-            shows_masks |= step.action_mask is not None
+            shows_masks |= step.action_masks is not None
             check(step, *said)
     assert shows_masks == ("action_mask" in keys)
 
@@ -96,10 +96,10 @@ def check(step, agents, infos):
         said = {k: v for k, v in infos.get(agent, {}).items() if k != "action_mask"}
         assert list(got[agent]) == list(said)
         assert all(same(got[agent][key], said[key]) for key in said)
-    for i, agent in enumerate(AGENTS if step.action_mask is not None else ()):
+    for i, agent in enumerate(AGENTS if step.action_masks is not None else ()):
         mask = infos.get(agent, {}).get("action_mask")
         expected = np.ones(ACTIONS, bool) if mask is None else np.array(mask, bool)
-        assert step.action_mask[0, i].tolist() == expected.tolist()
+        assert step.action_masks[0, i].tolist() == expected.tolist()
 
 
 class Scripted(Talker):
@@ -152,5 +152,5 @@ def test_masks_that_come_late_do_not_stay(make_here):
     late = [hits, SCORE, SCORE, masked, SCORE, SCORE]
     envs = make_here([lambda: Scripted([masked] * 6), lambda: Scripted(late)])
     steps = [envs.reset(), *(envs.step(np.zeros((2, 3), int)) for _ in range(5))]
-    allowed = [step.action_mask[1].all() for step in steps]
+    allowed = [step.action_masks[1].all() for step in steps]
     assert allowed == [True, True, True, False, True, True]

@@ -53,5 +53,5 @@ def steps_of(envs):
 def run(envs):
     """What comes of some steps, by part."""
     steps = [envs.step(steps_of(envs)) for _ in range(9)]
-    parts = [(s.obs, s.rewards, s.alive, s.acted, s.terminated, s.action_mask) for s in steps]
+    parts = [(s.obs, s.rewards, s.alive, s.acted, s.terminated, s.action_masks) for s in steps]
     return [np.stack(part) for part in zip(*parts, strict=True)]

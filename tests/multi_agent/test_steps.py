@@ -42,7 +42,7 @@ def test_shapes_and_dtypes(make):
         **dict.fromkeys(("terminated", "truncated", "acted", "alive"), ((2, 3), np.bool_)),
         "episode_over": ((2,), np.bool_),
         "state": ((2, 2), np.float64),
-        "action_mask": ((2, 3, 3), np.bool_),
+        "action_masks": ((2, 3, 3), np.bool_),
         "env_ids": ((2,), np.intp),
     }
     assert step.first is None
@@ -215,13 +215,13 @@ def test_masks_do_not_depend_on_the_order_of_first_resets(make, masks, order):
     for env in order:
         step = envs.reset(seed=0, env_ids=[env])
         if env != order[-1]:  # it is not known yet that no environment has masks
-            assert step.action_mask.shape == (1, 3, 3)
-    assert (step.action_mask is None) == (masks is None)
+            assert step.action_masks.shape == (1, 3, 3)
+    assert (step.action_masks is None) == (masks is None)
     step = envs.step(np.zeros((3, 3), int))
-    assert (step.action_mask is None) == (masks is None)
+    assert (step.action_masks is None) == (masks is None)
     if masks is not None:
-        assert step.action_mask[:2].all()
-        assert not step.action_mask[2].all()
+        assert step.action_masks[:2].all()
+        assert not step.action_masks[2].all()
 
 
 @pytest.mark.everywhere
@@ -231,7 +231,7 @@ def test_masks_are_settled_by_the_first_results_of_all(make):
     seen = np.zeros(4, int)
     while not seen.all():
         step = envs.recv(min_envs=1)
-        assert step.action_mask is not None
+        assert step.action_masks is not None
         seen[step.env_ids] += 1
         envs.send(np.zeros((len(step.env_ids), 3), int), step.env_ids)
 
@@ -252,7 +252,7 @@ def test_only_resets_settle_masks(order):
             envs.reset(env_ids=[env])
             envs.send(np.zeros((1, 3), int), [env])
             step = envs.recv()
-            assert (step.action_mask is None) == (env == order[-1])
+            assert (step.action_masks is None) == (env == order[-1])
 
 
 @pytest.mark.everywhere
@@ -289,17 +289,17 @@ def test_groups_as_told(make):
 
 
 def test_what_is_not_wanted_is_not_carried(make_here):
-    envs = make_here([partial(Herd, masks="info")], state=False, action_mask=False)
+    envs = make_here([partial(Herd, masks="info")], state=False, action_masks=False)
     step = envs.reset()
     assert envs.state_space is None
     assert step.state is None
-    assert step.action_mask is None
+    assert step.action_masks is None
     assert step.infos[0]["sheep_1"]["action_mask"].dtype == np.bool_
 
 
 def test_masks_that_are_wanted_are_always_there(make_here):
-    envs = make_here([partial(Herd, masks="info")], action_mask=True)
-    assert envs.reset().action_mask.shape == (1, 3, 3)
+    envs = make_here([partial(Herd, masks="info")], action_masks=True)
+    assert envs.reset().action_masks.shape == (1, 3, 3)
 
 
 def test_dead_agents_actions_are_ignored(make):
@@ -561,7 +561,7 @@ def test_xuances_environments_are_stepped_with_actions_for_all(make):
             assert step.acted[i].tolist() == acted
             assert step.alive[i].tolist() == [not over and a for a in env.agent_mask().values()]
             masks = np.stack(list(env.avail_actions().values()))
-            assert step.action_mask[i].tolist() == masks.tolist()
+            assert step.action_masks[i].tolist() == masks.tolist()
             assert step.infos[i] == info
             assert step.infos.column("dead_enemies")[0].tolist() == [2, 2]
             if over:

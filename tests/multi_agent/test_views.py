@@ -33,7 +33,7 @@ def test_rows_of_gymnasium_are_the_agents_of_all_environments():
     step, (obs, infos) = plain.reset(seed=1), rows.reset(seed=1)
     for _ in range(9):
         np.testing.assert_array_equal(obs, step.next().obs.reshape(6, 4))
-        np.testing.assert_array_equal(infos["action_mask"], step.next().action_mask.reshape(6, 3))
+        np.testing.assert_array_equal(infos["action_mask"], step.next().action_masks.reshape(6, 3))
         assert obs in rows.observation_space
         actions = np.arange(6) % 3
         step = plain.step(actions.reshape(2, 3))

@@ -91,7 +91,7 @@ def test_infos_have_what_clients_are_told(serve: ServerMaker) -> None:
         assert envs.reset(seed=0).infos[0] == {agent: {"t": 0} for agent in envs.agents}
         step = envs.step([[0, 0, 0]])
         assert step.infos[0] == {agent: {"t": 1} for agent in envs.agents}
-        assert step.action_mask.shape == (1, 3, 3)
+        assert step.action_masks.shape == (1, 3, 3)
 
 
 def test_what_repeats_actions_is_for_one_agent(herds: Server) -> None:

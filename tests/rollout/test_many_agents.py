@@ -63,7 +63,7 @@ def test_rollouts_hold_what_happened(plays, length):
                 start = step.next()
                 assert collector.obs[t].numpy().tobytes() == start.obs.tobytes()
                 np.testing.assert_allclose(collector.states[t], start.state, rtol=1e-6)
-                np.testing.assert_array_equal(collector.action_masks[t], start.action_mask)
+                np.testing.assert_array_equal(collector.action_masks[t], start.action_masks)
                 np.testing.assert_array_equal(collector.actions[t], actions)
                 step = plain.step(actions)
                 goes_on = step.acted & step.alive if t == 9 else np.False_

@@ -118,12 +118,12 @@ def assert_state(step: Any, i: int, env: Any) -> None:
 def assert_infos(envs: Any, step: Any, i: int, present: Any, infos: Any, observations: Any) -> None:
     expected = {agent: dict(infos.get(agent) or {}) for agent in envs.agents if agent in present}
     masks = {agent: info.pop("action_mask", None) for agent, info in expected.items()}
-    if step.action_mask is not None:
+    if step.action_masks is not None:
         for agent in envs.agents:
             mask = masks.get(agent)
             if isinstance(observations.get(agent), dict):
                 mask = observations[agent]["action_mask"]
-            got = row_of(envs, step.action_mask, i, agent)
+            got = row_of(envs, step.action_masks, i, agent)
             assert got.dtype == np.bool_
             assert got.tolist() == ([True] * len(got) if mask is None else list(mask != 0))
     assert step.infos[i] == expected

@@ -30,7 +30,7 @@ def agents_env(
     env_fn: Callable[..., Any],
     groups: Groups | None = None,
     state: AutoBool = "auto",
-    action_mask: AutoBool = "auto",
+    action_masks: AutoBool = "auto",
     **keywords: Any,
 ) -> AgentsEnv:
     """Create a multi-agent environment and wrap it in its adapter."""
@@ -38,12 +38,12 @@ def agents_env(
     if type(env) is SeededEnv:
         env, first_seed = env
     named = None if groups is None else tuple((name, tuple(ids)) for name, ids in groups.items())
-    key = id(env), named, state, action_mask
+    key = id(env), named, state, action_masks
     with _adapter_lock:
         made = _adapter_cache.get(key)
         if made is None or made.source_env is not env:
             made = _adapter_cache[key] = _adapter_class(env)(
-                env, groups, state, action_mask, first_seed
+                env, groups, state, action_masks, first_seed
             )
         return made
 

@@ -66,7 +66,7 @@ class AgentRows:
         self.rewards = _flatten_agents(_zeroed(step.rewards, ~step.acted))
         self.acted = _flatten_agents(step.acted)
         self.masks = (
-            None if following.action_mask is None else _flatten_agents(following.action_mask)
+            None if following.action_masks is None else _flatten_agents(following.action_masks)
         )
 
 

@@ -32,14 +32,14 @@ class AgentsEnv:
         env: Any,
         groups: Groups | None,
         state: AutoBool,
-        action_mask: AutoBool,
+        action_masks: AutoBool,
         first_seed: int | None = None,
     ) -> None:
         self.source_env = env
         self.env = self._checked(env)
-        self._options = groups, state, action_mask
+        self._options = groups, state, action_masks
         self._first_seed = first_seed
-        self.team = self._team(groups, state, action_mask)
+        self.team = self._team(groups, state, action_masks)
         self.observation_space = ObservationRecord(self.team)
         self.action_space = ActionRecord(self.team)
         self._record = EnvRecord(self.team)
@@ -106,7 +106,7 @@ class AgentsEnv:
         state: AutoBool,
         masks: AutoBool,
     ) -> Team:
-        for name, value in (("state", state), ("action_mask", masks)):
+        for name, value in (("state", state), ("action_masks", masks)):
             if value is not True and value is not False and value != "auto":
                 raise BadValueError(f"{name}: expected True, False or 'auto', got {value!r}")
         space = getattr(self.env, "state_space", None) if state else None
@@ -117,7 +117,7 @@ class AgentsEnv:
         )
         if masks is True and all(group.mask is None for group in team.groups):
             raise BadValueError(
-                "action_mask=True: expected Discrete or MultiDiscrete action spaces, got "
+                "action_masks=True: expected Discrete or MultiDiscrete action spaces, got "
                 f"{ {str(g.action_space) for g in team.groups} }"
             )
         return team
@@ -168,7 +168,7 @@ class AgentsEnv:
             self._put_state(False)
         if self._options[2] is True and not record.masks.any_received:
             raise BadValueError(
-                f"action_mask=True: expected an action mask under {MASK!r} in an observation or "
+                f"action_masks=True: expected an action mask under {MASK!r} in an observation or "
                 f"info of reset, got none for {record.agent_set.agents}"
             )
         return record.flat, info

@@ -26,7 +26,7 @@ class MultiAgentInfos(LazyInfos):
 
     ``infos[i]`` is ``{agent: {...}}`` with an entry for each agent that acted; after a reset, for
     each active agent. Info entries that belong to no agent keep their own keys.
-    Action masks are not included; they are in the step's ``action_mask``. Repeated access returns
+    Action masks are not included; they are in the step's ``action_masks``. Repeated access returns
     the same dict, and ``infos[i] = {...}`` replaces it.
     """
 

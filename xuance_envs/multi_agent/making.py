@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from xuance_envs._deprecated import accept_old_names
 from xuance_envs.extras import naming_extra
 from xuance_envs.multi_agent.adapters import SeededEnv, agents_env
 from xuance_envs.multi_agent.agents_env import AgentsEnv
@@ -20,6 +21,7 @@ from xuance_envs.vector_envs.options import AutoBool, BackendName, BackendOption
 __all__ = ["make_agents_env", "make_multi_agent_vec"]
 
 
+@accept_old_names
 def make_multi_agent_vec(
     env: str | Callable[..., Any],
     num_envs: int,
@@ -29,7 +31,7 @@ def make_multi_agent_vec(
     allow_threads: bool = False,
     groups: Groups | None = None,
     state: AutoBool = "auto",
-    action_mask: AutoBool = "auto",
+    action_masks: AutoBool = "auto",
     vector_kwargs: BackendOptions | None = None,
     **env_kwargs: Any,
 ) -> MultiAgentVecEnv:
@@ -45,7 +47,7 @@ def make_multi_agent_vec(
         allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         groups: as for ``MultiAgentVecEnv``.
         state: as for ``MultiAgentVecEnv``.
-        action_mask: as for ``MultiAgentVecEnv``.
+        action_masks: as for ``MultiAgentVecEnv``.
         vector_kwargs: further arguments for ``MultiAgentVecEnv``.
         **env_kwargs: arguments for the environment function.
 
@@ -79,18 +81,19 @@ def make_multi_agent_vec(
             allow_threads=allow_threads,
             groups=groups,
             state=state,
-            action_mask=action_mask,
+            action_masks=action_masks,
             **(vector_kwargs or {}),
         )
 
 
+@accept_old_names
 def make_agents_env(
     name: str,
     *,
     env_seed: int | None = None,
     groups: Groups | None = None,
     state: AutoBool = "auto",
-    action_mask: AutoBool = "auto",
+    action_masks: AutoBool = "auto",
     **env_kwargs: Any,
 ) -> AgentsEnv:
     """Create one multi-agent environment whose observations and actions are records, for a server.
@@ -100,7 +103,7 @@ def make_agents_env(
         env_seed: makes the first reset equal to ``reset(seed=env_seed)``.
         groups: as for :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`.
         state: as for ``MultiAgentVecEnv``.
-        action_mask: as for ``MultiAgentVecEnv``.
+        action_masks: as for ``MultiAgentVecEnv``.
         **env_kwargs: arguments for the module's function.
 
     Raises:
@@ -111,7 +114,7 @@ def make_agents_env(
     make_env: Callable[[], Any] = partial(_env_constructor(name), **env_kwargs)
     if env_seed is not None:
         make_env = partial(_make_seeded, make_env, env_seed)
-    return agents_env(make_env, groups, state, action_mask)
+    return agents_env(make_env, groups, state, action_masks)
 
 
 def _env_constructor(name: str) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
+from xuance_envs._deprecated import accept_old_names
 from xuance_envs.multi_agent.adapters import agents_env
 from xuance_envs.multi_agent.agent_actions import AgentActions
 from xuance_envs.multi_agent.record_layout import ObservationRecord, RecordLayout
@@ -45,7 +46,7 @@ BACKENDS = ("auto", "dummy", "thread", "subproc", "ray")
 class TeamOptions(TypedDict, total=False):
     groups: Groups | None
     state: AutoBool
-    action_mask: AutoBool
+    action_masks: AutoBool
 
 
 class DummyMultiAgentOptions(DummyOptions, TeamOptions, total=False):
@@ -83,10 +84,10 @@ class MultiAgentVecEnv(VecEnvDelegate):
         state: whether to return the environments' ``state()``: True, False, or ``"auto"`` for
             environments that have a ``state_space``. If ``state()`` fails after an episode's last
             step, the state before that step is returned.
-        action_mask: whether to return action masks, which environments provide as ``"action_mask"``
-            in an agent's observation or info, or by XuanCe's ``avail_actions``: True, False, or
-            ``"auto"`` to return them if any environment provides one at its first reset. Until all
-            environments have been reset, ``"auto"`` returns masks.
+        action_masks: whether to return action masks. Environments provide them under the key
+            ``"action_mask"`` of an agent's observation or info, or as XuanCe's ``avail_actions``.
+            ``"auto"`` returns masks if any environment provides one at its first reset, and until
+            all environments have been reset.
         check_actions: True to check that the action of every active agent is in its space.
         allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         actors: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
@@ -141,7 +142,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         backend: BackendName = "auto",
         groups: Groups | None = None,
         state: AutoBool = "auto",
-        action_mask: AutoBool = "auto",
+        action_masks: AutoBool = "auto",
         check_actions: bool = False,
         allow_threads: bool = False,
         **options: Unpack[RecordOptions],
@@ -157,7 +158,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         recipe = checked_recipe(env_fns, env_seed)
         if groups is not None:
             groups = {name: tuple(agents) for name, agents in groups.items()}
-        makers = [partial(agents_env, fn, groups, state, action_mask) for fn in recipe.env_fns]
+        makers = [partial(agents_env, fn, groups, state, action_masks) for fn in recipe.env_fns]
         tuned = None
         if backend == "auto":
             make_env = partial(makers[0], **recipe.keywords[0])
@@ -165,11 +166,12 @@ class MultiAgentVecEnv(VecEnvDelegate):
             name, given = tuned.choice.backend, tuned.choice.options
         vec_env = backend_class(name)(makers, env_seed=env_seed, **given)
         vec_env.autotuned = tuned
-        self._attach(vec_env, action_mask, check_actions)
+        self._attach(vec_env, action_masks, check_actions)
 
     @classmethod
+    @accept_old_names
     def of(
-        cls, vec_env: VecEnv, *, action_mask: AutoBool = "auto", check_actions: bool = False
+        cls, vec_env: VecEnv, *, action_masks: AutoBool = "auto", check_actions: bool = False
     ) -> MultiAgentVecEnv:
         """Wrap an existing vectorized environment of records, in any backend.
 
@@ -177,17 +179,17 @@ class MultiAgentVecEnv(VecEnvDelegate):
             vec_env: vectorized environment of :func:`~xuance_envs.multi_agent.adapters.agents_env`,
                 or a :class:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv` of a server that was
                 started with ``--multi-agent``. It is closed with the wrapper.
-            action_mask: as for the class.
+            action_masks: as for the class.
             check_actions: as for the class.
 
         Raises:
             TypeError: the observations of ``vec_env`` are not records.
         """
         envs = cls.__new__(cls)
-        envs._attach(vec_env, action_mask, check_actions)
+        envs._attach(vec_env, action_masks, check_actions)
         return envs
 
-    def _attach(self, vec_env: VecEnv, action_mask: AutoBool, check_actions: bool) -> None:
+    def _attach(self, vec_env: VecEnv, action_masks: AutoBool, check_actions: bool) -> None:
         space = vec_env.observation_space
         if not isinstance(space, ObservationRecord):
             raise TypeError(
@@ -212,7 +214,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         self.max_episode_steps = vec_env.max_episode_steps
         self.render_mode = vec_env.render_mode
         self.metadata = vec_env.metadata
-        self._reader = StepReader(self.record, self.num_envs, action_mask)
+        self._reader = StepReader(self.record, self.num_envs, action_masks)
         check_actions = check_actions or vec_env.checks_actions
         self._actions = AgentActions(self.record, self.num_envs, check_actions)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs._deprecated import warn_renamed
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.multi_agent.infos import MultiAgentInfos
@@ -25,7 +26,7 @@ class MultiAgentStart(NamedTuple):
             zeros, or the last observation of an agent that has just ended.
         alive: ``(k, A)`` bool: agents that act next.
         state: ``(k, *state_shape)``; None if environments have no state.
-        action_mask: ``(k, A, n)`` bool, or a dict by group; None if there are no masks.
+        action_masks: ``(k, A, n)`` bool, or a dict by group; None if there are no masks.
         infos: sequence of k dicts by agent.
 
     Example:
@@ -42,11 +43,17 @@ class MultiAgentStart(NamedTuple):
     obs: Any
     alive: NDArray[np.bool_]
     state: Any
-    action_mask: Any
+    action_masks: Any
     infos: MultiAgentInfos
 
     def __repr__(self) -> str:
         return _summary(self)
+
+    @property
+    def action_mask(self) -> Any:
+        """Deprecated name of ``action_masks``."""
+        warn_renamed("action_mask", "action_masks")
+        return self.action_masks
 
 
 class MultiAgentStep(NamedTuple):
@@ -69,7 +76,7 @@ class MultiAgentStep(NamedTuple):
         alive: ``(k, A)`` bool: agents that act in the next step of the episode.
         episode_over: ``(k,)`` bool: whether the episode ended for all agents.
         state: ``(k, *state_shape)``: states of the environments; None if they have none.
-        action_mask: ``(k, A, n)`` bool, or a dict by group: actions allowed next; all True for
+        action_masks: ``(k, A, n)`` bool, or a dict by group: actions allowed next; all True for
             agents without a mask. None if no environment provided one at its first reset; never
             None before all environments have been reset.
         infos: sequence of k dicts by agent, each built on first access.
@@ -93,13 +100,19 @@ class MultiAgentStep(NamedTuple):
     alive: NDArray[np.bool_]
     episode_over: NDArray[np.bool_]
     state: Any
-    action_mask: Any
+    action_masks: Any
     infos: MultiAgentInfos
     first: MultiAgentStart | None
     env_ids: NDArray[np.intp]
 
     def __repr__(self) -> str:
         return _summary(self)
+
+    @property
+    def action_mask(self) -> Any:
+        """Deprecated name of ``action_masks``."""
+        warn_renamed("action_mask", "action_masks")
+        return self.action_masks
 
     def ends(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return ``(terminated, truncated)``, including agents that ended without a flag.
@@ -116,7 +129,7 @@ class MultiAgentStep(NamedTuple):
         These are the step's own values, or those of ``first`` for environments whose episode ended.
         """
         current = MultiAgentStart(
-            self.env_ids, self.obs, self.alive, self.state, self.action_mask, self.infos
+            self.env_ids, self.obs, self.alive, self.state, self.action_masks, self.infos
         )
         first = self.first
         if first is None:
@@ -161,12 +174,12 @@ def _replaced(whole: Any, rows: NDArray[np.intp], part: Any) -> Any:
 class StepReader:
     """Reader that converts records to step results."""
 
-    def __init__(self, record: RecordLayout, num_envs: int, action_mask: AutoBool) -> None:
+    def __init__(self, record: RecordLayout, num_envs: int, action_masks: AutoBool) -> None:
         self._record = record
         self._team = record.team
-        self._shows_masks = bool(action_mask)
+        self._shows_masks = bool(action_masks)
         # With "auto": environments whose first reset is still unread; None once masks are settled.
-        self._unread = np.ones(num_envs, np.bool_) if action_mask == "auto" else None
+        self._unread = np.ones(num_envs, np.bool_) if action_masks == "auto" else None
         shape = num_envs, len(record.team.agents)
         self.every = np.arange(num_envs)
         self.alive = np.zeros(shape, np.bool_)

@@ -190,9 +190,9 @@ class XuanCeVecMultiAgentEnv:
         self._steps[first.env_ids] = 0
 
     def _masks(self, step: MultiAgentStep | MultiAgentStart) -> list[Any]:
-        if step.action_mask is None:
+        if step.action_masks is None:
             return [None] * len(step.env_ids)
-        return self._by_agent(step.action_mask)
+        return self._by_agent(step.action_masks)
 
     def _dicts(self, rows: Iterable[Iterable[Any]]) -> _Dicts:
         agents = self.agents

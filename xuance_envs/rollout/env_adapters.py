@@ -185,12 +185,12 @@ class MultiAgentEnvs:
     def _update_acting(self, start: MultiAgentStart | MultiAgentStep) -> None:
         """Record which agents act next, and their action masks."""
         self.alive[start.env_ids] = start.alive
-        if start.action_mask is None:
+        if start.action_masks is None:
             return
         if not self.gives_masks:
             self.gives_masks = True
-            self._masks = np.ones((self.vec_env.num_envs, *start.action_mask.shape[1:]), np.bool_)
-        self._masks[start.env_ids] = start.action_mask
+            self._masks = np.ones((self.vec_env.num_envs, *start.action_masks.shape[1:]), np.bool_)
+        self._masks[start.env_ids] = start.action_masks
 
     def _loop_step(self, step: MultiAgentStep) -> LoopStep:
         acted = step.acted

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from xuance_envs._deprecated import with_new_names
 from xuance_envs.vector_envs.option_names import did_you_mean
 
 T = TypeVar("T", bound=type[Any])
@@ -53,6 +54,7 @@ def _expanded(
 def _checking_names(init: Callable[..., None], signature: inspect.Signature) -> Any:
     @functools.wraps(init)
     def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs = with_new_names(kwargs)
         for name in kwargs:
             if name not in signature.parameters:
                 raise TypeError(
