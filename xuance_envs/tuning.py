@@ -356,6 +356,7 @@ def _estimates(
     if candidates and num_envs == 1:
         return candidates
     with_threads = "thread" in backends and (probe.waits or not gil_is_enabled())
+    with_processes = "subproc" in backends
     shares: list[dict[str, Any]] = [{}]
     if (options.get("num_workers") or 1) < num_envs and NOT_IN_MAIN_PROCESS.isdisjoint(options):
         shares.append({"caller_steps": True})
@@ -364,10 +365,11 @@ def _estimates(
         if with_threads:
             variants.append(("thread", {"in_series": math.ceil(num_envs / MAX_AUTO_THREADS)}))
         workers = min(num_envs, MAX_WORKERS, math.ceil(cpus / max(probe.cpu_fraction, 1e-3)))
-        variants.append(("subproc", {"in_series": math.ceil(num_envs / workers)}))
+        if with_processes:
+            variants.append(("subproc", {"in_series": math.ceil(num_envs / workers)}))
     elif with_threads:
         variants += [("thread", each) for each in shares]
-    if cpus > 1 or not (candidates or variants):
+    if with_processes and (cpus > 1 or not (candidates or variants)):
         variants += [("subproc", each) for each in shares]
     # Under the GIL, threads share one CPU.
     serial = max(0.0, probe.step_time * probe.cpu_fraction - PROBE_OVERHEAD) * num_envs

@@ -33,7 +33,7 @@ class FdPoller(Poller):
     def __init__(self, drivers: Sequence[Driver], spin: float) -> None:
         self._drivers = drivers
         self._spin = spin
-        self._poll = system.poll() if system.HAS_WORKER_PROCESSES else None
+        self._poll = system.poll()
         self._group_of: dict[int, int] = {}
         self._watched: dict[int, tuple[int, ...]] = {}
 
@@ -42,7 +42,6 @@ class FdPoller(Poller):
         fds = self._drivers[group].fds
         if fds != self._watched.get(group, ()):
             self._unwatch(group)  # the worker was restarted
-            assert self._poll is not None
             for fd in fds:
                 self._poll.register(fd, system.POLLIN)
                 self._group_of[fd] = group
@@ -50,20 +49,16 @@ class FdPoller(Poller):
 
     @override
     def poll(self, busy: Collection[int]) -> set[int]:
-        return self._groups_of(self._poll_now(), busy)
+        return self._groups_of(self._poll.poll(0), busy)
 
     @override
     def wait(self, busy: Collection[int], until: float | None) -> set[int]:
-        assert self._poll is not None
         end = perf_counter() + self._spin
         while perf_counter() < end:
-            if events := self._poll_now():
+            if events := self._poll.poll(0):
                 return self._groups_of(events, busy)
             system.yield_cpu()  # a worker may need this CPU
         return self._groups_of(self._poll.poll(milliseconds_until(until)), busy)
-
-    def _poll_now(self) -> Sequence[tuple[int, int]]:
-        return () if self._poll is None else self._poll.poll(0)
 
     def _groups_of(self, events: Iterable[tuple[int, int]], busy: Collection[int]) -> set[int]:
         groups = set()
@@ -79,7 +74,6 @@ class FdPoller(Poller):
     def _unwatch(self, group: int) -> None:
         for fd in self._watched.pop(group, ()):
             if self._group_of.get(fd) == group:  # another group may have reused the descriptor
-                assert self._poll is not None
                 self._poll.unregister(fd)
                 del self._group_of[fd]
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
+from xuance_envs.engine.system.current import system
 from xuance_envs.errors import EnvError
 from xuance_envs.vector_envs.options import (
     BackendOptions,
@@ -44,6 +45,13 @@ def backends_with(options: Mapping[str, Any], with_threads: bool = False) -> lis
         raise ValueError(
             f"expected options that one backend has together, got options of these: {having}"
         )
+    if not system.HAS_WORKER_PROCESSES and "subproc" in found:
+        found.remove("subproc")
+        if "dummy" not in found:
+            raise ValueError(
+                f"{', '.join(options)}: worker processes are not available on {system.NAME}; omit "
+                f"these options, or choose a backend that has them ({', '.join(found)})"
+            )
     return [name for name in found if with_threads or name != "thread"]
 
 

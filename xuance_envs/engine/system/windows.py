@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import sys
 import time
@@ -29,13 +30,37 @@ def _refuse(*_: object) -> Any:
     raise RuntimeError("worker processes are not available on Windows")
 
 
-poll = become_guardian = start_group = ignore_sigint = blocked_sigint = end_after_main = _refuse
+become_guardian = start_group = ignore_sigint = blocked_sigint = end_after_main = _refuse
 open_anonymous_file = reserve = make_private_in_forks = pread = pwrite = set_blocking = _refuse
 pass_descriptor = close_end_watch = abort = kill_group = _refuse
 send_parts = limit_memory = _refuse
 is_closed_by_peer: Callable[[socket.socket], bool] = _refuse
 unread_bytes: Callable[[int], int] = _refuse
 unix_socket: Callable[[], socket.socket] = _refuse
+
+
+class poll:  # noqa: N801
+    """A replacement of ``select.poll``, for sockets only."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[int, int] = {}
+
+    def register(self, fd: int | socket.socket, events: int) -> None:
+        self._wanted[fd if isinstance(fd, int) else fd.fileno()] = events
+
+    def unregister(self, fd: int) -> None:
+        del self._wanted[fd]
+
+    def poll(self, milliseconds: float | None = None) -> list[tuple[int, int]]:
+        """Wait until a socket is ready; return its descriptor and what it is ready for."""
+        seconds = None if milliseconds is None else max(0.0, milliseconds / 1e3)
+        readers = [fd for fd, events in self._wanted.items() if events & POLLIN]
+        writers = [fd for fd, events in self._wanted.items() if events & POLLOUT]
+        if not readers and not writers:  # select would raise
+            time.sleep(seconds or 0.0)
+            return []
+        readable, writable, _ = select.select(readers, writers, [], seconds)
+        return [(fd, POLLIN) for fd in readable] + [(fd, POLLOUT) for fd in writable]
 
 
 def after_fork(callback: Callable[[], object]) -> None:

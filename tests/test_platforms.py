@@ -1,0 +1,48 @@
+"""Systems other than Linux, as far as Linux can stand in for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xuance_envs import Gym_Env
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def cartpole(env_seed: int | None = None) -> Gym_Env:
+    return Gym_Env("CartPole-v1", seed=env_seed)
+
+
+def run_like(script: str, *arguments: str) -> str:
+    result: Any = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "shared" / script), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return str(result.stdout)
+
+
+def test_without_posix_all_but_worker_processes_works() -> None:
+    for library in ("fastapi", "httpx", "torch", "stable_baselines3"):
+        pytest.importorskip(library)
+    from serving import make_server
+
+    server = make_server({"CartPole-v1": cartpole})
+    try:
+        passed = run_like("like_windows.py", server.url).split()
+    finally:
+        server.close()
+    assert passed == [
+        *("check_imports", "check_backends", "check_transforms_and_states", "check_rollouts"),
+        *("check_choice", "check_refusals", "check_client"),
+    ]
