@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.driver import CommonDriver, Driver
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
@@ -138,6 +138,10 @@ class Backend(ABC, Generic[_W]):
     @abstractmethod
     def poller(self, drivers: Sequence[Driver]) -> Poller:
         """Return a poller over these drivers, which may include local groups."""
+
+    def common_driver(self, drivers: Sequence[Driver]) -> CommonDriver | None:
+        """Return a driver of all these groups at once, or None if there is none."""
+        return None
 
     @abstractmethod
     def end(self, close_timeout: float | None = None) -> None:

@@ -7,12 +7,12 @@ returns the result later. While requests are pending, the groups work in paralle
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.group.outcome import STATE_COMMANDS
+from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome
 from xuance_envs.engine.group.recipe import Seeding
 from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.group.step_clock import StepTimes
@@ -120,6 +120,32 @@ class Driver(ABC):
     @abstractmethod
     def times(self) -> StepTimes:
         """Return the group's step times; may be called at any time."""
+
+
+class CommonDriver(ABC):
+    """Handle on all groups at once, for a step that one wake-up starts."""
+
+    tag = -1
+    """Number of the last step that it started."""
+
+    @abstractmethod
+    def start(self, tag: int, actions: Mapping[int, Any]) -> bool:
+        """Start a step of all groups, or return False if each driver must start its own.
+
+        Can be repeated after an interrupt.
+        """
+
+    @abstractmethod
+    def outcomes(self) -> list[tuple[int, Outcome]]:
+        """Wait for the step; return groups and their outcomes, except those that are OK."""
+
+    @abstractmethod
+    def started_by_drivers(self, tag: int) -> None:
+        """Prepare for common steps; called when a step that the drivers started has ended."""
+
+    @abstractmethod
+    def hand_over(self) -> None:
+        """Let each driver wait for its own group's result of the current step."""
 
 
 class LocalDriver(Driver):

@@ -14,7 +14,7 @@ from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver, GroupDriver
+from xuance_envs.engine.driver import CommonDriver, Driver, GroupDriver
 from xuance_envs.engine.failure_files import FailureRecorder
 from xuance_envs.engine.group.outcome import Reset
 from xuance_envs.engine.group.protocol import StateTransfer
@@ -52,10 +52,12 @@ class Groups(ABC):
         before_step: Callable[[], None] | None = None,
         after_submit: Callable[[], None] | None = None,
         state_transfer: StateTransfer | None = None,
+        common: CommonDriver | None = None,
     ) -> None:
         self.drivers = list(drivers)
         self.info_collector = results or InfoCollector(self.drivers, arrays)
         self.ledger = Ledger(self.drivers, self.info_collector, poller, before_step, after_submit)
+        self.ledger.common = common
         transfer = state_transfer or StateTransfer()
         self.saver: Saver = GroupSaver(self.ledger, self.info_collector, transfer)
         self.description = description
@@ -223,6 +225,7 @@ class WorkerGroups(Groups):
             before_step=backend.before_step,
             after_submit=backend.after_submit,
             state_transfer=backend.state_transfer,
+            common=backend.common_driver(drivers),
         )
 
     @override

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_infos import StepInfos
-from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.driver import CommonDriver, Driver
 from xuance_envs.engine.group.outcome import OK, Outcome
 from xuance_envs.engine.in_flight import InFlight, Request
 from xuance_envs.engine.info_collector import InfoCollector
@@ -74,6 +74,7 @@ class Ledger:
         self._local_first = sorted(enumerate(drivers), key=lambda item: not item[1].runs_in_result)
         self._all_submitted = True
         self._actions: Mapping[int, Any] = {}
+        self.common: CommonDriver | None = None
 
     def split_by_group(self, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:
         """Split environments by group, into tuples of group, driver and environments."""
@@ -97,7 +98,9 @@ class Ledger:
         self._all_submitted = False
         self.pending = _STEP
         tag = self._tag
-        if actions:
+        if self.common is not None and self.common.start(tag, actions):
+            pass
+        elif actions:
             for k, driver in enumerate(self.drivers):
                 driver.submit_step(tag, actions.get(k))
         else:
@@ -112,16 +115,23 @@ class Ledger:
 
         The step stays pending until :meth:`settle`, unless it fails.
         """
-        if not self._all_submitted:  # interrupted during submission
+        common, tag = self.common, self._tag
+        if not self._all_submitted and (  # interrupted during submission
+            common is None or not common.start(tag, self._actions)
+        ):
             for k, driver in enumerate(self.drivers):
-                if driver.tag != self._tag:
-                    driver.submit_step(self._tag, self._actions.get(k))
+                if driver.tag != tag:
+                    driver.submit_step(tag, self._actions.get(k))
         outcomes = []
         try:
+            if common is not None and common.tag == tag:
+                return self._info_collector.infos(common.outcomes())
             for k, driver in self._local_first:
                 outcome = driver.result()
                 if outcome is not OK:
                     outcomes.append((k, outcome))
+            if common is not None:
+                common.started_by_drivers(tag)
         except Exception:
             self.pending = _NOTHING
             fail()
@@ -201,6 +211,8 @@ class Ledger:
 
     def ready_by(self, deadline: float) -> bool:
         """Wait for all pending groups; return False if the deadline passes first."""
+        if self.stepping and self.common is not None and self.common.tag == self._tag:
+            self.common.hand_over()
         for k in range(len(self.drivers)) if self.stepping else self._commands:
             if not self.drivers[k].runs_in_result:
                 try:
@@ -262,6 +274,7 @@ class Ledger:
 
     def replace_drivers(self, other: Any) -> None:
         """Clear all requests and replace the drivers, even in calls that are in progress."""
+        self.common = None
         self.drivers[:] = [other] * len(self.drivers)
         self._local_first[:] = enumerate(self.drivers)
         self.clear()

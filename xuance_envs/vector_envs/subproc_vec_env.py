@@ -15,6 +15,7 @@ from xuance_envs.engine.cpus import affinity_cpus, available_cpus
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
+from xuance_envs.engine.process.common_step import MIN_WORKERS, open_common_step
 from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
@@ -187,17 +188,25 @@ def start_processes(
         )
     split = settings.split(len(recipe), available_cpus(), own_share=caller_steps)
     own = split.pop() if caller_steps else None
+    wakes_all = len(split) >= MIN_WORKERS and not event_loop_waits
+    memory = SharedMemory(reserved=(len(split) + wakes_all) * REGION_BYTES)
+    main_spin = SPIN if _main_process_may_spin(len(split)) and not event_loop_waits else 0.0
+    common = None
+    if wakes_all:
+        codes_at = len(split) * REGION_BYTES
+        common = open_common_step(memory, codes_at, len(split), main_spin, caller_steps)
     start_settings = StartSettings(
         multiprocessing.get_context(settings.context),
-        SharedMemory(reserved=len(split) * REGION_BYTES),
+        memory,
         threads=settings.worker_threads,
         # More spinning processes than CPUs would slow each other down.
         spin=spin if len(split) + (caller_steps or caller_busy) <= available_cpus() else 0.0,
-        main_spin=SPIN if _main_process_may_spin(len(split)) and not event_loop_waits else 0.0,
+        main_spin=main_spin,
         expect_first_ready=caller_steps or event_loop_waits,
         timeout=settings.step_timeout,
         start_timeout=settings.start_timeout,
         guarded=guarded,
+        common=common,
     )
     backend = ProcessBackend(
         start_settings, split, recipe, settings.pin_workers, caller_steps, settings.info_bytes

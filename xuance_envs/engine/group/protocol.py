@@ -3,6 +3,7 @@
 A driver waits for the reply before its next request; only ``CLOSE`` may come at any time.
 In a worker process with several groups, ``GROUP`` precedes each request; a new number creates
 a group. ``BUFFERS`` precedes a call whose last argument is large data in shared memory.
+``FOLLOW`` precedes a step, and the worker takes common wake-ups from then on.
 
 =======  =====================================  =========================================
 request  payload                                replies
@@ -12,6 +13,7 @@ CALL     (command, arguments)                   OK, EPISODE_ENDED, OUTCOME, VALU
 CLOSE    none                                   none: the worker exits
 GROUP    number of the group                    none: a request for it follows
 BUFFERS  start and size of each part            none: a call follows
+FOLLOW   none                                   none: a step follows
 LEAVE    none: closes this group only           OK
 =======  =====================================  =========================================
 """
@@ -31,6 +33,7 @@ class RequestType(IntEnum):
     CLOSE = ord("q")
     GROUP = ord("g")
     BUFFERS = ord("b")
+    FOLLOW = ord("w")
     LEAVE = ord("l")
 
 

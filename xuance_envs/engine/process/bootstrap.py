@@ -34,7 +34,8 @@ def start(settings: WorkerSettings) -> None:
         system.start_group()
     gc.freeze()  # objects inherited through a fork must not be collected here
     system.ignore_sigint()  # the main process handles it
-    for passed in (settings.requests, settings.replies, settings.memory):
+    counters = () if settings.common is None else settings.common.counters
+    for passed in (settings.requests, settings.replies, settings.memory, *counters):
         os.set_inheritable(passed.fd, False)  # do not pass it to processes that environments start
     for name in list(os.environ):
         if name.startswith(_MPI_PREFIXES):

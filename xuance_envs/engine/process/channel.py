@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
 
@@ -33,6 +34,9 @@ _WITH_PAYLOAD = frozenset(
 )
 
 
+_Poll = Callable[[float | None], Sequence[tuple[int, int]]]
+
+
 class PeerGoneError(Exception):
     """The process at the other end has ended or closed the pipe."""
 
@@ -42,6 +46,9 @@ def frame(code: RequestType | ReplyType, payload: bytes = b"") -> bytes:
     return code_byte + _LENGTH.pack(len(payload)) + payload if code in _WITH_PAYLOAD else code_byte
 
 
+STEP = frame(RequestType.STEP)
+
+
 def write_all(fd: int, message: bytes) -> None:
     try:
         written = os.write(fd, message)
@@ -49,6 +56,13 @@ def write_all(fd: int, message: bytes) -> None:
             written += os.write(fd, memoryview(message)[written:])
     except OSError as error:
         raise PeerGoneError from error
+
+
+def _poll_of(*fds: int) -> _Poll:
+    poll = system.poll()
+    for fd in fds:
+        poll.register(fd, system.POLLIN)
+    return poll.poll
 
 
 class Inbox:
@@ -71,11 +85,17 @@ class Inbox:
         self._spin = spin
         self._gap = 0.0
         self._expect_ready = expect_ready
-        poll = system.poll()
-        poll.register(fd, system.POLLIN)
-        if peer is not None:
-            poll.register(peer, system.POLLIN)
-        self._poll = poll.poll
+        self._poll = _poll_of(*[fd] if peer is None else [fd, peer])
+        self._polls_with: dict[int, _Poll] = {}
+
+    def wait_with(self, other: int) -> bool:
+        """Wait for a message or for another descriptor; return whether there is a message."""
+        if self.parts:
+            return True
+        poll = self._polls_with.get(other)
+        if poll is None:
+            poll = self._polls_with[other] = _poll_of(self.fd, other)
+        return any(fd == self.fd for fd, _ in self._wait(poll, None))
 
     def clear(self) -> None:
         """Drop the current message and keep the bytes after it."""
@@ -88,10 +108,7 @@ class Inbox:
         """Wait for a message; further calls return it again until :meth:`clear`."""
         parts = self.parts
         if not parts and not (self._expect_ready and self._read_available()):
-            if self._max_spin:
-                self._spin_or_block(deadline)
-            else:
-                self._poll(milliseconds_until(deadline))
+            self._wait(self._poll, deadline)
             self._read(deadline)
         code = parts[0][0]
         if code in _WITH_PAYLOAD:
@@ -111,21 +128,24 @@ class Inbox:
             self._read(deadline)
             size += len(parts[-1])
 
-    def _spin_or_block(self, deadline: float | None) -> None:
+    def _wait(self, poll: _Poll, deadline: float | None) -> Sequence[tuple[int, int]]:
+        """Spin, then block until a descriptor is ready or the deadline passes."""
+        if not self._max_spin:
+            return poll(milliseconds_until(deadline))
         start = now = perf_counter()
         end = start + self._spin
-        poll = self._poll
         while now < end:
-            if poll(0):
+            if events := poll(0):
                 break
             system.yield_cpu()  # the peer may need this CPU
             now = perf_counter()
         else:
-            poll(milliseconds_until(deadline))
+            events = poll(milliseconds_until(deadline))
             now = perf_counter()
         # Limit the weight of one long gap, such as an evaluation between two rollouts.
         self._gap += (min(now - start, 4 * self._max_spin) - self._gap) / 8
         self._spin = self._max_spin if self._gap < self._max_spin else 0.0
+        return events
 
     def _read(self, deadline: float | None) -> None:
         """Wait until bytes are available and read them, even if their sender has ended."""
@@ -166,6 +186,7 @@ class Channel:
         self._message = b""
         self._has_reply = self._sent = True
         self._written: list[int] = []
+        self._wait_code: Callable[[float | None], int] | None = None
 
     def send(self, message: bytes, tag: int, deadline: float | None = None) -> None:
         """Send a request; if the previous reply is outstanding, wait for it first and drop it."""
@@ -174,13 +195,36 @@ class Channel:
         inbox = self._inbox
         # No call in between, so that an interrupt finds either the old request or the new one.
         self.tag, self._message, self._has_reply, self._sent = tag, message, False, False
-        self._written, inbox.parts = [], []
+        self._written, inbox.parts, self._wait_code = [], [], None
         if not self._write(message) or self._written[0] < len(message):
             self._flush(deadline)
         self._sent = True
 
+    def join(
+        self, tag: int, wait_code: Callable[[float | None], int], deadline: float | None
+    ) -> None:
+        """Record a request that reaches the worker otherwise; ``wait_code`` waits for its reply.
+
+        The reply is in the pipe if the code is 0.
+        """
+        if not self._has_reply:
+            self.wait_reply(deadline)
+        inbox = self._inbox
+        # No call in between, as in send.
+        self.tag, self._message, self._has_reply, self._sent = tag, b"", False, True
+        self._written, inbox.parts, self._wait_code = [], [], wait_code
+
+    def has_joined(self, tag: int) -> bool:
+        return self.tag == tag and self._wait_code is not None
+
+    def has_reply_to(self, tag: int, message: bytes) -> bool:
+        return self.tag == tag and self._has_reply and self._message == message
+
     def wait_reply(self, deadline: float | None = None) -> tuple[int, bytes]:
         """Wait for the reply to the last request; can be called repeatedly."""
+        if self._wait_code is not None and (code := self._wait_code(deadline)):
+            self._has_reply = True
+            return code, b""
         if not self._sent:  # after an interrupt or a timeout in send()
             self._flush(deadline)
             self._sent = True

@@ -5,6 +5,7 @@ While a driver waits for a reply, it also detects timeouts and the end of any wo
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -17,26 +18,20 @@ from xuance_envs.engine.data.step_arrays import StepArrays, first_unstepped
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, RequestType
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
-from xuance_envs.engine.process.channel import PeerGoneError, frame
+from xuance_envs.engine.process.channel import STEP, PeerGoneError, frame
+from xuance_envs.engine.process.common_step import CHECK_INTERVAL, SUSPENSION_THRESHOLD
 from xuance_envs.engine.process.shared_memory import pack_buffers
 from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
 from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
-POLL_INTERVAL = 0.25
+POLL_INTERVAL = CHECK_INTERVAL
 """Seconds between two checks of the other workers while waiting for one."""
-
-SUSPENSION_THRESHOLD = 1.0
-"""Delay of a poll, in seconds, above which this process must have been suspended.
-
-Its workers were suspended, too, for example by Ctrl-Z.
-"""
 
 LATE_TOLERANCE = 0.05
 """A check that begins more than this many seconds after a deadline does not prove a hang."""
 
-_STEP = frame(RequestType.STEP)
 _LEAVE = frame(RequestType.LEAVE)
 
 
@@ -59,7 +54,7 @@ class ProcessDriver(PicklingDriver):
         super().__init__(lo, hi)
         self.worker = worker
         self._settings = settings
-        self._group_prefix, self._step = b"", _STEP  # the only group in the process
+        self._group_prefix, self._step = b"", STEP  # the only group in the process
         self._group = worker.index if group is None else group
         self._diagnostics = WorkerDiagnostics(settings.memory.fd, self._group)
         self._command = "start"
@@ -88,7 +83,7 @@ class ProcessDriver(PicklingDriver):
     def use_group_prefix(self) -> None:
         """Send the number of the group before each request from now on."""
         self._group_prefix = frame(RequestType.GROUP, b"%d" % self._group)
-        self._step = self._group_prefix + _STEP
+        self._step = self._group_prefix + STEP
 
     def detach(self, close_timeout: float) -> None:
         """Close this group's environments; the process continues with its other groups."""
@@ -126,13 +121,30 @@ class ProcessDriver(PicklingDriver):
 
     @override
     def submit_step(self, tag: int, actions: bytes | None) -> None:
+        common, message = self._settings.common, self._step
+        if actions is not None:
+            message = self._group_prefix + actions
+        elif common is not None:
+            if common.may_join(tag):
+                self.join_step(tag, monotonic())
+                return
+            message = common.step_message(tag)
         reply_deadline = self._begin("step", self._timeout)
         # If the worker has ended, result() reports it.
         try:
-            message = self._step if actions is None else self._group_prefix + actions
             self.worker.channel.send(message, tag, reply_deadline)
         except (PeerGoneError, TimeoutError):
             return
+
+    def join_step(self, tag: int, began: float) -> None:
+        """Take part in a step that a common wake-up starts."""
+        common, limit = self._settings.common, self._timeout
+        assert common is not None
+        reply_deadline = self._begin("step", limit)
+        if limit is not None:
+            reply_deadline = self._reply_deadline = began + limit
+        wait_code = partial(common.wait_code, self.worker.index)
+        self.worker.channel.join(tag, wait_code, reply_deadline)
 
     @override
     def submit(self, tag: int, packed: PackedCommand) -> None:

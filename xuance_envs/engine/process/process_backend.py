@@ -17,6 +17,7 @@ from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.pickled_commands import pickled_functions
 from xuance_envs.engine.polling import FdPoller
+from xuance_envs.engine.process.common_step import CommonStep
 from xuance_envs.engine.process.cpu_pinning import CpuPinner
 from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.shared_memory import SharedMemory
@@ -65,6 +66,8 @@ class ProcessBackend(Backend[ProcessDriver]):
 
     @override
     def restart(self, index: int) -> ProcessDriver:
+        if self.settings.common is not None:
+            self.settings.common.disarm()
         driver = super().restart(index)
         self._pinner.replace(index, driver.worker.pid)
         return driver
@@ -78,6 +81,13 @@ class ProcessBackend(Backend[ProcessDriver]):
     @override
     def poller(self, drivers: Sequence[Driver]) -> FdPoller:
         return FdPoller(drivers, self.settings.main_spin)
+
+    @override
+    def common_driver(self, drivers: Sequence[Driver]) -> CommonStep | None:
+        common = self.settings.common
+        if common is not None:
+            common.attach(self.workers, drivers, self.settings.timeout)
+        return common
 
     @override
     def end(self, close_timeout: float | None = None) -> None:
@@ -167,3 +177,5 @@ def _end(processes: ProcessBackend, memory: SharedMemory) -> None:
         processes.end(FORCED_CLOSE_TIMEOUT)
     finally:
         memory.close()
+        if processes.settings.common is not None:
+            processes.settings.common.close()

@@ -24,6 +24,15 @@ def _receive_fd(passed: Any) -> PassedFd:
 
 
 @dataclass(frozen=True)
+class CommonSettings:
+    """Counters and codes of the common wake-up."""
+
+    counters: tuple[PassedFd, ...]
+    workers: int
+    start: int
+
+
+@dataclass(frozen=True)
 class WorkerSettings:
     requests: PassedFd
     replies: PassedFd
@@ -33,4 +42,5 @@ class WorkerSettings:
     threads: int | None
     spin: float
     guarded: bool = False
+    common: CommonSettings | None = None
     env_fns: Sequence[Callable[..., Any]] | None = None

@@ -15,6 +15,7 @@ from xuance_envs.engine.group.pickling_host import PicklingHost
 from xuance_envs.engine.group.progress_record import ProgressRecord
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
 from xuance_envs.engine.process.channel import Inbox, PeerGoneError, frame, write_all
+from xuance_envs.engine.process.common_step import Follower
 from xuance_envs.engine.process.settings import WorkerSettings
 from xuance_envs.engine.process.shared_memory import (
     SharedBuffer,
@@ -33,7 +34,8 @@ def run(settings: WorkerSettings, recorder: ProgressRecord) -> None:
     random.seed()  # forked workers would otherwise draw the same numbers
     np.random.seed()
     _unpin_forks()
-    _detach_pipes_in_forks(settings.requests.fd, settings.replies.fd)
+    counters = () if settings.common is None else settings.common.counters
+    _detach_in_forks(settings.requests.fd, settings.replies.fd, *[each.fd for each in counters])
     inbox = Inbox(settings.requests.fd, spin=settings.spin)
     watched = inbox.fd, ORPHAN_GRACE
     threading.Thread(target=system.end_after_main, args=watched, daemon=True).start()
@@ -58,13 +60,19 @@ class Worker:
         self._memory = SharedMemory(settings.memory.fd, settings.reserved)
         first = PicklingHost(self._arrays, settings.threads, recorder, settings.env_fns or ())
         self._hosts = {settings.index: first}
+        self._follower = Follower(settings.common, self._memory, settings.index)
 
     def serve(self, requests: Inbox, replies: int) -> None:
         """Answer each request with one reply until the close request."""
         group = self._settings.index
         host = self._hosts[group]
         buffers: Sequence[SharedBuffer] = ()
+        follower = self._follower
         while True:
+            while follower.is_woken(requests):
+                reply, payload = host.answer(RequestType.STEP, b"")
+                if follower.finish(reply):
+                    write_all(replies, frame(reply, payload))
             code, payload = requests.receive()
             requests.clear()
             if code in _GROUP_REQUESTS:
@@ -75,6 +83,8 @@ class Worker:
             elif code == RequestType.GROUP:
                 group = int(payload)
                 host = self._host_for(group)
+            elif code == RequestType.FOLLOW:
+                follower.follow()
             elif code == RequestType.LEAVE:
                 self._hosts.pop(group).close()
                 write_all(replies, frame(ReplyType.OK))
@@ -108,13 +118,13 @@ def _unpin_forks() -> None:
         system.after_fork(lambda: system.set_cpu_affinity(0, cpus))
 
 
-def _detach_pipes_in_forks(requests: int, replies: int) -> None:
-    """Keep processes that environments fork from writing to this worker's pipes."""
+def _detach_in_forks(*fds: int) -> None:
+    """Keep processes that environments fork from using this worker's pipes and counters."""
 
-    def redirect_pipes() -> None:
+    def redirect() -> None:
         null = os.open(os.devnull, os.O_RDWR)
-        for fd in (requests, replies):
+        for fd in fds:
             os.dup2(null, fd, inheritable=False)
         os.close(null)
 
-    system.after_fork(redirect_pipes)
+    system.after_fork(redirect)

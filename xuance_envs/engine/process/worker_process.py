@@ -17,6 +17,7 @@ from typing import Any
 
 from xuance_envs.engine.process import bootstrap
 from xuance_envs.engine.process.channel import Channel
+from xuance_envs.engine.process.common_step import CommonStep
 from xuance_envs.engine.process.settings import PassedFd, WorkerSettings
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.spawning import (
@@ -72,6 +73,7 @@ class StartSettings:
     start_timeout: float | None
     guarded: bool = False
     expect_first_ready: bool = False
+    common: CommonStep | None = None
 
 
 class WorkerProcess:
@@ -103,6 +105,7 @@ class WorkerProcess:
                 threads=settings.threads,
                 spin=settings.spin,
                 guarded=self._guarded,
+                common=None if settings.common is None else settings.common.settings,
                 env_fns=env_fns,
             )
             self.process: Any = settings.context.Process(  # type: ignore[attr-defined]

@@ -1,0 +1,325 @@
+"""Common wake-up: one write starts a step in all workers, and the last one to finish replies.
+
+Without it, the main process writes a byte to each worker and reads one from each. Both sides share
+four event counters (eventfd) and an array with one byte per worker:
+
+- ``starts[p]``: the main process increments it to start a step. Workers wait for it and take
+  nothing from it. Steps use the two in turn, so no worker takes a wake-up twice.
+- ``tokens``: a semaphore. A worker that has finished takes a token. One that finds none is the
+  last: it refills the tokens and rings the bell.
+- ``bell``: the main process waits for it, and for the end of any worker.
+- ``codes``: ``WAITING`` asks a worker for a step, and the worker replaces it by its reply. With
+  another code, it takes part in the wake-up without a step: its request is in its pipe.
+
+Invariants:
+
+1. Between steps, if the main process is armed, every worker waits for the same start. The bell and
+   that start are zero, and there is one token less than workers.
+2. A worker writes its results, then its code, then takes a token, then writes to its pipe what a
+   code cannot express. So its results are complete when its code is set, and all results are
+   complete when the bell has rung. The system calls in between are memory barriers.
+3. The main process clears a start after the bell has rung and before it increments the other one.
+   So every worker has taken a wake-up before it is cleared.
+4. Every failure disarms, because the tokens that were taken are unknown: the end of a worker or an
+   expired deadline. Then the main process polls each worker's code. It arms again with a step
+   through the pipes, which tells each worker to wait for ``starts[0]`` next. When all have replied,
+   none uses the counters, so they can be set.
+5. Every call can be repeated after an interrupt. One call in C makes and records each read and
+   write; one statement makes assignments that belong together.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from xuance_envs._override import override
+from xuance_envs.engine.driver import CommonDriver, Driver
+from xuance_envs.engine.group.outcome import OK, Outcome
+from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType, RequestType
+from xuance_envs.engine.process.channel import STEP, Inbox, PeerGoneError, frame
+from xuance_envs.engine.process.settings import CommonSettings, PassedFd
+from xuance_envs.engine.process.shared_memory import SharedMemory, make_private_in_forks
+from xuance_envs.engine.system import eventfds
+
+if TYPE_CHECKING:
+    from xuance_envs.engine.process.driver import ProcessDriver
+
+MIN_WORKERS = 8
+"""Number of workers from which a common wake-up is faster than a pipe each."""
+
+IN_PIPE, WAITING, DIRECT = range(3)
+"""Codes besides replies: the reply is in the pipe; no reply yet; the request is in the pipe."""
+
+CHECK_INTERVAL = 0.25
+"""Seconds between two checks of workers whose end no descriptor reports."""
+
+SUSPENSION_THRESHOLD = 1.0
+"""Delay of a poll, in seconds, above which this process must have been suspended.
+
+Its workers were suspended, too, for example by Ctrl-Z.
+"""
+
+_BELL_TIMEOUT = 1.0
+"""Seconds until the bell must ring after the last reply."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 1e-4, 1e-2
+"""Seconds between two looks at the code of a worker after a failure."""
+
+_FOLLOW_AND_STEP = frame(RequestType.FOLLOW) + STEP
+_ONE = eventfds.increment(1)
+
+
+def open_common_step(
+    memory: SharedMemory, codes_at: int, workers: int, spin: float, expect_ready: bool
+) -> CommonStep | None:
+    """Open the counters and map the codes; return None if the system has no such counters."""
+    if not eventfds.SUPPORTED:
+        return None
+    counters = eventfds.open_counters(0, 0, os.EFD_SEMAPHORE, 0)
+    if counters is None:
+        return None
+    return CommonStep(memory, counters, codes_at, workers, spin, expect_ready)
+
+
+class CommonStep(CommonDriver):
+    """Main process's side."""
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        counters: Sequence[int],
+        codes_at: int,
+        workers: int,
+        spin: float,
+        expect_ready: bool,
+    ) -> None:
+        self._counters = counters
+        *self._starts, self._tokens, self._bell_fd = counters
+        self.settings = CommonSettings(tuple(map(PassedFd, counters)), workers, codes_at)
+        self._codes = memoryview(memory.map(codes_at, workers))
+        self._all_waiting, self._all_ok = (
+            bytes([WAITING] * workers),
+            bytes([ReplyType.OK] * workers),
+        )
+        self._spin, self._expect_ready = spin, expect_ready
+        self._workers: Sequence[ProcessDriver] = ()
+        self._local: Sequence[tuple[int, Driver]] = ()
+        # Drivers that a step must ask each, because they log or copy it.
+        self._asked: Sequence[Driver] = ()
+        self._through_drivers = False
+        self._armed, self._failed = False, True
+        self._arming_tag = -1
+        self._number, self._began = 0, 0.0
+        self._rung: list[int] = [0]
+        self._handed_over = False
+        self._bell: Inbox
+        self._ends: select.epoll
+
+    def attach(
+        self, workers: Sequence[ProcessDriver], drivers: Sequence[Driver], timeout: float | None
+    ) -> None:
+        """Set the workers, in a list that restarts change, and all drivers of a step."""
+        self._workers, self._drivers, self._timeout = workers, drivers, timeout
+        self._local = [(k, each) for k, each in enumerate(drivers) if each.runs_in_result]
+        self._through_drivers = drivers[0] is not workers[0]
+        self._asked = drivers if self._through_drivers else [each for _, each in self._local]
+
+    def close(self) -> None:
+        counters, self._counters = self._counters, ()
+        for fd in counters:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+    # -- step -------------------------------------------------------------------------
+
+    @override
+    def start(self, tag: int, actions: Mapping[int, Any]) -> bool:
+        if self.tag != tag:
+            if actions or not self._armed:
+                self._arm_with(-1 if actions else tag)
+                return False
+            self._codes[:] = self._all_waiting
+            began, number = monotonic(), self._number + 1
+            self.tag, self._number, self._began = tag, number, began
+            self._rung, self._bell.parts, self._handed_over = [], [], False
+        for driver in self._asked:
+            if driver.tag != tag:
+                driver.submit_step(tag, None)
+        if not self._rung:
+            self._ring()
+        return True
+
+    def _ring(self) -> None:
+        if self._through_drivers:
+            joined = [each.worker.channel.has_joined(self.tag) for each in self._workers]
+            self._codes[:] = bytes([WAITING if each else DIRECT for each in joined])
+        this, other = self._number % 2, 1 - self._number % 2
+        with suppress(BlockingIOError):  # cleared by arming, or before an interrupt
+            os.read(self._starts[other], eventfds.COUNTER_BYTES)
+        self._rung.extend(map(os.write, (self._starts[this],), (_ONE,)))
+
+    def may_join(self, tag: int) -> bool:
+        """Return whether the step can still be started by the common wake-up."""
+        return self.tag == tag and not self._rung
+
+    @override
+    def outcomes(self) -> list[tuple[int, Outcome]]:
+        outcomes = [(k, driver.result()) for k, driver in self._local]
+        if self._through_drivers or self._handed_over or not self._all_have_replied():
+            self.hand_over()
+            workers = range(len(self._workers))
+            outcomes += [(k, self._drivers[k].result()) for k in workers]
+            self._await_bell()
+        elif (codes := bytes(self._codes)) != self._all_ok:
+            for k, code in enumerate(codes):
+                if code != ReplyType.OK:
+                    outcomes.append((k, OUTCOME_OF_REPLY.get(code) or self._result(k)))
+        return [(k, outcome) for k, outcome in outcomes if outcome is not OK]
+
+    def _result(self, k: int) -> Outcome:
+        """Return the result of one group, whose driver waits for it."""
+        driver = self._workers[k]
+        if driver.tag != self.tag:
+            driver.join_step(self.tag, self._began)
+        outcome: Outcome = driver.result()
+        return outcome
+
+    def _all_have_replied(self) -> bool:
+        """Wait for the bell; return False if a worker ended or a deadline passed."""
+        while True:
+            now = monotonic()
+            until = now + CHECK_INTERVAL
+            if self._timeout is not None:
+                until = min(until, self._began + self._timeout)
+            try:
+                self._bell.receive(until)
+            except PeerGoneError:
+                return False
+            except TimeoutError:
+                late = monotonic() - now
+                limit = self._timeout
+                if late > CHECK_INTERVAL + SUSPENSION_THRESHOLD:
+                    self._began += late
+                elif limit is not None and now + late >= self._began + limit:
+                    return False
+                if not all([driver.alive for driver in self._workers]):
+                    return False
+            else:
+                return True
+
+    @override
+    def hand_over(self) -> None:
+        self.start(self.tag, {})  # if an interrupt came before
+        if not self._through_drivers:
+            for driver in self._workers:
+                if driver.tag != self.tag:
+                    driver.join_step(self.tag, self._began)
+        self._handed_over = True
+
+    def wait_code(self, k: int, deadline: float | None) -> int:
+        """Wait until a worker that takes part has replied, and return its code."""
+        pause = _FIRST_PAUSE
+        while (code := self._codes[k]) == WAITING:
+            if not self._failed:
+                try:
+                    self._bell.receive(deadline)
+                except PeerGoneError:
+                    self.disarm()
+            elif not self._workers[k].alive:
+                if self._codes[k] == WAITING:
+                    raise PeerGoneError
+            else:
+                left = pause if deadline is None else deadline - monotonic()
+                if left <= 0:
+                    raise TimeoutError
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        return code
+
+    def _await_bell(self) -> None:
+        """Wait until no worker uses the counters, so that the next step can use them."""
+        if not self._failed:
+            try:
+                self._bell.receive(monotonic() + _BELL_TIMEOUT)
+            except (PeerGoneError, TimeoutError):
+                self.disarm()
+
+    # -- arming -----------------------------------------------------------------------
+
+    def disarm(self) -> None:
+        """Stop waiting for the bell, and start steps through the pipes until all workers follow."""
+        self._armed, self._failed = False, True
+
+    def step_message(self, tag: int) -> bytes:
+        """Return the request with which a worker joins through its pipe."""
+        return _FOLLOW_AND_STEP if tag == self._arming_tag else STEP
+
+    def _arm_with(self, tag: int) -> None:
+        """Arm with this step, which starts through the pipes; a negative tag is of none."""
+        for counter in self._starts if tag >= 0 else ():
+            eventfds.drain(counter)
+        self._arming_tag = tag
+
+    @override
+    def started_by_drivers(self, tag: int) -> None:
+        channels = [driver.worker.channel for driver in self._workers]
+        if not all([channel.has_reply_to(tag, _FOLLOW_AND_STEP) for channel in channels]):
+            return
+        eventfds.drain(self._tokens)
+        eventfds.drain(self._bell_fd)
+        os.write(self._tokens, eventfds.increment(len(channels) - 1))
+        ends = select.epoll()
+        for driver in self._workers:
+            ends.register(driver.worker.peer, select.EPOLLIN)
+        self._ends, self._number = ends, 1  # so that the next step has starts[0]
+        self._bell = Inbox(self._bell_fd, ends.fileno(), self._spin, self._expect_ready)
+        self._armed, self._failed = True, False
+
+
+class Follower:
+    """Worker's side."""
+
+    def __init__(self, settings: CommonSettings | None, memory: SharedMemory, index: int) -> None:
+        self._following = False
+        if settings is None:
+            return
+        *self._starts, self._tokens, self._bell = [passed.fd for passed in settings.counters]
+        self._full = eventfds.increment(settings.workers - 1)
+        codes = memory.map(settings.start, settings.workers)
+        make_private_in_forks(codes, memory.fd, settings.start)
+        self._codes, self._index = memoryview(codes), index
+
+    def follow(self) -> None:
+        """Take common wake-ups from now on."""
+        self._following, self._parity = True, 0
+
+    def is_woken(self, requests: Inbox) -> bool:
+        """Wait for a wake-up or a message; return True if this worker must step."""
+        while self._following and not requests.wait_with(self._starts[self._parity]):
+            self._parity ^= 1
+            if self._codes[self._index] == WAITING:
+                return True
+            self._take_token()
+        return False
+
+    def finish(self, reply: ReplyType) -> bool:
+        """Reply to a wake-up; return True if the rest of the reply belongs into the pipe."""
+        code = reply if reply in OUTCOME_OF_REPLY else IN_PIPE
+        self._codes[self._index] = code
+        self._take_token()
+        return code == IN_PIPE
+
+    def _take_token(self) -> None:
+        try:
+            os.read(self._tokens, eventfds.COUNTER_BYTES)
+        except BlockingIOError:  # the last worker
+            os.write(self._tokens, self._full)
+            os.write(self._bell, _ONE)
