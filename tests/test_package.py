@@ -67,6 +67,7 @@ PUBLIC_NAMES = [
     "RemoteVersionError",
     "RescaleActions",
     "RolloutCollector",
+    "ScalarizeRewards",
     "ScaleRewards",
     "StackObservations",
     "StateError",
@@ -116,7 +117,7 @@ NEEDS = {
 
 # From the bottom up: a module imports only from lower layers and from its own package.
 LAYERS = [
-    {"_override", "_version", "errors", "extras", "lazy_exports"},
+    {"_override", "_version", "env_layers", "errors", "extras", "lazy_exports"},
     {"_deprecated"},
     {"state"},
     {"engine"},
@@ -284,7 +285,7 @@ def faults_of(importer: str, imported: str) -> Iterator[str]:
         yield f"{importer} imports {imported}: a backend does not import another"
     if ours == "gym" and importer not in MANY_ENVIRONMENTS:
         single = theirs == "gym" and imported not in MANY_ENVIRONMENTS
-        if not single and theirs not in ("errors", "extras"):
+        if not single and theirs not in ("env_layers", "errors", "extras"):
             yield f"{importer} is about one environment, but imports {imported}"
 
 

@@ -59,6 +59,7 @@ from xuance_envs.transforms.normalize_observations import (
 from xuance_envs.transforms.normalize_rewards import NormalizeRewards as NormalizeRewards
 from xuance_envs.transforms.observations import TransformObservations as TransformObservations
 from xuance_envs.transforms.rewards import ClipRewards as ClipRewards
+from xuance_envs.transforms.rewards import ScalarizeRewards as ScalarizeRewards
 from xuance_envs.transforms.rewards import ScaleRewards as ScaleRewards
 from xuance_envs.transforms.rewards import TransformRewards as TransformRewards
 from xuance_envs.transforms.stacking import StackObservations as StackObservations

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from compat_envs import InfoEnv
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from xuance_envs.compat import from_gymnasium
@@ -49,6 +49,7 @@ ENGINES = {
     "EnvPool-Atari": partial(envpool, "Breakout-v5", img_height=16, img_width=16, noop_max=2),
     "SyncVectorEnv-same-step": partial(sync, AutoresetMode.SAME_STEP),
     "SyncVectorEnv-disabled": partial(sync, AutoresetMode.DISABLED),
+    "SyncVectorEnv-next-step": partial(sync, AutoresetMode.NEXT_STEP),
 }
 engines = pytest.mark.parametrize("make", ENGINES.values(), ids=ENGINES)
 STEPS = 260  # enough for an episode of Breakout to end
@@ -302,7 +303,7 @@ def test_frames(closing):
         (lambda: 3, TypeError, "got 3"),
         (lambda: gymnasium.make("CartPole-v1"), TypeError, "vector environment|VectorEnv"),
         (lambda: RecordEpisodeStatistics(cartpole(num_envs=2)), TypeError, "wrapper"),
-        (partial(sync, AutoresetMode.NEXT_STEP), ValueError, "reset_obs"),
+        (lambda: AsyncVectorEnv([partial(InfoEnv, 0, kind=1)]), ValueError, "reset_obs"),
         (partial(atari, batch_size=2), ValueError, "batch_size"),
         (partial(envpool, "CartPole-v1", batch_size=2), ValueError, "batch_size"),
     ],

@@ -24,6 +24,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.group.single_env import spaces_of
 from xuance_envs.engine.system.interrupts import is_interrupt
 from xuance_envs.errors import EnvError
 
@@ -49,7 +50,7 @@ class Group:
         self.number = 0
         env = self.group.envs[0]
         count = len(env_fns)
-        self.all = StepArrays.allocate(env.observation_space, env.action_space, count + 2)
+        self.all = StepArrays.allocate(spaces_of(env), count + 2)
         self.mine = self.all.slice(1, count + 1)
         self.group.attach(self.mine)
         self.reset()

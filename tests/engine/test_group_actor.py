@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import OK, Autoreset
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType, RequestType
@@ -54,15 +55,15 @@ class Caller:
     def __init__(self) -> None:
         self.actor = SingleGroupActor(ActorPlan(((2, 4),), threads=1))
         self.tag = 0
-        self.all = StepArrays.allocate(SPACE, CountingEnv.action_space, 5)
+        self.all = StepArrays.allocate(StepSpaces(SPACE, CountingEnv.action_space), 5)
         self.arrays = self.all.slice(2, 4)
         self.wire = ActorCodec(self.arrays, [(2, 4)])
         self.times = bytearray(TIMES_BYTES)
         functions = dumps_for_worker([CountingEnv, CountingEnv])
         (index, description) = self.command("build", functions, [{}, {}], 2, Autoreset.SAME_STEP)[0]
         assert (index, description.observation_space) == (2, SPACE)
-        self.actor.attach(dumps_for_worker((SPACE, CountingEnv.action_space)))
-        self.command("attach", (SPACE, CountingEnv.action_space), 2, INFO_BYTES, 0, 2)
+        self.actor.attach(dumps_for_worker(StepSpaces(SPACE, CountingEnv.action_space)))
+        self.command("attach", StepSpaces(SPACE, CountingEnv.action_space), 2, INFO_BYTES, 0, 2)
 
     def command(self, name: str, *arguments: Any) -> Any:
         self.tag += 1

@@ -9,6 +9,7 @@ import pytest
 from comparing import assert_same
 from gymnasium import spaces
 
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.replay_log import MAX_STEPS, ReplayLog
 
@@ -16,7 +17,7 @@ OBSERVATIONS = spaces.Box(-1, 1, (2,))
 
 
 def log_of(actions: spaces.Space) -> tuple[ReplayLog, StepArrays]:
-    arrays = StepArrays.allocate(OBSERVATIONS, actions, 3)
+    arrays = StepArrays.allocate(StepSpaces(OBSERVATIONS, actions), 3)
     return ReplayLog(arrays), arrays
 
 

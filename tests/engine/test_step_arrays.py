@@ -13,6 +13,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 
 SPACE = spaces.Dict(
@@ -43,14 +44,14 @@ def address(array):
 
 def on_shared_memory(num_envs):
     """The arrays as the caller sees them, and as a worker does: the same memory mapped twice."""
-    size = StepArrays.nbytes(SPACE, ACTIONS, num_envs)
+    size = StepArrays.nbytes(StepSpaces(SPACE, ACTIONS), num_envs)
     memory = mmap.mmap(-1, size)
-    mine = StepArrays.allocate(SPACE, ACTIONS, num_envs, memory)
-    return mine, StepArrays.allocate(SPACE, ACTIONS, num_envs, memoryview(memory))
+    mine = StepArrays.allocate(StepSpaces(SPACE, ACTIONS), num_envs, memory)
+    return mine, StepArrays.allocate(StepSpaces(SPACE, ACTIONS), num_envs, memoryview(memory))
 
 
 def test_there_is_an_array_for_everything_but_objects():
-    arrays = StepArrays.allocate(SPACE, ACTIONS, 7)
+    arrays = StepArrays.allocate(StepSpaces(SPACE, ACTIONS), 7)
     expected = {
         "image": ((7, 3, 5), np.uint8),
         "flag": ((7,), np.bool_),
@@ -70,11 +71,17 @@ def test_there_is_an_array_for_everything_but_objects():
 
 
 def test_everything_is_zero_at_first():
-    assert not any(array.any() for array in arrays_of(StepArrays.allocate(SPACE, ACTIONS, 3)))
+    assert not any(
+        array.any() for array in arrays_of(StepArrays.allocate(StepSpaces(SPACE, ACTIONS), 3))
+    )
 
 
 def test_no_two_arrays_overlap_and_none_shares_a_cache_line():
-    arrays = [array for array in arrays_of(StepArrays.allocate(SPACE, ACTIONS, 7)) if array.size]
+    arrays = [
+        array
+        for array in arrays_of(StepArrays.allocate(StepSpaces(SPACE, ACTIONS), 7))
+        if array.size
+    ]
     base = min(map(address, arrays))
     lines = [
         set(
@@ -89,10 +96,10 @@ def test_no_two_arrays_overlap_and_none_shares_a_cache_line():
 
 
 def test_the_size_is_enough_and_no_more():
-    size = StepArrays.nbytes(SPACE, ACTIONS, 7)
-    StepArrays.allocate(SPACE, ACTIONS, 7, bytearray(size))
+    size = StepArrays.nbytes(StepSpaces(SPACE, ACTIONS), 7)
+    StepArrays.allocate(StepSpaces(SPACE, ACTIONS), 7, bytearray(size))
     with pytest.raises(ValueError, match="buffer"):
-        StepArrays.allocate(SPACE, ACTIONS, 7, bytearray(size - 1))
+        StepArrays.allocate(StepSpaces(SPACE, ACTIONS), 7, bytearray(size - 1))
 
 
 def test_arrays_on_the_same_memory_are_the_same_wherever_they_are_made():
@@ -126,12 +133,14 @@ def test_slices_next_to_each_other_are_all_there_is():
 
 def test_a_space_of_objects_only_takes_no_memory_of_its_own():
     text = spaces.Text(4)
-    assert StepArrays.nbytes(text, text, 3) < StepArrays.nbytes(text, ACTIONS, 3)
+    assert StepArrays.nbytes(StepSpaces(text, text), 3) < StepArrays.nbytes(
+        StepSpaces(text, ACTIONS), 3
+    )
 
 
 @given(any_space, st.integers(0, 1000))
 def test_observations_are_read_as_they_were_written(space, seed):
-    storage = StepArrays.allocate(space, ACTIONS, 4).observations
+    storage = StepArrays.allocate(StepSpaces(space, ACTIONS), 4).observations
     values = samples(space, 4, seed)
     for place, value in zip(
         [storage.row(i, lambda value: value, strict=False) for i in range(4)], values, strict=True
@@ -147,7 +156,7 @@ def test_observations_are_read_as_they_were_written(space, seed):
 
 @given(any_space, st.integers(0, 1000), st.booleans())
 def test_a_batch_is_stored_in_whatever_form_it_comes(space, seed, batched):
-    storage = StepArrays.allocate(ACTIONS, space, 4).actions
+    storage = StepArrays.allocate(StepSpaces(ACTIONS, space), 4).actions
     values = samples(space, 4, seed)
     storage.put(batch_of(space, values) if batched else values, slice(None), 4)
     for i, value in enumerate(values):
@@ -156,7 +165,7 @@ def test_a_batch_is_stored_in_whatever_form_it_comes(space, seed, batched):
 
 @given(array_space, st.integers(0, 1000))
 def test_copies_share_no_memory_and_views_cannot_be_written_to(space, seed):
-    storage = StepArrays.allocate(space, ACTIONS, 4).observations
+    storage = StepArrays.allocate(StepSpaces(space, ACTIONS), 4).observations
     for place, value in zip(
         [storage.row(i, lambda value: value, strict=False) for i in range(4)],
         samples(space, 4, seed),
@@ -182,7 +191,7 @@ def test_copies_share_no_memory_and_views_cannot_be_written_to(space, seed):
 
 def test_nothing_is_stored_unless_all_of_it_fits():
     space = spaces.Tuple((spaces.Discrete(9), spaces.Discrete(9)))
-    storage = StepArrays.allocate(ACTIONS, space, 2).actions
+    storage = StepArrays.allocate(StepSpaces(ACTIONS, space), 2).actions
     with pytest.raises(ValueError, match="expected"):
         storage.put(([1, 2], [3, 4.5]), slice(None), 2)
     assert not storage.parts[0].any()

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from xuance_envs.compat.stepping import FinishedStep, raise_original
+from xuance_envs.compat.stepping import FinishedStep, checked_number_rewards, raise_original
 from xuance_envs.compat.vector_arguments import as_batch, parse_reset
 from xuance_envs.compat.vector_results import InfoBatcher, StepResult
 from xuance_envs.engine.data.space_layout import SpaceLayout
@@ -27,6 +27,9 @@ def to_gymnasium(vec_env: VecEnv) -> GymnasiumVectorEnv:
 
     Args:
         vec_env: the vectorized environment; closing the result closes it too.
+
+    Raises:
+        ValueError: rewards are vectors; convert ``ScalarizeRewards(vec_env, weights)`` instead.
 
     Returns:
         A vector environment in ``AutoresetMode.SAME_STEP``: where an episode ended, the
@@ -60,7 +63,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     """
 
     def __init__(self, vec_env: VecEnv) -> None:
-        self.vec_env = vec_env
+        self.vec_env = vec_env = checked_number_rewards("to_gymnasium", vec_env)
         self.num_envs = vec_env.num_envs
         self.autoreset_mode = AutoresetMode.SAME_STEP
         self.metadata = {**vec_env.metadata, "autoreset_mode": self.autoreset_mode}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xuance_envs.compat.sb3 import TRUNCATED_KEY, BaseSB3VecEnv, Indices
+from xuance_envs.compat.stepping import checked_number_rewards
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -19,6 +20,9 @@ def to_sb3(vec_env: VecEnv) -> SB3VecEnv:
     Args:
         vec_env: the vectorized environment, with or without transforms; closing the result closes
             it too.
+
+    Raises:
+        ValueError: rewards are vectors; convert ``ScalarizeRewards(vec_env, weights)`` instead.
 
     Returns:
         A Stable-Baselines3 vectorized environment. It resets in the same step: the last
@@ -50,7 +54,7 @@ class SB3VecEnv(BaseSB3VecEnv):
     """
 
     def __init__(self, vec_env: VecEnv) -> None:
-        self.vec_env = vec_env
+        self.vec_env = vec_env = checked_number_rewards("to_sb3", vec_env)
         self._layout = SpaceLayout(vec_env.observation_space)
         super().__init__(vec_env.num_envs, vec_env.observation_space, vec_env.action_space)
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from xuance_envs._override import override
 from xuance_envs.compat.native_engines import EngineStep, Infos, NativeEngine, make_engine
 from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, LazyRowExtras
-from xuance_envs.engine.data.info_columns import NUMBER_KINDS, Frozen, Kind, kind_of
+from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Frozen, Kind, kind_of
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
@@ -51,9 +51,10 @@ def from_gymnasium(
 ) -> NativeVecEnv:
     """Convert an already vectorized environment to a ``VecEnv``.
 
-    It supports Gymnasium's ``CartPoleVectorEnv``, ale-py's ``AtariVectorEnv``, an EnvPool in
-    its Gymnasium form, and any ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is
-    ``SAME_STEP`` (with ``final_obs``) or ``DISABLED`` (with ``reset_mask``).
+    It supports Gymnasium's ``CartPoleVectorEnv`` and ``SyncVectorEnv``, mo-gymnasium's
+    ``MOSyncVectorEnv``, ale-py's ``AtariVectorEnv``, an EnvPool in its Gymnasium form, and any
+    ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is ``SAME_STEP`` (with ``final_obs``) or
+    ``DISABLED`` (with ``reset_mask``).
 
     These environments generate random numbers in their own way. Operations that one of them does
     not support (such as one seed per environment, partial resets or ``call``) raise
@@ -143,8 +144,7 @@ class NativeVecEnv(GroupedVecEnv):
         check_actions: bool = False,
     ) -> None:
         description = engine.describe()
-        spaces = description.observation_space, description.action_space
-        arrays = StepArrays.allocate(*spaces, engine.num_envs)
+        arrays = StepArrays.allocate(description.spaces, engine.num_envs)
         for name, rows in (("observation", arrays.observations), ("action", arrays.actions)):
             if rows.objects:
                 raise ValueError(
@@ -236,10 +236,17 @@ class NativeDriver(LocalDriver):
         self.rests = self._no_envs, self._no_envs
         self._infos = BulkInfoWriter(arrays.infos)
         self._infos.write("episode_step", NUMBER_KINDS[int], 0)
-        self._infos.write("episode_score", NUMBER_KINDS[float], 0.0)
-        # Views of the info columns: steps and scores are counted in place.
-        self._steps = arrays.infos.cells.view(np.int64)[0]
+        # Views of the info columns: steps and scores are counted in place. Columns of vectors can
+        # move, so vector scores are counted outside, and copied.
         self._scores, self._score_kinds = arrays.infos.cells[1], arrays.infos.kinds[1]
+        self._score_vectors: ArrayKind | None = None
+        if arrays.rewards.ndim > 1:
+            self._scores = np.zeros_like(arrays.rewards)
+            self._score_vectors = ArrayKind(self._scores.dtype, self._scores.shape[1:])
+        kind = self._score_vectors or NUMBER_KINDS[float]
+        if not self._infos.write("episode_score", kind, 0.0):
+            raise ValueError(f"rewards are too long: {arrays.rewards.shape[1]} components")
+        self._steps = arrays.infos.cells.view(np.int64)[0]
         self._score_kind = int(self._score_kinds[0])
         self._has_scores = True
         self._reset_infos = BulkInfoWriter(arrays.reset_infos)
@@ -328,6 +335,8 @@ class NativeDriver(LocalDriver):
         self._ended = step.ended
         self._steps += 1
         self._scores += step.rewards
+        if self._score_vectors is not None:
+            self._infos.write("episode_score", self._score_vectors, self._scores)
         return step
 
     def _reset(self, resets: Sequence[Reset]) -> Outcome:

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.serialization import copy_of
+from xuance_envs.env_layers import reward_space_of
 
 Infos = Mapping[str, Any]
 
@@ -54,20 +56,21 @@ class NativeEngine(ABC):
         self.num_envs: int = env.num_envs
 
     def describe(self) -> EnvDescription:
-        limit = getattr(self.env, "max_episode_steps", None)
-        if limit is None:
-            limit = getattr(getattr(self.env, "spec", None), "max_episode_steps", None)
         return EnvDescription(
-            self.single_space("observation_space"),
-            self.single_space("action_space"),
+            self.spaces(),
             dict(getattr(self.env, "metadata", None) or {}),
             getattr(self.env, "render_mode", None),
-            limit,
+            self.step_limit(),
         )
 
-    def single_space(self, name: str) -> Space[Any]:
-        space: Space[Any] = getattr(self.env, f"single_{name}")
-        return space
+    def step_limit(self) -> Any:
+        limit = getattr(self.env, "max_episode_steps", None)
+        spec = getattr(self.env, "spec", None)
+        return getattr(spec, "max_episode_steps", None) if limit is None else limit
+
+    def spaces(self) -> StepSpaces:
+        observations, actions = self.env.single_observation_space, self.env.single_action_space
+        return StepSpaces(observations, actions, reward_space_of(self.env))
 
     @abstractmethod
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
@@ -176,6 +179,12 @@ class MaskEngine(NativeEngine):
         return result
 
     @override
+    def start_next_episodes(self, step: EngineStep) -> None:
+        if not getattr(self.env, "copy", True):  # the reset would overwrite the last observations
+            step.observations = copy_of(step.observations)
+        super().start_next_episodes(step)
+
+    @override
     def reset_some(self, envs: Envs, seeds: Sequence[int | None]) -> tuple[Any, Infos]:
         mask = np.zeros(self.num_envs, np.bool_)
         mask[envs] = True
@@ -234,17 +243,14 @@ class EnvPoolEngine(NativeEngine):
         self.num_envs = int(env.config["num_envs"])
 
     @override
-    def describe(self) -> EnvDescription:
-        limit = self.env.config.get("max_episode_steps")
+    def step_limit(self) -> Any:
+        return self.env.config.get("max_episode_steps")
+
+    @override
+    def spaces(self) -> StepSpaces:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # float64 bounds, which users cannot change
-            spaces = self.env.observation_space, self.env.action_space
-        return EnvDescription(
-            *spaces,
-            dict(getattr(self.env, "metadata", None) or {}),
-            getattr(self.env, "render_mode", None),
-            limit,
-        )
+            return StepSpaces(self.env.observation_space, self.env.action_space)
 
     @override
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
@@ -298,7 +304,7 @@ def make_engine(env: Any) -> NativeEngine:
         return SameStepEngine(env, takes_mask=known)
     if _ATARI in kinds:
         return MaskEngine(env)
-    if mode is AutoresetMode.DISABLED:
+    if mode is AutoresetMode.DISABLED or isinstance(env, SyncVectorEnv):
         return MaskEngine(env)
     raise ValueError(
         f"{env} resets an environment in the step after its episode ended, so it cannot provide "

@@ -28,6 +28,7 @@ from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 from xuance_envs.vector_envs.thread_vec_env import start_threads
+from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.worker_settings import ProcessSettings, ThreadSettings
 
 
@@ -254,7 +255,35 @@ class WorkerStepper(Stepper):
 
 def _first_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
     """Return environment 0's description; each adapter checks the others itself."""
+    for index, each in described:
+        check_number_rewards(
+            f"environment {index}",
+            each.spaces.reward_space,
+            "wrap the environment, for example in mo_gymnasium.wrappers.LinearReward, or use "
+            "to_gymnasium or to_sb3 from xuance_envs.compat with ScalarizeRewards(SubprocVecEnv("
+            "env_fns), weights)",
+        )
     return described[0][1]
+
+
+def check_number_rewards(name: str, reward_space: spaces.Box | None, way_out: str) -> None:
+    """Raise if rewards are vectors."""
+    if reward_space is not None:
+        raise ValueError(
+            f"{name}: expected environments whose rewards are numbers, got the reward_space "
+            f"{reward_space}; combine the components: {way_out}"
+        )
+
+
+def checked_number_rewards(name: str, vec_env: VecEnv) -> VecEnv:
+    """Return the vectorized environment, or raise if its rewards are vectors."""
+    check_number_rewards(
+        name,
+        vec_env.reward_space,
+        f"{name}(ScalarizeRewards(vec_env, weights)), with "
+        "ScalarizeRewards from xuance_envs.transforms",
+    )
+    return vec_env
 
 
 def raise_original(function: Callable[..., Any], *args: Any) -> Any:

@@ -299,7 +299,7 @@ class SubsetStepper(Stepper):
         return PartialStep(
             envs,
             self._take_observations(envs),
-            arrays.rewards.take(envs),
+            arrays.rewards[envs],
             arrays.terminated.take(envs),
             arrays.truncated.take(envs),
             infos,

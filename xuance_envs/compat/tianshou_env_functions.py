@@ -25,6 +25,7 @@ class ObjectEnv:
     """Wrapper that returns arbitrary observations and rewards as (observation, reward) pairs."""
 
     observation_space = ObjectSpace()
+    reward_space = None  # rewards are part of the observations
 
     def __init__(self, env: Any) -> None:
         self.env = env

@@ -22,6 +22,7 @@ except ImportError as error:
 from xuance_envs.compat import tianshou_env_functions
 from xuance_envs.compat.stepping import raise_original
 from xuance_envs.compat.subset_stepper import PartialStep, SubsetStepper
+from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
@@ -130,8 +131,9 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
             id: an index, several indices, or None for all.
 
         Returns:
-            Observations ``(k, *shape)`` (for Dict spaces, an array of dicts), rewards, terminated
-            and truncated ``(k,)``, and infos, an array of dicts with ``env_id``.
+            Observations ``(k, *shape)`` (for Dict spaces, an array of dicts), rewards ``(k,)``
+            (``(k, n)`` if the environments' ``reward_space`` is ``(n,)``), terminated and truncated
+            ``(k,)``, and infos, an array of dicts with ``env_id``.
         """
         envs, stepper = self._envs(id, action is not None), self._stepper
         if self.is_async:
@@ -285,11 +287,17 @@ def common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDe
             space
         ) == tianshou_env_functions.has_object_space(other_space)
         same_form = (space.shape, space.dtype) == (other_space.shape, other_space.dtype)
-        if not (same_kind and same_form):
-            raise RuntimeError(
-                f"environment {index} has a different observation space than environment 0: "
-                f"expected {space}, got {other_space}; use as_objects=True if they should differ"
-            )
+        reward_spaces = first.spaces.reward_space, other.spaces.reward_space
+        name = "observation space"
+        spaces: tuple[Any, Any] = space, other_space
+        if same_kind and same_form:
+            if shape_of_rewards(reward_spaces[0]) == shape_of_rewards(reward_spaces[1]):
+                continue
+            name, spaces = "reward_space", reward_spaces
+        raise RuntimeError(
+            f"environment {index} has a different {name} than environment 0: expected {spaces[0]}, "
+            f"got {spaces[1]}; use as_objects=True if they should differ"
+        )
     return first
 
 

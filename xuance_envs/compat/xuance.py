@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from xuance_envs.compat.stepping import check_number_rewards
 from xuance_envs.multi_agent.xuance import (
     DummyVecEnv_Football,
     DummyVecEnv_StarCraft2,
@@ -108,6 +109,8 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
         RuntimeError: the XuanCe version is not supported.
         TypeError: an option is unknown.
 
+    The installed classes raise a :class:`ValueError` if the environments' rewards are vectors.
+
     Example:
         .. code-block:: python
 
@@ -136,7 +139,7 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
         given: dict[str, Any] = {**options}
         if name in IN_PROCESS:
             given = {option: given[option] for option in given if option in dummy_options}
-        registry[name] = partial(known[name], **given) if given else known[name]
+        registry[name] = partial(_make, known[name], **given)
     logger.info("XuanCe %s: vector environments replaced: %s", version, ", ".join(before))
     if numbers == LEGACY_VERSION:
         logger.warning(
@@ -145,6 +148,23 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
             version,
         )
     return Installed(registry, before)
+
+
+def _make(kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Make a vectorized environment for XuanCe, whose algorithms take numbers as rewards."""
+    envs = kind(*args, **kwargs)
+    space = getattr(envs, "reward_space", None)
+    try:
+        check_number_rewards(
+            "XuanCe",
+            space,
+            "wrap each environment, for example in mo_gymnasium.wrappers.LinearReward, or make "
+            "ScalarizeRewards(SubprocVecEnv(env_fns), weights) yourself",
+        )
+    except ValueError:
+        envs.close()
+        raise
+    return envs
 
 
 def uninstall() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import CommonDriver, Driver
 from xuance_envs.engine.group.outcome import Autoreset
@@ -70,7 +71,7 @@ class Backend(ABC, Generic[_W]):
         self.recipe = recipe
         self.info_bytes = info_bytes
         self._split = split
-        self._spaces: tuple[Any, Any] = (None, None)
+        self._spaces: StepSpaces
         self._arrays: StepArrays
 
     def start(self) -> None:
@@ -92,7 +93,7 @@ class Backend(ABC, Generic[_W]):
         """Wait until all environments are created; return their indices and descriptions."""
         return [described for worker in self.workers for described in worker.result()]
 
-    def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
+    def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
         self._spaces, self._arrays = spaces, arrays
         for worker in self.workers:
             worker.attach(arrays.slice(worker.lo, worker.hi))
@@ -132,7 +133,7 @@ class Backend(ABC, Generic[_W]):
     """Hook run after commands were submitted; None if submitting sends them at once."""
 
     @abstractmethod
-    def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
+    def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
         """Allocate the arrays of all environments for an observation and an action space."""
 
     @abstractmethod

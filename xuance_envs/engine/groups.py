@@ -149,8 +149,7 @@ class LocalGroups(Groups):
         self._group = _make_local_group(recipe)
         try:
             description = describe(self._group.describe())
-            spaces = description.observation_space, description.action_space
-            arrays = StepArrays.allocate(*spaces, len(recipe), info_bytes=info_bytes)
+            arrays = StepArrays.allocate(description.spaces, len(recipe), info_bytes=info_bytes)
             self._group.attach(arrays)
         except BaseException:
             _close(self._group)
@@ -195,9 +194,8 @@ class WorkerGroups(Groups):
                 self._local_group = _make_local_group(recipe.part(*local_range))
                 described = self._local_group.describe()
             description = describe(backend.descriptions() + described)
-            spaces = description.observation_space, description.action_space
-            arrays = backend.allocate(spaces, len(recipe))
-            backend.attach(spaces, arrays)
+            arrays = backend.allocate(description.spaces, len(recipe))
+            backend.attach(description.spaces, arrays)
             if self._local_group is not None and local_range is not None:
                 self._local_group.attach(arrays.slice(*local_range))
         except BaseException:

@@ -101,9 +101,17 @@ class StateMismatchError(StateError):
         self.here = here
 
 
-def invalid_reward(shape: tuple[int, ...]) -> str:
-    """Return the text of an error about a reward that has a shape."""
+def invalid_reward(shape: tuple[int, ...], expected: tuple[int, ...] = ()) -> str:
+    """Return the text of an error about a reward whose shape differs from the declared one."""
+    if expected:
+        return (
+            f"invalid reward: expected shape {expected}, that of the environment's reward_space, "
+            f"got {f'shape {shape}' if shape else 'a number'}; a wrapper that changes the shape "
+            "of rewards needs a reward_space of its own, or reward_space = None if it returns "
+            "numbers"
+        )
     return (
-        f"invalid reward: expected a number, got shape {shape}; a vector reward needs a wrapper "
-        "that combines its components, such as mo_gymnasium.wrappers.LinearReward"
+        f"invalid reward: expected a number, got shape {shape}; an environment with vector rewards "
+        "needs the attribute reward_space, a gymnasium.spaces.Box of shape (k,). Or combine the "
+        "components in a wrapper, such as mo_gymnasium.wrappers.LinearReward"
     )

@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from xuance_envs.env_layers import reward_space_of
 from xuance_envs.errors import invalid_reward
 from xuance_envs.extras import naming_extra
 from xuance_envs.gym import legacy
@@ -43,6 +44,9 @@ class Gym_Env(EnvWrapper):
 
     Attributes:
         max_episode_steps: steps after which an episode is truncated; None for no limit.
+        reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of vector rewards, from the
+            environment's ``reward_space``; None if rewards are numbers. A vector's
+            ``episode_score`` is an array ``(k,)``.
         reward_range: minimum and maximum reward; ``(-inf, inf)`` if the environment has none.
 
     Raises:
@@ -65,6 +69,8 @@ class Gym_Env(EnvWrapper):
 
     max_episode_steps: int | None
     reward_range: tuple[float, float]
+    reward_space: Box | None = None
+    _initial_score: Any = 0.0
 
     def __init__(
         self,
@@ -88,8 +94,11 @@ class Gym_Env(EnvWrapper):
             self.action_space.seed(self._pending_seed)
         self.max_episode_steps = _step_limit(self.env)
         self.reward_range = _reward_range(self.env)
+        # Set only for vectors, so that states of other environments stay compatible.
+        if (space := reward_space_of(self.env)) is not None:
+            self.reward_space, self._initial_score = space, np.zeros(space.shape)
         self._episode_step = 0
-        self._episode_score = 0.0
+        self._episode_score = self._initial_score
 
         # `step` replaces some wrappers; see `_find_step_shortcut`.
         self._stepped_env: gymnasium.Env[Any, Any] = self.env
@@ -115,7 +124,7 @@ class Gym_Env(EnvWrapper):
         self._pending_seed = None
         self._find_step_shortcut()
         self._episode_step = 0
-        self._episode_score = 0.0
+        self._episode_score = self._initial_score
         info = info.copy()
         info["episode_step"] = 0
         return observation, info
@@ -152,12 +161,19 @@ class Gym_Env(EnvWrapper):
         self._episode_step = episode_step = self._episode_step + 1
         try:
             self._episode_score = episode_score = self._episode_score + float(reward)
-        except TypeError:
-            raise TypeError(invalid_reward(np.asarray(reward).shape)) from None
+        except (TypeError, DeprecationWarning):  # NumPy before 2.4 warns about one component
+            self._episode_score = episode_score = self._add_vector(reward)
         info = info.copy()
         info["episode_step"] = episode_step
         info["episode_score"] = episode_score
         return observation, reward, terminated, truncated, info
+
+    def _add_vector(self, reward: Any) -> Any:
+        """Return the score with a vector reward added; raise if vectors are not declared."""
+        vector, shape = np.asarray(reward, np.float64), np.shape(self._initial_score)
+        if vector.shape != shape:
+            raise TypeError(invalid_reward(vector.shape, shape))
+        return self._episode_score + vector
 
     def _find_step_shortcut(self) -> None:
         """Find the inner environment that `step` can call directly.

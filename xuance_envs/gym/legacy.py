@@ -80,6 +80,9 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
         self.action_space = convert_space(env.action_space)
         self.metadata = _metadata(env)
         self.reward_range = getattr(env, "reward_range", None)
+        reward_space = getattr(env, "reward_space", None)  # gym's wrappers forward attributes
+        if type(reward_space).__name__ == "Box":
+            self.reward_space = convert_space(reward_space)
         self.spec = _spec(env)
         own_render_mode = getattr(env, "render_mode", None)
         self.render_mode = render_mode if own_render_mode is None else own_render_mode

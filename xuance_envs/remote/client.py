@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
+from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, shape_of_rewards
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.errors import (
@@ -30,7 +30,7 @@ from xuance_envs.remote.transport import Verify
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import infos_from_wire
-from xuance_envs.remote.wire.spaces import space_from_wire
+from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
 from xuance_envs.remote.wire.values import from_wire
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states, seed_per_env
@@ -135,6 +135,8 @@ class StudentGymEnvVectorized:
         episode_ids (list[str]): the server's ids of the environments.
         observation_space (gymnasium.Space): space of one environment's observations.
         action_space (gymnasium.Space): space of one environment's actions.
+        reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of one environment's vector
+            rewards; None if rewards are numbers.
         max_episode_steps (int): step limit of an episode; 1000 if the environment has none.
         closed (bool): whether the environments are closed.
 
@@ -177,6 +179,7 @@ class StudentGymEnvVectorized:
         self.episode_ids: list[str] = list(map(str, answer["episode_ids"]))
         self.observation_space: Space[Any] = space_from_wire(answer["observation_space"])
         self.action_space: Space[Any] = space_from_wire(answer["action_space"])
+        self.reward_space = reward_space_from_wire(answer)
         self.max_episode_steps = int(answer["max_episode_steps"])
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None) -> tuple[Any, Infos]:
@@ -267,7 +270,8 @@ class StudentGymEnvVectorized:
             - ``observations``: a list with one array of shape ``(k, *obs_shape)`` per environment,
               with the observations of its k steps, ``1 <= k <= step_size``. For Dict and Tuple
               spaces, a dict or tuple of such arrays.
-            - ``rewards``: ``(num_envs,)`` float32, each environment's sum of rewards.
+            - ``rewards``: ``(num_envs,)`` float32, each environment's sum of rewards;
+              ``(num_envs, k)`` for vector rewards.
             - ``terminateds``, ``truncateds``: ``(num_envs,)`` bool.
             - ``infos``: a list of dicts with ``step``, ``terminated`` and ``truncated`` of the last
               step, and the keys that the operator allows. ``step`` is the zero-based index in the
@@ -325,7 +329,8 @@ class StudentGymEnvVectorized:
             batch_from_wire(self.observation_space, node, length)
             for node, length in zip(answer["observations"], lengths.tolist(), strict=True)
         ]
-        rewards = array_from_wire(answer["rewards"], np.dtype(np.float64), shape)
+        rewards_shape = *shape, *shape_of_rewards(self.reward_space)
+        rewards = array_from_wire(answer["rewards"], np.dtype(np.float64), rewards_shape)
         terminated = array_from_wire(answer["terminated"], np.dtype(np.bool_), shape)
         truncated = array_from_wire(answer["truncated"], np.dtype(np.bool_), shape)
         infos = infos_from_wire(answer["infos"], self.num_envs)

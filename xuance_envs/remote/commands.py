@@ -28,7 +28,9 @@ Answer = dict[str, Any]
 
 
 def describe(vec_env: VecEnv) -> Answer:
+    vectors = vec_env.reward_space
     return {
+        **({} if vectors is None else {"reward_space": space_to_wire(vectors)}),
         "observation_space": space_to_wire(vec_env.observation_space),
         "action_space": space_to_wire(vec_env.action_space),
         "metadata": to_wire(drop_unsendable(vec_env.metadata)),

@@ -19,6 +19,7 @@ from gymnasium import Space
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.info_writer import InfoWriter
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
@@ -39,7 +40,7 @@ from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import info_table_from_wire, infos_from_wire
 from xuance_envs.remote.wire.nodes import WireError
-from xuance_envs.remote.wire.spaces import space_from_wire
+from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
 from xuance_envs.remote.wire.values import from_wire, to_wire
 from xuance_envs.vector_envs.arguments import checked_seed
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
@@ -145,9 +146,7 @@ class RemoteVecEnv(GroupedVecEnv):
         try:
             created = session.request("create", request, _CreatedEnvs.of)
             description = created.description
-            arrays = StepArrays.allocate(
-                description.observation_space, description.action_space, num_envs
-            )
+            arrays = StepArrays.allocate(description.spaces, num_envs)
             driver = RemoteDriver(session, created, arrays)
             self._driver = driver
             groups = RemoteGroups(session, driver, description, arrays)
@@ -201,8 +200,11 @@ class _CreatedEnvs:
         return cls(
             list(map(str, answer["episode_ids"])),
             EnvDescription(
-                space_from_wire(answer["observation_space"]),
-                space_from_wire(answer["action_space"]),
+                StepSpaces(
+                    space_from_wire(answer["observation_space"]),
+                    space_from_wire(answer["action_space"]),
+                    reward_space_from_wire(answer),
+                ),
                 dict(from_wire(answer["metadata"])),
                 from_wire(answer["render_mode"]),
                 int(answer["max_episode_steps"]),
@@ -399,7 +401,7 @@ class RemoteDriver(Driver):
         arrays, shape = self._arrays, (self.hi,)
         self._outcomes.begin()
         self._write_observations(arrays.observations, answer["observations"], ALL_ENVS, self.hi)
-        arrays.rewards[:] = array_from_wire(answer["rewards"], _FLOAT, shape)
+        arrays.rewards[:] = array_from_wire(answer["rewards"], _FLOAT, arrays.rewards.shape)
         arrays.terminated[:] = array_from_wire(answer["terminated"], _BOOL, shape)
         arrays.truncated[:] = array_from_wire(answer["truncated"], _BOOL, shape)
         self._write_infos(self._infos, range(self.hi), answer["infos"])

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.engine.data.space_layout import SpaceLayout, fit
+from xuance_envs.engine.data.reward_rows import fit_reward
+from xuance_envs.engine.data.space_layout import SpaceLayout, fit, shape_of_rewards
 from xuance_envs.engine.group.pickling_host import DropUnpicklableInfos
 from xuance_envs.engine.group.single_env import check_env_api
 from xuance_envs.engine.serialization import copy_of, dumps_for_main
 from xuance_envs.engine.system.current import system
+from xuance_envs.env_layers import reward_space_of
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import original_info_key
 from xuance_envs.remote.wire.bounds import ObjectBudget
@@ -141,7 +143,7 @@ class RepeatResult:
 
     observations: Any
     steps: int
-    reward: float
+    reward: Any
     terminated: bool
     truncated: bool
     info: bytes
@@ -155,6 +157,7 @@ class RepeatingEnv(ObjectCounter):
     ) -> None:
         super().__init__(env, index, infos, objects)
         self._layout = SpaceLayout(env.observation_space)
+        self._reward_shape = shape_of_rewards(reward_space_of(env))
         self._has_objects = has_objects(self._layout)
         self._step = -1
         self._ended: RepeatResult | None = None
@@ -195,7 +198,7 @@ class RepeatingEnv(ObjectCounter):
             raise RuntimeError("call reset first: no episode is running, or its last step failed")
         self._can_step = False  # in case the step raises
         rows: list[list[Any]] = []
-        total = 0.0
+        nothing = total = np.zeros(self._reward_shape)
         terminated = truncated = False
         info: dict[Any, Any] = {}
         while len(rows) < times and not (terminated or truncated):
@@ -203,7 +206,7 @@ class RepeatingEnv(ObjectCounter):
                 copy_of(actions[self._index])
             )
             rows.append(self._leaves(observation))
-            total += float(reward)
+            total = total + fit_reward(reward, self._reward_shape)
         terminated, truncated, self._can_step = bool(terminated), bool(truncated), True
         self._step += len(rows)
         ending = {"step": self._step, "terminated": terminated, "truncated": truncated}
@@ -211,7 +214,7 @@ class RepeatingEnv(ObjectCounter):
         self._last_shown = self._layout.unflatten(rows[-1]), pickled
         if terminated or truncated:
             self._ended = RepeatResult(
-                self._batch(rows[-1:]), 0, 0.0, terminated, truncated, pickled
+                self._batch(rows[-1:]), 0, nothing, terminated, truncated, pickled
             )
         return RepeatResult(self._batch(rows), len(rows), total, terminated, truncated, pickled)
 

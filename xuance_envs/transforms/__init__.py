@@ -12,6 +12,7 @@ from xuance_envs.transforms.observations import ObservationTransform, TransformO
 from xuance_envs.transforms.rewards import (
     ClipRewards,
     RewardTransform,
+    ScalarizeRewards,
     ScaleRewards,
     TransformRewards,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "ObservationTransform",
     "RescaleActions",
     "RewardTransform",
+    "ScalarizeRewards",
     "ScaleRewards",
     "StackObservations",
     "Transform",

@@ -18,7 +18,7 @@ __all__ = ["EpisodeStatistics"]
 
 
 class _RunningEpisodes(NamedTuple):
-    """Statistics of the current episodes, ``(num_envs,)`` each."""
+    """Statistics of the current episodes, one row per environment."""
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
@@ -29,8 +29,9 @@ class EpisodeStatistics(Transform):
     """Add each episode's return, length and duration to the info of its last step.
 
     ``infos[i]["episode"]`` is a dict with Gymnasium's keys: ``r`` is the sum of the rewards before
-    any transform, ``l`` the number of steps, and ``t`` the duration in seconds. The dict is built
-    when it is first read. The step that replaces a failed worker's step is not counted.
+    any transform, ``l`` the number of steps, and ``t`` the duration in seconds. For vector rewards,
+    ``r`` is an array ``(k,)``, as in mo-gymnasium. The dict is built when it is first read. The
+    step that replaces a failed worker's step is not counted.
 
     Args:
         vec_env: the vector environment.
@@ -54,14 +55,15 @@ class EpisodeStatistics(Transform):
         super().__init__(vec_env, keep_raw=keep_raw)
         count = self.num_envs
         started_at = np.full(count, perf_counter())
-        self._state = _RunningEpisodes(np.zeros(count), np.zeros(count, np.int64), started_at)
+        returns = np.zeros(self.raw_results.rewards.shape)
+        self._state = _RunningEpisodes(returns, np.zeros(count, np.int64), started_at)
 
-    def _env_state(self, env: int) -> tuple[float, int, float]:
+    def _env_state(self, env: int) -> tuple[Any, int, float]:
         returns, lengths, started_at = self._state
-        return float(returns[env]), int(lengths[env]), perf_counter() - float(started_at[env])
+        return returns[env].tolist(), int(lengths[env]), perf_counter() - float(started_at[env])
 
     def _restore_env_state(
-        self, ids: Sequence[int], shares: Sequence[tuple[float, int, float]], obs: Any
+        self, ids: Sequence[int], shares: Sequence[tuple[Any, int, float]], obs: Any
     ) -> Any:
         state = _RunningEpisodes(*(part.copy() for part in self._state))  # type: ignore[arg-type]
         for env, (score, length, seconds) in zip(ids, shares, strict=True):
@@ -94,7 +96,7 @@ class EpisodeStatistics(Transform):
         lengths[batch.envs_of_rows(batch.lost_rows)] -= 1
         envs, now = batch.envs_of_rows(batch.ended), perf_counter()
         columns = returns[envs], lengths[envs], now - started_at[envs]
-        finished = zip(*(column.tolist() for column in columns), strict=True)
+        finished = zip(*map(_rows, columns), strict=True)
         rows = batch.ended.tolist()
         batch.add_to_infos(
             "episode",
@@ -103,5 +105,10 @@ class EpisodeStatistics(Transform):
         returns[envs], lengths[envs], started_at[envs] = 0, 0, now
 
 
-def _episode_info(score: float, length: int, seconds: float) -> dict[str, Any]:
+def _rows(column: NDArray[Any]) -> list[Any]:
+    """Return numbers as Python numbers, and vectors as arrays."""
+    return column.tolist() if column.ndim == 1 else list(column)
+
+
+def _episode_info(score: Any, length: int, seconds: float) -> dict[str, Any]:
     return {"r": score, "l": length, "t": round(seconds, 6)}

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
+from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.errors import EnvError
 from xuance_envs.transforms.moments import (
     MAX_MAGNITUDE,
@@ -28,7 +29,7 @@ __all__ = ["NormalizeRewards"]
 
 
 class _Returns(NamedTuple):
-    """Current returns ``(num_envs,)``, a buffer for the next returns, and the returns' moments."""
+    """Current returns, in the rewards' shape, a buffer for the next ones, and their moments."""
 
     current: NDArray[np.float64]
     spare: NDArray[np.float64]
@@ -44,7 +45,7 @@ class NormalizeRewards(RewardTransform):
     Each environment has its own R, which restarts at 0 with each episode. Each call first counts
     the returns of all environments that made a step, and then divides their rewards. The step that
     replaces a failed worker's step is not counted. The mean is not subtracted: that would change
-    the optimal policy.
+    the optimal policy. Each component of a vector reward is normalized by its own returns.
 
     Args:
         vec_env: the vector environment.
@@ -55,9 +56,10 @@ class NormalizeRewards(RewardTransform):
 
     Attributes:
         count (int): number of counted returns.
-        mean (float): mean of the returns.
-        variance (float): population variance of the returns; 1 before the first.
-        returns (numpy.ndarray): ``(num_envs,)`` float64, R of each environment.
+        mean (float | numpy.ndarray): mean of the returns; ``(k,)`` for vector rewards.
+        variance (float | numpy.ndarray): population variance of the returns; 1 before the first.
+        returns (numpy.ndarray): R of each environment, ``(num_envs,)`` or ``(num_envs, k)``
+            float64.
 
     Raises:
         ValueError: an argument is out of range, or the rewards are already normalized.
@@ -99,9 +101,12 @@ class NormalizeRewards(RewardTransform):
         self._gamma = np.array(float(gamma))
         self._clip = float(clip)
         self._bounds = np.array(-self._clip), np.array(self._clip)
-        self._buffers = MomentBuffers(self.num_envs, ())
-        empty = Moments.empty((), float(epsilon))
-        self._state = _Returns(np.zeros(self.num_envs), np.zeros(self.num_envs), empty)
+        shape = shape_of_rewards(self.reward_space)
+        self._buffers = MomentBuffers(self.num_envs, shape)
+        rows = self.num_envs, *shape
+        empty = Moments.empty(shape, float(epsilon))
+        self._state = _Returns(np.zeros(rows), np.zeros(rows), empty)
+        self.declare_rewards(shape, -self._clip, self._clip)
         self._environment = env_id_of(vec_env)
 
     @property
@@ -110,18 +115,18 @@ class NormalizeRewards(RewardTransform):
         return self._state.moments.count
 
     @property
-    def mean(self) -> float:
-        """Mean of the returns."""
-        return float(self._state.moments.mean)
+    def mean(self) -> Any:
+        """Mean of the returns; of each component, ``(k,)``, for vector rewards."""
+        return _copied(self._state.moments.mean)
 
     @property
-    def variance(self) -> float:
+    def variance(self) -> Any:
         """Population variance of the returns; 1 before the first."""
-        return float(self._state.moments.variance)
+        return _copied(self._state.moments.variance)
 
     @property
     def returns(self) -> NDArray[np.float64]:
-        """Discounted return of each environment's current episode, ``(num_envs,)`` float64."""
+        """Discounted return of each environment's current episode, float64."""
         return self._state.current.copy()
 
     @override
@@ -138,10 +143,10 @@ class NormalizeRewards(RewardTransform):
 
         return learn
 
-    def _env_state(self, env: int) -> float:
-        return float(self._state.current[env])
+    def _env_state(self, env: int) -> Any:
+        return self._state.current[env].tolist()
 
-    def _restore_env_state(self, ids: Sequence[int], shares: Sequence[float], obs: Any) -> Any:
+    def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
         current = self._state.current.copy()
         current[list(ids)] = shares
         self._state = self._state._replace(current=current)
@@ -174,7 +179,11 @@ class NormalizeRewards(RewardTransform):
         limit = self._clip * moments.deviation
         # Fast check: if the sum of squares is within the limit, every reward is. Counted rewards
         # have finite squares.
-        if not (self.training and is_plain and rewards.dot(rewards) <= limit * limit):
+        if (
+            rewards.ndim > 1
+            or not (self.training and is_plain)
+            or not rewards.dot(rewards) <= limit * limit
+        ):
             exact.clip(*self._bounds, out=exact)
         # Faster than `_Returns(...)`.
         return exact, tuple.__new__(_Returns, (after, current, moments))
@@ -190,6 +199,10 @@ class NormalizeRewards(RewardTransform):
             f"reward {rewards[row]} in step {number} since the last full reset; that step was not "
             "counted",
         )
+
+
+def _copied(moment: Any) -> Any:
+    return moment.copy() if isinstance(moment, np.ndarray) else float(moment)
 
 
 def _stepped_rows(batch: Batch) -> NDArray[np.bool_]:

@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from gymnasium.spaces import Box
+from numpy.typing import ArrayLike, NDArray
 
+from xuance_envs._override import override
+from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.data.space_rows import read_only
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.transforms.transform import Transform
 from xuance_envs.transforms.transform_batch import Batch
+from xuance_envs.vector_envs.scalarization import checked_weights, weighted_sum
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["ClipRewards", "RewardTransform", "ScaleRewards", "TransformRewards"]
+__all__ = [
+    "ClipRewards",
+    "RewardTransform",
+    "ScalarizeRewards",
+    "ScaleRewards",
+    "TransformRewards",
+]
 
 
 class RewardTransform(Transform):
     """Base class for transforms of rewards; define :meth:`_rewarded`.
 
-    Results of a reset have the reward 0, before and after the transform.
+    Results of a reset have the reward 0, before and after the transform. A subclass that changes
+    the shape or the bounds of vector rewards calls :meth:`declare_rewards`.
 
     Args:
         vec_env: the vector environment.
         keep_raw: True to keep ``raw_observations`` from the start.
     """
+
+    def declare_rewards(
+        self, shape: tuple[int, ...], low: Any = -np.inf, high: Any = np.inf
+    ) -> None:
+        """Set ``reward_space`` to that of the transformed rewards, before the first step.
+
+        Args:
+            shape: shape of one reward: ``()`` for numbers, ``(k,)`` for vectors.
+            low: smallest reward, a number or one per component.
+            high: largest reward, likewise.
+        """
+        self.reward_space = None
+        if shape:
+            least, most = (np.broadcast_to(bound, shape) for bound in (low, high))
+            self.reward_space = Box(least.astype(np.float32), most.astype(np.float32))
+        if self.buf_rews.shape[1:] != shape:
+            self._exact_rewards = np.zeros((self.num_envs, *shape))
+            self.buf_rews = self._exact_rewards.astype(np.float32)
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
         """Transform the rewards of a batch, ``batch.given_rewards``.
@@ -34,7 +63,8 @@ class RewardTransform(Transform):
             batch: results of one call.
 
         Returns:
-            The rewards as a new float64 array ``(k,)``, and the next ``_state``.
+            The rewards as a new float64 array, one row per environment of the batch, and the next
+            ``_state``.
         """
         raise NotImplementedError
 
@@ -49,7 +79,7 @@ class RewardTransform(Transform):
 
 
 class ClipRewards(RewardTransform):
-    """Clip rewards to bounds.
+    """Clip rewards to bounds; vector rewards elementwise.
 
     Args:
         vec_env: the vector environment.
@@ -78,13 +108,14 @@ class ClipRewards(RewardTransform):
             raise ValueError(f"{type(self).__name__}: expected low < high, got {low} and {high}")
         super().__init__(vec_env, keep_raw=keep_raw)
         self._low, self._high = float(low), float(high)
+        self.declare_rewards(shape_of_rewards(self.reward_space), self._low, self._high)
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
         return np.clip(batch.given_rewards, self._low, self._high, dtype=np.float64), self._state
 
 
 class ScaleRewards(RewardTransform):
-    """Multiply rewards by a constant.
+    """Multiply rewards by a constant; vector rewards elementwise.
 
     Args:
         vec_env: the vector environment.
@@ -111,6 +142,9 @@ class ScaleRewards(RewardTransform):
             )
         super().__init__(vec_env, keep_raw=keep_raw)
         self._scale = float(scale)
+        if self.reward_space is not None:
+            bounds = self.reward_space.low * self._scale, self.reward_space.high * self._scale
+            self.declare_rewards(self.reward_space.shape, np.minimum(*bounds), np.maximum(*bounds))
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
         return np.multiply(batch.given_rewards, self._scale, dtype=np.float64), self._state
@@ -121,13 +155,15 @@ class TransformRewards(RewardTransform):
 
     Args:
         vec_env: the vector environment.
-        function: called with the rewards ``(k,)`` of any number of environments: float64 from
-            ``step``, float32 from ``recv``. Returns k numbers. Each must depend only on its own
-            reward.
+        function: called with the rewards ``(n,)`` of any number of environments: float64 from
+            ``step``, float32 from ``recv``. Returns n numbers. Each must depend only on its own
+            reward. Vector rewards are ``(n, k)``; the function returns n numbers or ``(n, j)``. It
+            is called once with ones when the transform is made, which shows the shape.
         keep_raw: True to keep ``raw_observations`` from the start, not only once they are read.
 
     Raises:
-        ValueError: in ``step`` or ``recv``, the function did not return k numbers.
+        ValueError: the function did not return one number per environment, or one vector for
+            vector rewards; in ``step`` or ``recv``, or when the transform is made.
 
     Example:
         >>> import numpy as np
@@ -150,14 +186,92 @@ class TransformRewards(RewardTransform):
     ) -> None:
         super().__init__(vec_env, keep_raw=keep_raw)
         self._function = function
+        self._shape: tuple[int, ...] = ()
+        if self.reward_space is not None:
+            rewards = np.ones((self.num_envs, *self.reward_space.shape))
+            made = np.asarray(function(rewards))
+            self._shape = made.shape[1:2] if made.ndim == 2 and made.shape[1] else ()
+            self._checked(made, self.num_envs)
+            self.declare_rewards(self._shape)
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
+        count = len(batch.rewards)
         if batch.began is not None and batch.began.all():
-            return np.zeros(len(batch.rewards)), self._state
-        made = np.asarray(self._function(batch.given_rewards))
-        if made.shape != batch.rewards.shape or made.dtype.kind not in "biuf":
+            return np.zeros((count, *self._shape)), self._state
+        return self._checked(np.asarray(self._function(batch.given_rewards)), count), self._state
+
+    def _checked(self, made: NDArray[Any], count: int) -> NDArray[np.float64]:
+        if made.shape != (count, *self._shape) or made.dtype.kind not in "biuf":
+            vectors = f" of {self._shape[0]} components" if self._shape else ""
             raise ValueError(
-                f"{type(self).__name__}: expected {len(batch.rewards)} rewards from the function, "
+                f"{type(self).__name__}: expected {count} rewards{vectors} from the function, "
                 f"got an array of shape {made.shape} and dtype {made.dtype}"
             )
-        return made.astype(np.float64), self._state
+        return made.astype(np.float64)
+
+
+class ScalarizeRewards(RewardTransform):
+    """Turn vector rewards into numbers: the weighted sum of their components.
+
+    After this transform, ``reward_space`` is None. ``raw_rewards`` has the vectors. The weights are
+    part of ``state_dict``.
+
+    Args:
+        vec_env: the vector environment, whose ``reward_space`` has the shape ``(k,)``.
+        weights: k numbers.
+        keep_raw: True to keep ``raw_observations`` from the start.
+
+    Attributes:
+        weights (numpy.ndarray): ``(k,)`` float64; assign new weights to use them from the next step
+            on.
+
+    Raises:
+        ValueError: the rewards are numbers, or ``weights`` are not k finite numbers.
+
+    Example:
+        >>> import gymnasium
+        >>> import numpy as np
+        >>> from xuance_envs import DummyVecEnv
+        >>> from xuance_envs.transforms import ScalarizeRewards
+        >>> class TwoGoals(gymnasium.Wrapper):
+        ...     reward_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+        ...     def step(self, action):
+        ...         obs, reward, *rest = self.env.step(action)
+        ...         return obs, np.array([reward, -float(action)]), *rest
+        >>> envs = DummyVecEnv([lambda: TwoGoals(gymnasium.make("CartPole-v1"))] * 3)
+        >>> with ScalarizeRewards(envs, [1, 0.5]) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        ...     obs, rewards, *_ = envs.step([0, 1, 0])
+        >>> rewards, envs.raw_rewards.tolist()
+        (array([1. , 0.5, 1. ], dtype=float32), [[1.0, 0.0], [1.0, -1.0], [1.0, 0.0]])
+    """
+
+    def __init__(self, vec_env: VecEnv, weights: ArrayLike, *, keep_raw: bool = False) -> None:
+        super().__init__(vec_env, keep_raw=keep_raw)
+        self.weights = weights
+        self.declare_rewards(())
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Weights of the components, ``(k,)`` float64."""
+        return self._weights.copy()
+
+    @weights.setter
+    def weights(self, weights: ArrayLike) -> None:
+        name, space = type(self).__name__, self.vec_env.reward_space
+        self._weights = checked_weights(name, weights, space)
+
+    @override
+    def learned(self) -> dict[str, Any]:
+        return {"weights": self._weights.tolist()}
+
+    @override
+    def prepare_learned(self, learned: Mapping[str, Any]) -> Callable[[], None]:
+        name, space = type(self).__name__, self.vec_env.reward_space
+        if learned.keys() != {"weights"}:
+            raise ValueError(f"{name}: expected the key 'weights', got {sorted(learned)}")
+        weights = checked_weights(name, learned["weights"], space)
+        return lambda: setattr(self, "weights", weights)
+
+    def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
+        return weighted_sum(batch.given_rewards, self._weights), self._state

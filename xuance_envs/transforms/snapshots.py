@@ -13,8 +13,8 @@ from xuance_envs.vector_envs.arguments import checked_states
 class TransformSnapshot(NamedTuple):
     """State of one transform for one environment."""
 
-    reward: float
-    exact_reward: float | None
+    reward: float | list[float]
+    exact_reward: float | list[float] | None
     info: dict[Any, Any]
     env_state: Any
 

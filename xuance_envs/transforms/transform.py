@@ -10,6 +10,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
+from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
 from xuance_envs.state.env_states import EnvStates
@@ -61,7 +62,9 @@ class Transform(StatefulTransform, VecEnvWrapper):
         super().__init__(vec_env, observation_space=observation_space, action_space=action_space)
         below = transforms_of(vec_env)
         self.training = True
-        self.raw_results: RawResults = below[0].raw_results if below else RawResults(self.num_envs)
+        self.raw_results: RawResults = (
+            below[0].raw_results if below else RawResults(_no_rewards(vec_env))
+        )
         self.raw_results.keep |= keep_raw
         self._is_innermost = not below
         self._inner_step_batch: Callable[[], Batch] | None = None
@@ -122,7 +125,10 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     @property
     def raw_rewards(self) -> NDArray[np.float32]:
-        """Rewards of the last step or ``recv`` before any transform, ``(k,)`` float32."""
+        """Rewards of the last step or ``recv`` before any transform, float32.
+
+        They have the shape that the environments' own rewards have.
+        """
         return self.raw_results.rewards.copy()
 
     @property
@@ -145,7 +151,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
-        """Rewards of the last step before rounding to float32, ``(num_envs,)`` float64."""
+        """Rewards of the last step before rounding to float32, in float64."""
         return (
             self.vec_env.exact_rewards
             if self._exact_rewards is None
@@ -173,7 +179,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         count = len(infos)
         never = np.zeros(count, np.bool_)
         batch = Batch(
-            obs, np.zeros(count, np.float32), never, never, infos, envs=envs, began=~never
+            obs, _no_rewards(self.vec_env, count), never, never, infos, envs=envs, began=~never
         )
         if self._is_innermost:
             self.raw_results.record_observations(obs)
@@ -335,9 +341,9 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     def _snapshot(self, env: int) -> TransformSnapshot:
         """Return this transform's state for one environment."""
-        exact = None if self._exact_rewards is None else float(self._exact_rewards[env])
+        exact = None if self._exact_rewards is None else self._exact_rewards[env].tolist()
         return TransformSnapshot(
-            float(self.buf_rews[env]), exact, dict(self.buf_infos[env]), self._env_state(env)
+            self.buf_rews[env].tolist(), exact, dict(self.buf_infos[env]), self._env_state(env)
         )
 
     def _restore(self, ids: Sequence[int], saved: Sequence[TransformSnapshot], obs: Any) -> Any:
@@ -397,6 +403,12 @@ class Transform(StatefulTransform, VecEnvWrapper):
             raise AlreadySteppingError(
                 f"{what} was called while a step is pending: call step_wait first"
             )
+
+
+def _no_rewards(vec_env: VecEnv, count: int | None = None) -> NDArray[np.float32]:
+    """Return the zero rewards of a reset of ``count`` environments, by default of all."""
+    rows = vec_env.num_envs if count is None else count
+    return np.zeros((rows, *shape_of_rewards(vec_env.reward_space)), np.float32)
 
 
 def transforms_of(vec_env: VecEnv) -> list[Transform]:

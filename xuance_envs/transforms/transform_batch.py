@@ -149,8 +149,8 @@ class Batch:
 class RawResults:
     """Last results of the vector environment inside all transforms."""
 
-    def __init__(self, num_envs: int) -> None:
-        self.rewards = np.zeros(num_envs, np.float32)
+    def __init__(self, rewards: NDArray[np.float32]) -> None:
+        self.rewards = rewards
         self.observations: Any = None
         self.keep = False
         self._source: VecEnv | None = None

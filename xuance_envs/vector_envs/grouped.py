@@ -57,6 +57,7 @@ class GroupedVecEnv(VecEnv):
             max_episode_steps=description.max_episode_steps,
             render_mode=description.render_mode,
             metadata=description.metadata,
+            reward_space=description.spaces.reward_space,
         )
         self._ledger = groups.ledger
         self._never_reset = set(range(self.num_envs))
@@ -68,7 +69,7 @@ class GroupedVecEnv(VecEnv):
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
         if not copy:
-            self._rewards = np.zeros(self.num_envs, np.float32)
+            self._rewards = np.zeros(arrays.rewards.shape, np.float32)
             self._views = tuple(
                 read_only(array) for array in (self._rewards, arrays.terminated, arrays.truncated)
             )
@@ -105,7 +106,7 @@ class GroupedVecEnv(VecEnv):
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
-        """Unrounded rewards of the last step, ``(num_envs,)`` float64."""
+        """Unrounded rewards of the last step, ``(num_envs,)`` or ``(num_envs, k)`` float64."""
         return self._arrays.rewards.copy()
 
     # -- synchronous stepping ---------------------------------------------------------
@@ -321,7 +322,7 @@ class GroupedVecEnv(VecEnv):
     ) -> tuple[Any, StepInfos]:
         self._groups.check_idle("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
-        results = checked_last_results(state, len(ids), self._arrays.observations)
+        results = checked_last_results(state, len(ids), self._arrays)
         return self._load_and_restore(ids, results, lambda: self._groups.saver.load(state, ids))
 
     @override

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_rows import SpaceRows
+from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.errors import StateError, StateMismatchError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
@@ -25,7 +26,7 @@ class LastResult(NamedTuple):
     """Last result that one environment returned."""
 
     observation: list[Any]
-    exact_reward: float
+    exact_reward: Any
     reward: Any
     terminated: bool
     truncated: bool
@@ -39,7 +40,7 @@ def last_results(
     return [
         LastResult(
             observation,
-            float(rewards[i]),
+            rewards[i].tolist(),
             vec_env.buf_rews[i],
             bool(vec_env.buf_dones[i]),
             bool(vec_env.buf_truncations[i]),
@@ -53,7 +54,9 @@ def adding_last_results(state: EnvStates, results: Sequence[LastResult]) -> EnvS
     return state.adding(_KEY, [tuple(result) for result in results])
 
 
-def checked_last_results(state: EnvStates, count: int, rows: SpaceRows) -> list[LastResult] | None:
+def checked_last_results(
+    state: EnvStates, count: int, arrays: StepArrays
+) -> list[LastResult] | None:
     """Validate and return a state's results; return None if a different interface saved it."""
     checked_states(state, count)
     try:
@@ -64,18 +67,20 @@ def checked_last_results(state: EnvStates, count: int, rows: SpaceRows) -> list[
     except (FaultError, TypeError) as error:
         raise StateError(-1, "load_state", str(error)) from None
     for result in results:
-        for part, leaf in zip(rows.parts, result.observation, strict=False):
-            if isinstance(part, np.ndarray) and np.shape(leaf) != part.shape[1:]:
-                shapes = np.shape(leaf), part.shape[1:]
-                raise StateMismatchError(
-                    -1,
-                    "load_state",
-                    f"expected saved observations of shape {shapes[1]}, got {shapes[0]}",
-                    "",
-                    "observation space",
-                    *shapes,
-                )
+        for part, leaf in zip(arrays.observations.parts, result.observation, strict=False):
+            if isinstance(part, np.ndarray):
+                _check_shape("observation", leaf, part)
+        _check_shape("reward", result.exact_reward, arrays.rewards)
     return results
+
+
+def _check_shape(what: str, saved: Any, rows: NDArray[Any]) -> None:
+    """Raise if a saved value does not have the shape of the array's rows."""
+    saved_shape, shape = np.shape(saved), rows.shape[1:]
+    if saved_shape != shape:
+        message = f"expected saved {what}s of shape {shape}, got {saved_shape}"
+        details = "", f"{what} space", saved_shape, shape
+        raise StateMismatchError(-1, "load_state", message, *details)
 
 
 def checked_clones(

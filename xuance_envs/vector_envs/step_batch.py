@@ -19,7 +19,7 @@ class StepBatch(NamedTuple):
 
     Attributes:
         obs: ``(k, *obs_shape)``, in the form that ``step`` returns.
-        rewards: ``(k,)`` float32; 0 after ``async_reset``.
+        rewards: ``(k,)`` float32, or one vector per row; 0 after ``async_reset``.
         terminated: ``(k,)`` bool.
         truncated: ``(k,)`` bool.
         infos: sequence of k dicts.

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.space_layout import shape_of_observations, shape_of_rewards
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
 from xuance_envs.state.env_states import EnvStates
@@ -51,6 +52,7 @@ class VecEnv(VecEnvAliases, ABC):
         max_episode_steps: the environments' step limit; None for the default of 1000.
         render_mode: the environments' render mode.
         metadata: the environments' metadata.
+        reward_space: the space ``(k,)`` of their vector rewards; None if rewards are numbers.
 
     Attributes:
         num_envs (int): number of environments.
@@ -60,6 +62,7 @@ class VecEnv(VecEnvAliases, ABC):
         max_episode_steps (int): step limit of the first environment; 1000 if it has none.
         render_mode (str | None): render mode of the first environment.
         metadata (dict): metadata of the first environment.
+        reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of vector rewards, if any.
         buf_obs: the last observations, in a writable array. Each step sets a new array, so
             references to earlier ones keep their values.
         buf_rews: ``rewards`` that the last step returned.
@@ -90,11 +93,12 @@ class VecEnv(VecEnvAliases, ABC):
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        reward_space: spaces.Box | None = None,
     ) -> None:
         self.num_envs = num_envs
         self.observation_space = observation_space
         self.action_space = action_space
-        self.obs_shape = _shape_of(observation_space)
+        self.obs_shape = shape_of_observations(observation_space)
         limit = max_episode_steps
         self.max_episode_steps: int = DEFAULT_MAX_EPISODE_STEPS if limit is None else limit
         self.render_mode = render_mode
@@ -102,7 +106,9 @@ class VecEnv(VecEnvAliases, ABC):
         self._closed = False
         self.checks_actions = False
         self.autotuned: Any = None
-        self.buf_rews: NDArray[np.float32] = np.zeros(num_envs, np.float32)
+        self.reward_space = reward_space
+        rewards_shape = num_envs, *shape_of_rewards(reward_space)
+        self.buf_rews: NDArray[np.float32] = np.zeros(rewards_shape, np.float32)
         self.buf_dones: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
         self.buf_truncations: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
         self.buf_infos: Sequence[dict[Any, Any]] = [{} for _ in range(num_envs)]
@@ -123,7 +129,7 @@ class VecEnv(VecEnvAliases, ABC):
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
-        """Unrounded rewards of the last step, ``(num_envs,)`` float64."""
+        """Unrounded rewards of the last step, ``(num_envs,)`` or ``(num_envs, k)`` float64."""
         return self.buf_rews.astype(np.float64)
 
     @abstractmethod
@@ -170,7 +176,7 @@ class VecEnv(VecEnvAliases, ABC):
             - ``obs``: ``(num_envs, *obs_shape)`` in the space's dtype; a dict or tuple of such
               arrays for Dict and Tuple spaces; a tuple of objects for spaces without a fixed shape.
               Where an episode ended, the row is its last observation.
-            - ``rewards``: ``(num_envs,)`` float32.
+            - ``rewards``: ``(num_envs,)`` float32; ``(num_envs, k)`` for vector rewards.
             - ``terminated``, ``truncated``: ``(num_envs,)`` bool.
             - ``infos``: sequence of ``num_envs`` dicts. Where an episode ended, the dict also has
               ``"reset_obs"`` and ``"reset_info"``, the next episode's first observation and info.
@@ -492,9 +498,3 @@ class VecEnv(VecEnvAliases, ABC):
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"{type(self).__name__}(num_envs={self.num_envs}{state})"
-
-
-def _shape_of(space: Space[Any]) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {key: inner.shape for key, inner in space.spaces.items()}
-    return space.shape

@@ -124,6 +124,7 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
             max_episode_steps=vec_env.max_episode_steps,
             render_mode=vec_env.render_mode,
             metadata=vec_env.metadata,
+            reward_space=vec_env.reward_space,
         )
         self.checks_actions = vec_env.checks_actions
         self.autotuned = vec_env.autotuned

@@ -9,13 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class StepSpaces(NamedTuple):
+    """Spaces of one environment's observations, actions and vector rewards.
+
+    ``reward_space`` is None if rewards are numbers.
+    """
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    reward_space: spaces.Box | None = None
+
+    def differing(self, other: StepSpaces) -> str | None:
+        """Return the name of the first space that differs from the other's, or None."""
+        for name, mine, others in zip(self._fields, self, other, strict=True):
+            if mine != others:
+                return name
+        return None
+
+
+def shape_of_observations(space: Space[Any]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: inner.shape for key, inner in space.spaces.items()}
+    return space.shape
+
+
+def shape_of_rewards(space: spaces.Box | None) -> tuple[int, ...]:
+    """Return the shape of one reward: ``()`` or ``(k,)``."""
+    return () if space is None else space.shape
 
 
 class BadValueError(ValueError):

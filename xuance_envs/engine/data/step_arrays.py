@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES, InfoArrays
 from xuance_envs.engine.data.mask_layout import mask_layout
-from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.space_layout import SpaceLayout, StepSpaces, shape_of_rewards
 from xuance_envs.engine.data.space_rows import Index, SpaceRows
-
-UNSTEPPED = np.array([0x7FF8_0000_0000_57E9], np.int64).view(np.float64)
-"""Marker of a missing reward: a NaN whose bits no environment produces."""
 
 _ALIGNMENT = 64  # a cache line, so that two arrays never share one
 _FLOAT32 = np.dtype(np.float32)  # saves a lookup in each step
@@ -51,28 +47,22 @@ class StepArrays:
         self.masks = masks
 
     @staticmethod
-    def nbytes(
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        num_envs: int,
-        info_bytes: int = INFO_BYTES,
-    ) -> int:
-        layouts = SpaceLayout(observation_space), SpaceLayout(action_space)
-        ends = [end for *_, end in _array_specs(*layouts, num_envs, info_bytes)]
-        return ends[-1]
+    def nbytes(spaces: StepSpaces, num_envs: int, info_bytes: int = INFO_BYTES) -> int:
+        *_, (*_, end) = _array_specs(_Layouts.of(spaces), num_envs, info_bytes)
+        return end
 
     @classmethod
     def allocate(
         cls,
-        observation_space: Space[Any],
-        action_space: Space[Any],
+        spaces: StepSpaces,
         num_envs: int,
         memory: Any = None,
         info_bytes: int = INFO_BYTES,
     ) -> StepArrays:
-        observations, actions = SpaceLayout(observation_space), SpaceLayout(action_space)
+        layouts = _Layouts.of(spaces)
+        observations, actions, _ = layouts
         masks = _masks(actions, info_bytes)
-        specs = list(_array_specs(observations, actions, num_envs, info_bytes))
+        specs = list(_array_specs(layouts, num_envs, info_bytes))
         if memory is None:
             memory = bytearray(specs[-1][-1])
         arrays = iter(
@@ -137,33 +127,38 @@ def as_float32(rewards: NDArray[np.float64]) -> NDArray[np.float32]:
             return rewards.astype(_FLOAT32)
 
 
-def first_unstepped(rewards: NDArray[np.float64]) -> int | None:
-    unstepped = np.flatnonzero(rewards.view(np.int64) == UNSTEPPED.view(np.int64))
-    return int(unstepped[0]) if len(unstepped) else None
+class _Layouts(NamedTuple):
+    observations: SpaceLayout
+    actions: SpaceLayout
+    reward_shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spaces: StepSpaces) -> _Layouts:
+        observations, actions, rewards = spaces
+        return cls(SpaceLayout(observations), SpaceLayout(actions), shape_of_rewards(rewards))
 
 
 _ArraySpec = tuple[np.dtype[Any], tuple[int, ...], int, int]
 
 
-def _array_specs(
-    observations: SpaceLayout, actions: SpaceLayout, num_envs: int, info_bytes: int
-) -> Iterator[_ArraySpec]:
+def _array_specs(layouts: _Layouts, num_envs: int, info_bytes: int) -> Iterator[_ArraySpec]:
     """Yield dtype, shape, start and end of every array, in memory order."""
     start = 0
-    for dtype, shape in _shapes(observations, actions, num_envs, info_bytes):
+    for dtype, shape in _shapes(layouts, num_envs, info_bytes):
         end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         yield dtype, shape, start, end
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
 
 
 def _shapes(
-    observations: SpaceLayout, actions: SpaceLayout, num_envs: int, info_bytes: int
+    layouts: _Layouts, num_envs: int, info_bytes: int
 ) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
+    observations, actions, reward_shape = layouts
     for layout in (observations, observations, actions):
         for leaf in layout.leaves:
             if leaf.dtype is not None:
                 yield leaf.dtype, (num_envs, *leaf.shape)
-    yield np.dtype(np.float64), (num_envs,)
+    yield np.dtype(np.float64), (num_envs, *reward_shape)
     for _ in range(3):
         yield np.dtype(np.bool_), (num_envs,)
     for _ in range(2):

@@ -19,6 +19,7 @@ from xuance_envs.engine.group.single_env import (
     find_setattr_layer,
     get_attribute,
     render,
+    spaces_of,
 )
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError, StateError
@@ -65,7 +66,8 @@ class BaseEnvGroup:
 
     def describe(self) -> list[tuple[int, EnvDescription]]:
         first = EnvDescription.of(self.envs[0])
-        other = next((i for i, env in enumerate(self.envs) if first.differing_space(env)), 0)
+        differs = first.spaces.differing
+        other = next((i for i, env in enumerate(self.envs) if differs(spaces_of(env))), 0)
         described = [(self._first, first)]
         if other:
             described.append((self._first + other, EnvDescription.of(self.envs[other])))

@@ -16,9 +16,10 @@ import numpy as np
 
 from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.mask_layout import MASK_METHOD
+from xuance_envs.engine.data.reward_rows import rewards_of
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
-from xuance_envs.engine.data.step_arrays import UNSTEPPED, StepArrays
+from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.base_env_group import NO_RESULT, BaseEnvGroup, never
 from xuance_envs.engine.group.group_masks import GroupMasks
 from xuance_envs.engine.group.outcome import (
@@ -40,7 +41,6 @@ _ALL = slice(None)
 # Raised when a value does not fit a fast row. Older NumPy versions warn when an array is converted
 # to a number.
 _STORE_ERRORS = (TypeError, ValueError, NotImplementedError, DeprecationWarning)
-_FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
 
@@ -71,10 +71,11 @@ class EnvGroup(BaseEnvGroup):
         self._reset_rows: list[Row] = arrays.reset_observations.rows(n, self._freeze)
         self._read_actions = arrays.actions.reader()
         self._given_actions: list[Any] | None = None
-        self._rewards = memoryview(arrays.rewards)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+        rewards = rewards_of(arrays.rewards)
+        self._rewards, self._put_reward = rewards.target, rewards.put
+        self._zero_reward, self._unstepped_rewards = rewards.zero, rewards.unstepped
         self._terminated = arrays.terminated
         self._truncated = arrays.truncated
-        self._unstepped_rewards = memoryview(UNSTEPPED.repeat(n))  # type: ignore[arg-type]  # as above
         arrays.clear()
         self._pending = arrays.pending
         self._infos = InfoWriter(arrays.infos, self._freeze_info)
@@ -177,7 +178,7 @@ class EnvGroup(BaseEnvGroup):
             given: dict[str, Any] = {} if seed is None else {"seed": seed}
             if options is not None:
                 given["options"] = copy_of(options)
-            self._rewards[i] = 0
+            self._rewards[i] = self._zero_reward
             try:
                 self._reset(i, self._observations, self._rows, self._infos, given)
             except BaseException as error:
@@ -199,7 +200,7 @@ class EnvGroup(BaseEnvGroup):
         """
         self._begin_for(places)
         for i in places:
-            self._rewards[i] = 0
+            self._rewards[i] = self._zero_reward
             self._infos.write(i, {**infos[i], RESTARTED_KEY: True})
             self._truncated[i] = self._ended = True
             given = {} if seeds[i] is None else {"seed": seeds[i]}
@@ -257,7 +258,7 @@ class EnvGroup(BaseEnvGroup):
         """Yield the step's items of the environments at ``places``, from index ``start`` on."""
         for i, item in items:
             if i not in places:
-                self._rewards[i] = 0  # replaces the "unstepped" marker
+                self._rewards[i] = self._zero_reward  # replaces the "unstepped" marker
             elif i >= start:
                 yield i, item
 
@@ -280,13 +281,7 @@ class EnvGroup(BaseEnvGroup):
     def _store(self, i: int, observation: Any, reward: Any) -> None:
         """Store an observation and a reward that the fast rows rejected."""
         self._store_observation(i, self._observations, self._rows, observation)
-        if not isinstance(reward, np.ndarray):
-            try:
-                self._rewards[i] = reward
-                return
-            except (TypeError, ValueError):
-                pass  # to_scalar raises an error with the reason
-        self._rewards[i] = to_scalar("reward", reward, _FLOAT)
+        self._put_reward(i, reward)
 
     def _store_observation(
         self, i: int, storage: SpaceRows, rows: list[Row], observation: Any
@@ -319,7 +314,8 @@ class EnvGroup(BaseEnvGroup):
             self._reset_in_next_step(i, arguments)
 
     def _reset_in_next_step(self, i: int, arguments: Mapping[str, Any]) -> None:
-        self._step_targets[i] = ResetOnStep(partial(self._reset_pending, i, arguments), arguments)
+        reset = partial(self._reset_pending, i, arguments)
+        self._step_targets[i] = ResetOnStep(reset, arguments, self._zero_reward)
 
     def _reset_pending(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
         result = self._call_reset(i, arguments)

@@ -18,7 +18,7 @@ from xuance_envs.engine.group.outcome import (
     StepExtras,
 )
 from xuance_envs.engine.group.restorable_group import RestorableGroup
-from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.group.single_env import spaces_of
 from xuance_envs.engine.group.step_results import (
     RESTARTED_KEY,
     StepInfos,
@@ -170,9 +170,7 @@ class ResumableGroup(RestorableGroup):
         """Create the same environments again, as another group."""
         freeze_info = self._freeze_info
         twin = ResumableGroup(self.recipe, self._freeze, thaw=self.thaw, freeze_info=freeze_info)
-        described = EnvDescription.of(twin.envs[0])
-        spaces = described.observation_space, described.action_space
-        twin.attach(StepArrays.allocate(*spaces, len(twin.envs)))
+        twin.attach(StepArrays.allocate(spaces_of(twin.envs[0]), len(twin.envs)))
         return twin
 
     def _flag_in_infos(self, key: str) -> None:

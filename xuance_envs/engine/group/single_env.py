@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from xuance_envs.engine.data.space_layout import BadValueError, describe, fit
-from xuance_envs.errors import invalid_reward
+from xuance_envs.engine.data.space_layout import BadValueError, StepSpaces, describe, fit
+from xuance_envs.env_layers import env_layers, has_itself, reward_space_of
 
 
 @dataclass(frozen=True)
 class EnvDescription:
     """Properties of an environment that its vec env exposes."""
 
-    observation_space: Space[Any]
-    action_space: Space[Any]
+    spaces: StepSpaces
     metadata: dict[str, Any]
     render_mode: str | None
     max_episode_steps: int | None
@@ -30,29 +29,33 @@ class EnvDescription:
     def of(cls, env: Any) -> EnvDescription:
         metadata = getattr(find_layer(env, "metadata"), "metadata", None) or {}
         return cls(
-            env.observation_space,
-            env.action_space,
+            spaces_of(env),
             {k: v for k, v in metadata.items() if _is_picklable(v)},
             getattr(find_layer(env, "render_mode"), "render_mode", None),
             _step_limit(env),
         )
 
-    def differing_space(self, other: Any) -> str | None:
-        """Return the name of the first space that differs from the other's, or None."""
-        for name in ("observation_space", "action_space"):
-            if getattr(self, name) != getattr(other, name):
-                return name
-        return None
+    @property
+    def observation_space(self) -> Space[Any]:
+        return self.spaces.observation_space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        return self.spaces.action_space
+
+
+def spaces_of(env: Any) -> StepSpaces:
+    return StepSpaces(env.observation_space, env.action_space, reward_space_of(env))
 
 
 def common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
     """Return environment 0's description; raise if another environment's spaces differ."""
     (_, first), *others = described
     for index, other in others:
-        if (name := first.differing_space(other)) is not None:
+        if (name := first.spaces.differing(other.spaces)) is not None:
             raise RuntimeError(
                 f"environment {index} has a different {name} than environment 0: "
-                f"expected {getattr(first, name)}, got {getattr(other, name)}"
+                f"expected {getattr(first.spaces, name)}, got {getattr(other.spaces, name)}"
             )
     return first
 
@@ -60,13 +63,16 @@ def common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDe
 class ResetOnStep:
     """Stand-in for an environment whose next step is a reset."""
 
-    def __init__(self, reset: Callable[[], tuple[Any, Any]], arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, reset: Callable[[], tuple[Any, Any]], arguments: Mapping[str, Any], reward: Any
+    ) -> None:
         self._reset = reset
         self.arguments = arguments
+        self._reward = reward
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Any]:
         observation, info = self._reset()
-        return observation, 0.0, False, False, info
+        return observation, self._reward, False, False, info
 
 
 def check_env_api(env: Any) -> Any:
@@ -87,11 +93,11 @@ def check_env_api(env: Any) -> Any:
 
 def _step_limit(env: Any) -> Any:
     """Return the step limit of the outermost layer that has one."""
-    layers = list(_layers(env))
+    layers = list(env_layers(env))
     for layer, inner in zip_longest(layers, layers[1:]):
         for name in ("max_episode_steps", "_max_episode_steps"):  # TimeLimit has the latter
             # A wrapper may forward the attributes of the environment it wraps.
-            if inner is None or _has_itself(layer, name):
+            if inner is None or has_itself(layer, name):
                 limit = getattr(layer, name, None)
                 if limit is not None:
                     return limit
@@ -118,8 +124,6 @@ def check_distinct(envs: Sequence[Any], first: int) -> None:
 def to_scalar(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
     """Convert one number that an environment returned to a Python scalar."""
     number = np.asarray(value)
-    if name == "reward" and number.size != 1:
-        raise BadValueError(invalid_reward(number.shape))
     try:
         return fit(number.reshape(()) if number.size == 1 else number, dtype, ()).item()
     except BadValueError as error:
@@ -134,33 +138,11 @@ def _is_picklable(value: Any) -> bool:
     return True
 
 
-def _layers(env: Any) -> Iterator[Any]:
-    seen = set()
-    while id(env) not in seen:
-        seen.add(id(env))
-        yield env
-        inner = getattr(env, "env", None)  # may be anything, such as a string
-        if not (callable(getattr(inner, "reset", None)) and callable(getattr(inner, "step", None))):
-            return
-        env = inner
-
-
-def _has_itself(layer: Any, name: str) -> bool:
-    """Return whether a layer has an attribute itself, ignoring ``__getattr__``."""
-    # Not `vars(layer)`: on Python 3.11 it slows down every later attribute access.
-    if any(name in vars(kind) for kind in type(layer).__mro__):
-        return True
-    try:
-        object.__getattribute__(layer, name)
-    except AttributeError:
-        return False
-    return True
-
-
 def find_layer(env: Any, name: str) -> Any:
     """Return the outermost layer that has the attribute, else None."""
     return next(
-        (layer for layer in _layers(env) if _has_itself(layer, name) or hasattr(layer, name)), None
+        (layer for layer in env_layers(env) if has_itself(layer, name) or hasattr(layer, name)),
+        None,
     )
 
 
@@ -169,8 +151,8 @@ def find_setattr_layer(env: Any, name: str) -> Any:
 
     A wrapper that only forwards the attribute does not count.
     """
-    *layers, innermost = _layers(env)
-    return next((layer for layer in layers if _has_itself(layer, name)), innermost)
+    *layers, innermost = env_layers(env)
+    return next((layer for layer in layers if has_itself(layer, name)), innermost)
 
 
 def get_attribute(layer: Any, name: str) -> Any:

@@ -44,8 +44,9 @@ from xuance_envs.engine.group.outcome import OK, Outcome
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType, RequestType
 from xuance_envs.engine.process.channel import STEP, Inbox, PeerGoneError, frame
 from xuance_envs.engine.process.settings import CommonSettings, PassedFd
-from xuance_envs.engine.process.shared_memory import SharedMemory, make_private_in_forks
+from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.system import eventfds
+from xuance_envs.engine.system.current import system
 
 if TYPE_CHECKING:
     from xuance_envs.engine.process.driver import ProcessDriver
@@ -294,7 +295,7 @@ class Follower:
         *self._starts, self._tokens, self._bell = [passed.fd for passed in settings.counters]
         self._full = eventfds.increment(settings.workers - 1)
         codes = memory.map(settings.start, settings.workers)
-        make_private_in_forks(codes, memory.fd, settings.start)
+        system.make_private_in_forks(codes, memory.fd, settings.start)
         self._codes, self._index = memoryview(codes), index
 
     def follow(self) -> None:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.engine.backend import STARTUP_COMMANDS, display_name
-from xuance_envs.engine.data.step_arrays import StepArrays, first_unstepped
+from xuance_envs.engine.data.reward_rows import first_unstepped
+from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, RequestType
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver

@@ -12,6 +12,7 @@ from xuance_envs.engine.backend import FORCED_CLOSE_TIMEOUT, Backend
 from xuance_envs.engine.by_value import assign_class_ids
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
@@ -52,7 +53,7 @@ class ProcessBackend(Backend[ProcessDriver]):
         self._pinner: CpuPinner
 
     @override
-    def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
+    def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
         super().attach(spaces, arrays)
         self.start_pinning()
 
@@ -72,11 +73,11 @@ class ProcessBackend(Backend[ProcessDriver]):
         self._pinner.replace(index, driver.worker.pid)
         return driver
 
-    def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
-        memory, size = self.settings.memory, StepArrays.nbytes(*spaces, num_envs, self.info_bytes)
+    def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
+        memory, size = self.settings.memory, StepArrays.nbytes(spaces, num_envs, self.info_bytes)
         self._arrays_at = memory.allocate(size)
         mapped = memory.map(self._arrays_at, size)
-        return StepArrays.allocate(*spaces, num_envs, mapped, self.info_bytes)
+        return StepArrays.allocate(spaces, num_envs, mapped, self.info_bytes)
 
     @override
     def poller(self, drivers: Sequence[Driver]) -> FdPoller:
@@ -154,7 +155,7 @@ class SharedProcessBackend(ProcessBackend):
         self.settings.memory.add_user()
 
     @override
-    def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
+    def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
         arrays = super().allocate(spaces, num_envs)
         self._parts.append(self._arrays_at)
         return arrays

@@ -6,10 +6,10 @@ import os
 import random
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.pickling_host import PicklingHost
 from xuance_envs.engine.group.progress_record import ProgressRecord
@@ -104,12 +104,12 @@ class Worker:
         return host
 
     def _arrays(
-        self, spaces: tuple[Any, Any], num_envs: int, info_bytes: int, start: int, lo: int, hi: int
+        self, spaces: StepSpaces, num_envs: int, info_bytes: int, start: int, lo: int, hi: int
     ) -> StepArrays:
         """Map a group's slice of the shared arrays."""
-        memory = self._memory.map(start, StepArrays.nbytes(*spaces, num_envs, info_bytes))
+        memory = self._memory.map(start, StepArrays.nbytes(spaces, num_envs, info_bytes))
         system.make_private_in_forks(memory, self._memory.fd, start)
-        return StepArrays.allocate(*spaces, num_envs, memory, info_bytes).slice(lo, hi)
+        return StepArrays.allocate(spaces, num_envs, memory, info_bytes).slice(lo, hi)
 
 
 def _unpin_forks() -> None:

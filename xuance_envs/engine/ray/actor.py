@@ -15,6 +15,7 @@ from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.pickling_host import PicklingHost
 from xuance_envs.engine.group.protocol import RequestType
@@ -141,7 +142,7 @@ class BaseGroupActor(ABC):
         """Create the groups, without environments."""
 
     @abstractmethod
-    def _allocated(self, spaces: tuple[Any, Any]) -> StepArrays:
+    def _allocated(self, spaces: StepSpaces) -> StepArrays:
         """Allocate the arrays of all groups."""
 
     @abstractmethod
@@ -154,9 +155,9 @@ class SingleGroupActor(BaseGroupActor):
         self._host = PicklingHost(lambda *_: self._arrays, plan.threads)
         return [_InlineGroup(self._host)]
 
-    def _allocated(self, spaces: tuple[Any, Any]) -> StepArrays:
+    def _allocated(self, spaces: StepSpaces) -> StepArrays:
         plan = self._plan
-        self._arrays = StepArrays.allocate(*spaces, plan.num_envs, info_bytes=plan.info_bytes)
+        self._arrays = StepArrays.allocate(spaces, plan.num_envs, info_bytes=plan.info_bytes)
         return self._arrays
 
     @override

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from xuance_envs._override import override
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
@@ -55,7 +56,7 @@ class MultiProcessActor(BaseGroupActor):
                 worker.siblings = ()
         return [_WorkerProcessGroup(self, index) for index in range(len(plan.split))]
 
-    def _allocated(self, spaces: tuple[Any, Any]) -> StepArrays:
+    def _allocated(self, spaces: StepSpaces) -> StepArrays:
         self._arrays = self._backend.allocate(spaces, self._plan.num_envs)
         for worker in self._backend.workers:
             worker.attach(self._arrays_of(worker))

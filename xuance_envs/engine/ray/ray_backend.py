@@ -13,6 +13,7 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.engine.backend import FORCED_CLOSE_TIMEOUT, Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
@@ -96,11 +97,11 @@ class RayBackend(Backend[ActorDriver]):
             self._attach_actor(self.actors[number])
 
     @override
-    def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
-        return StepArrays.allocate(*spaces, num_envs, info_bytes=self.info_bytes)
+    def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
+        return StepArrays.allocate(spaces, num_envs, info_bytes=self.info_bytes)
 
     @override
-    def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
+    def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
         self._arrays = arrays
         packed = dumps_for_worker(spaces)
         self._plan = replace(self._plan, spaces=packed)

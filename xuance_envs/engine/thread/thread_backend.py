@@ -16,6 +16,7 @@ from xuance_envs._override import override
 from xuance_envs.engine.backend import FORCED_CLOSE_TIMEOUT, Backend
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
@@ -80,7 +81,7 @@ class ThreadBackend(Backend[ThreadDriver]):
             )
 
     @override
-    def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
+    def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
         super().attach(spaces, arrays)
         # Checked after the environments' imports, which may turn the GIL on.
         if not gil_is_enabled() and len(self.workers) < available_cpus():
@@ -88,8 +89,8 @@ class ThreadBackend(Backend[ThreadDriver]):
                 worker.spin = SPIN
 
     @override
-    def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
-        return StepArrays.allocate(*spaces, num_envs, info_bytes=self.info_bytes)
+    def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
+        return StepArrays.allocate(spaces, num_envs, info_bytes=self.info_bytes)
 
     @override
     def poller(self, drivers: Sequence[Driver]) -> Poller:

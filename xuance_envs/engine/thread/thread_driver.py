@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.engine.backend import STARTUP_COMMANDS, WorkerDriver, display_name
-from xuance_envs.engine.data.step_arrays import StepArrays, first_unstepped
+from xuance_envs.engine.data.reward_rows import first_unstepped
+from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.host import GroupHost
 from xuance_envs.engine.group.outcome import STATE_COMMANDS
 from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,16 @@ def space_from_wire(node: Any, depth: int = 0) -> Space[Any]:
     raise WireError(
         f"expected one of the space types {', '.join(kind.__name__ for kind in _SPACES)}"
     )
+
+
+def reward_space_from_wire(answer: Mapping[str, Any]) -> spaces.Box | None:
+    """Decode the space of vector rewards, which replies have only if rewards are vectors."""
+    if "reward_space" not in answer:
+        return None
+    space = space_from_wire(answer["reward_space"])
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        raise WireError(f"expected a reward_space of shape (k,), got {space}")
+    return space
 
 
 def _box_to_wire(space: spaces.Box) -> dict[str, Any]:

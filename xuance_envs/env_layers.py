@@ -1,0 +1,52 @@
+"""Wrappers around an environment, from the outermost to the environment itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gymnasium.spaces import Box
+
+_SCALARIZING = {("mo_gymnasium.wrappers.wrappers", "LinearReward")}
+"""Wrappers of other libraries that turn a vector reward into a number without declaring it."""
+
+
+def env_layers(env: Any) -> Iterator[Any]:
+    seen = set()
+    while id(env) not in seen:
+        seen.add(id(env))
+        yield env
+        inner = getattr(env, "env", None)  # may be anything, such as a string
+        if not (callable(getattr(inner, "reset", None)) and callable(getattr(inner, "step", None))):
+            return
+        env = inner
+
+
+def has_itself(layer: Any, name: str) -> bool:
+    """Return whether a layer has an attribute itself, ignoring ``__getattr__``."""
+    # Not `vars(layer)`: on Python 3.11 it slows down every later attribute access.
+    if any(name in vars(kind) for kind in type(layer).__mro__):
+        return True
+    try:
+        object.__getattribute__(layer, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def reward_space_of(env: Any) -> Box | None:
+    """Return the space ``(k,)`` of an environment's vector rewards; None if they are numbers.
+
+    The outermost layer with a ``reward_space`` decides. Only a Box of shape ``(k,)`` declares
+    vectors; None in a wrapper declares numbers again.
+    """
+    space = None
+    for layer in env_layers(env):
+        if any((kind.__module__, kind.__name__) in _SCALARIZING for kind in type(layer).__mro__):
+            return None
+        if has_itself(layer, "reward_space"):
+            space = layer.reward_space
+            break
+    else:
+        space = getattr(layer, "reward_space", None)
+    return space if isinstance(space, Box) and len(space.shape) == 1 and space.shape[0] else None
