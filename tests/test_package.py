@@ -117,7 +117,7 @@ NEEDS = {
 
 # From the bottom up: a module imports only from lower layers and from its own package.
 LAYERS = [
-    {"_override", "_version", "env_layers", "errors", "extras", "lazy_exports"},
+    {"_override", "_version", "env_layers", "errors", "event_loops", "extras", "lazy_exports"},
     {"_deprecated"},
     {"state"},
     {"engine"},

@@ -32,6 +32,8 @@ from xuance_envs import (
     tuning,
 )
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
+from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.engine.thread import thread_backend
 from xuance_envs.vector_envs import thread_vec_env
 
@@ -103,7 +105,12 @@ def test_an_environment_never_leaves_its_thread() -> None:
 
 @pytest.mark.parametrize(
     ("options", "groups"),
-    [({}, 6), ({"num_workers": 2}, 2), ({"envs_per_worker": 4}, 2), ({"in_series": 3}, 2)],
+    [
+        ({}, 6 if gil_is_enabled() else min(6, available_cpus())),
+        ({"num_workers": 2}, 2),
+        ({"envs_per_worker": 4}, 2),
+        ({"in_series": 3}, 2),
+    ],
 )
 def test_there_are_as_many_threads_as_asked_for(options: dict[str, Any], groups: int) -> None:
     with ThreadVecEnv([cartpole] * 6, **options):
@@ -112,6 +119,7 @@ def test_there_are_as_many_threads_as_asked_for(options: dict[str, Any], groups:
 
 def test_the_limit_of_threads_makes_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_vec_env, "MAX_AUTO_THREADS", 3)
+    monkeypatch.setattr(thread_vec_env, "gil_is_enabled", lambda: True)
     with ThreadVecEnv([cartpole] * 7) as envs:
         assert len(our_threads()) == 3
         assert envs.in_series == 3
@@ -213,7 +221,7 @@ def released() -> Iterator[threading.Event]:
 
 
 def test_a_hang_is_noticed_and_closes(released: threading.Event) -> None:
-    with ThreadVecEnv([partial(Hanging, [])] * 3, step_timeout=0.3) as envs:
+    with ThreadVecEnv([partial(Hanging, [])] * 3, in_series=1, step_timeout=0.3) as envs:
         envs.reset()
         with pytest.raises(WorkerTimeoutError, match="A thread cannot be killed") as caught:
             envs.step([0, 1, 0])
@@ -272,7 +280,7 @@ def test_a_program_ends_though_a_thread_hangs() -> None:
 @pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.long)])
 def test_many_threads_come_and_go(rounds: int) -> None:
     for _ in range(rounds):
-        with ThreadVecEnv([partial(Named, [])] * 256) as envs:
+        with ThreadVecEnv([partial(Named, [])] * 256, in_series=1) as envs:
             assert len(our_threads()) == 256
             envs.reset()
             envs.step([0] * 256)
@@ -344,7 +352,7 @@ def test_a_fork_beside_threads_does_not_wait_for_them(released: threading.Event)
 
 
 def test_gymnasium_s_class_takes_them() -> None:
-    threads = AsyncVectorEnv([cartpole] * 3, context="thread")
+    threads = AsyncVectorEnv([cartpole] * 3, context="thread", in_series=1)
     serial = SyncVectorEnv([cartpole] * 3)
     try:
         assert len(our_threads()) == 3

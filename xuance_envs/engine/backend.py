@@ -83,11 +83,14 @@ class Backend(ABC, Generic[_W]):
     def build(self) -> None:
         """Submit to each worker the request to create its environments."""
         for worker in self.workers:
-            lo, hi = worker.lo, worker.hi
-            keywords = self.recipe.keywords[lo:hi]
-            worker.submit(0, worker.pack("build", *self._build_arguments(lo, hi, keywords)))
+            self._submit_build(worker)
         if self.after_submit is not None:
             self.after_submit()
+
+    def _submit_build(self, worker: _W) -> None:
+        lo, hi = worker.lo, worker.hi
+        keywords = self.recipe.keywords[lo:hi]
+        worker.submit(0, worker.pack("build", *self._build_arguments(lo, hi, keywords)))
 
     def descriptions(self) -> list[tuple[int, EnvDescription]]:
         """Wait until all environments are created; return their indices and descriptions."""

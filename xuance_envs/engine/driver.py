@@ -201,6 +201,7 @@ class GroupDriver(LocalDriver):
 
     def __init__(self, group: ResumableGroup, lo: int) -> None:
         self._group = group
+        self.survives_fork = group.survives_fork
         super().__init__(lo, lo + len(group.envs))
 
     @override

@@ -16,6 +16,7 @@ from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import CommonDriver, Driver, GroupDriver
 from xuance_envs.engine.failure_files import FailureRecorder
+from xuance_envs.engine.group.making import make_group
 from xuance_envs.engine.group.outcome import Reset
 from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
@@ -265,7 +266,7 @@ def _failure_files(folder: str | Path | None, recipe: Recipe) -> FailureRecorder
 
 
 def _make_local_group(recipe: Recipe) -> ResumableGroup:
-    return ResumableGroup(recipe, copy_of, is_interrupt=is_interrupt)
+    return make_group(recipe, copy_of, is_interrupt=is_interrupt)
 
 
 def _close(group: ResumableGroup) -> None:

@@ -7,7 +7,9 @@ from threading import RLock
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import BadValueError, describe
+from xuance_envs.engine.group.single_env import is_asynchronous
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.team import Groups
 from xuance_envs.multi_agent.xuance_env import XuanCeAgentsEnv
@@ -17,6 +19,26 @@ _adapter_cache: WeakValueDictionary[Any, AgentsEnv] = WeakValueDictionary()
 """Adapters in this process. Functions that return the same environment get the same adapter."""
 
 _adapter_lock = RLock()
+
+
+class _AsyncSteps(AgentsEnv):
+    """Adapter of an environment whose ``reset`` and ``step`` are ``async def``."""
+
+    @override
+    async def reset(self, **given: Any) -> Any:  # type: ignore[override]
+        return self._store_reset(await self.env.reset(**self._reset_arguments(given)))
+
+    @override
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        return self._store_step(await self.env.step(self._actions(action)))
+
+
+class AsyncAgentsEnv(_AsyncSteps):
+    """Adapter of an asynchronous PettingZoo environment."""
+
+
+class AsyncXuanCeAgentsEnv(_AsyncSteps, XuanCeAgentsEnv):
+    """Adapter of an asynchronous ``RawMultiAgentEnv``."""
 
 
 class SeededEnv(NamedTuple):
@@ -52,6 +74,7 @@ def _adapter_class(env: Any) -> type[AgentsEnv]:
     for name in ("reset", "step"):
         if not callable(getattr(env, name, None)):
             raise BadValueError(f"expected an environment, got {describe(env)} without {name}()")
+    asynchronous = is_asynchronous(env)
     if isinstance(getattr(env, "observation_space", None), Mapping):
-        return XuanCeAgentsEnv
-    return AgentsEnv
+        return AsyncXuanCeAgentsEnv if asynchronous else XuanCeAgentsEnv
+    return AsyncAgentsEnv if asynchronous else AgentsEnv

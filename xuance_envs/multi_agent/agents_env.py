@@ -149,10 +149,15 @@ class AgentsEnv:
 
     def reset(self, **given: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:
         """Reset the environment and return its record and info."""
+        return self._store_reset(self.env.reset(**self._reset_arguments(given)))
+
+    def _reset_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         if self._first_seed is not None:
             given.setdefault("seed", self._first_seed)
             self._first_seed = None
-        result = self.env.reset(**given)
+        return given
+
+    def _store_reset(self, result: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError(
                 f"reset: expected a tuple (observations, infos), got {describe(result)}"
@@ -175,11 +180,19 @@ class AgentsEnv:
 
     def step(self, action: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], float, bool, bool, Any]:
         """Step the environment with the active agents' actions."""
-        record, env = self._record, self.env
+        return self._store_step(self.env.step(self._actions(action)))
+
+    def _actions(self, action: NDArray[np.uint8]) -> Any:
+        """Prepare the record for a step, and return its actions by agent."""
+        record = self._record
         agent_set = record.agent_set
         if agent_set is not record.prepared_for:
             record.prepare(agent_set)
-        result = env.step(agent_set.actions(action))
+        return agent_set.actions(action)
+
+    def _store_step(self, result: Any) -> tuple[NDArray[np.uint8], float, bool, bool, Any]:
+        record = self._record
+        agent_set = record.agent_set
         try:
             observations, rewards, terminated, truncated, infos = result
         except (TypeError, ValueError):
@@ -189,7 +202,7 @@ class AgentsEnv:
             ) from None
         record.put(observations, rewards, terminated, truncated)
         info = record.merge_infos(infos)
-        remaining = env.agents
+        remaining = self.env.agents
         if type(remaining) is not list:
             remaining = agent_list(remaining)
         if record.has_flags or remaining != agent_set.agents:

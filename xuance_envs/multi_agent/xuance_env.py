@@ -45,21 +45,21 @@ class XuanCeAgentsEnv(AgentsEnv):
         return self.team.agents
 
     @override
-    def reset(self, **given: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:
-        result = super().reset(**given)
+    def _store_reset(self, result: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:
+        stored = super()._store_reset(result)
         fields = self._record.fields
         fields["alive"][...] = fields["agent_mask"][...] = self._agent_mask()
-        return result
+        return stored
 
     @override
-    def step(self, action: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], float, bool, bool, Any]:
+    def _actions(self, action: NDArray[np.uint8]) -> Any:
+        self._acted = self._record.fields["alive"].copy()
+        return super()._actions(action)
+
+    @override
+    def _store_step(self, result: Any) -> tuple[NDArray[np.uint8], float, bool, bool, Any]:
         record = self._record
-        fields = record.fields
-        acted = fields["alive"].copy()
-        agent_set = record.agent_set
-        if agent_set is not record.prepared_for:
-            record.prepare(agent_set)
-        result = self.env.step(agent_set.actions(action))
+        fields, agent_set = record.fields, record.agent_set
         try:
             observations, rewards, terminated, truncated, info = result
         except (TypeError, ValueError):
@@ -73,7 +73,7 @@ class XuanCeAgentsEnv(AgentsEnv):
         record.put(observations, rewards, terminated, every)
         merged = self._merge_infos(info)
         over = truncated or bool(fields["terminated"].all())
-        fields["acted"][...] = acted
+        fields["acted"][...] = self._acted
         fields["agent_mask"][...] = self._agent_mask()
         fields["alive"][...] = False if over else fields["agent_mask"]
         if record.has_state:

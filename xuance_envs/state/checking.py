@@ -12,6 +12,7 @@ import numpy as np
 
 from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs.errors import StateError
+from xuance_envs.event_loops import Finisher, finish
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError, to_state_error
 from xuance_envs.state.recorders import record
@@ -73,7 +74,7 @@ def verify_saving(make: Callable[[], Any], index: int) -> str:
             raise RuntimeError("the function returned the same object again")
     except Exception as error:
         for each in made:
-            each.close()
+            finish(each.close())
         return (
             f"saving environment {index} was not verified: creating two more environments failed: "
             f"{type(error).__name__}: {error}"
@@ -92,14 +93,15 @@ def verify_saving(make: Callable[[], Any], index: int) -> str:
 
 def _check_pair(env: Any, twin: Any, steps: int, seed: int, index: int, command: str) -> list[str]:
     """Check that the second environment continues as the first; close both; return resources."""
+    finish_result = Finisher()
     try:
         for each in (env, twin):
             record(each)
-        sampler = _ActionSampler(env.action_space, seed)
-        _, info = env.reset(seed=seed)
-        _, other_info = twin.reset(seed=seed + 1)
-        info = sampler.run(env, info, steps)
-        sampler.run(twin, other_info, steps // 2)
+        player = _Player(env.action_space, seed, finish_result)
+        _, info = player.finish(env.reset(seed=seed))
+        _, other_info = player.finish(twin.reset(seed=seed + 1))
+        info = player.run(env, info, steps)
+        player.run(twin, other_info, steps // 2)
         source, target = EnvCheckpointer(env), EnvCheckpointer(twin)
         try:
             saved, here = source.plan.fingerprint, target.plan.fingerprint
@@ -109,21 +111,26 @@ def _check_pair(env: Any, twin: Any, steps: int, seed: int, index: int, command:
             resources = source.saved_plan.resources
         except FaultError as fault:
             raise to_state_error(index, fault, command) from None
-        difference = _compare_continuations(source, target, sampler, info, steps)
+        difference = _compare_continuations(source, target, player, info, steps)
         if difference is not None:
             raise StateError(index, command, difference)
         return resources
     finally:
         for each in (env, twin):
-            each.close()
+            finish_result(each.close())
+        finish_result.stop()
 
 
-class _ActionSampler:
-    """Random actions that respect action masks, from infos or a method of the environment."""
+_Transcript = list[tuple[str, Any]]
 
-    def __init__(self, space: Any, seed: int) -> None:
+
+class _Player:
+    """Player of random actions that respect action masks, from infos or an environment's method."""
+
+    def __init__(self, space: Any, seed: int, finish_result: Finisher) -> None:
         self._space = copy.deepcopy(space)
         self._space.seed(seed)
+        self.finish = finish_result
 
     def sample(self, env: Any, info: Any) -> Any:
         mask = info.get("action_mask") if isinstance(info, dict) else None
@@ -139,39 +146,35 @@ class _ActionSampler:
     def run(self, env: Any, info: Any, steps: int) -> Any:
         """Take some steps; return the last info."""
         for _ in range(steps):
-            _, info = _step(env, self.sample(env, info))
+            _, info = self.step(env, self.sample(env, info))
         return info
 
-
-_Transcript = list[tuple[str, Any]]
-
-
-def _step(env: Any, action: Any) -> tuple[_Transcript, Any]:
-    """Return everything that a step and a reset after it return, with names, and the last info."""
-    names = "observation", "reward", "terminated", "truncated", "info"
-    result = env.step(copy.deepcopy(action))
-    info = result[4]
-    seen = [(f"the {n}", _detached(v)) for n, v in zip(names, result, strict=True)]
-    if result[2] or result[3]:
-        observation, info = env.reset()
-        seen.append(("the observation of a reset", _detached(observation)))
-        seen.append(("the info of a reset", _detached(info)))
-    return seen, info
+    def step(self, env: Any, action: Any) -> tuple[_Transcript, Any]:
+        """Return everything that a step and a reset after it return, by name; and the last info."""
+        names = "observation", "reward", "terminated", "truncated", "info"
+        result = self.finish(env.step(copy.deepcopy(action)))
+        info = result[4]
+        seen = [(f"the {n}", _detached(v)) for n, v in zip(names, result, strict=True)]
+        if result[2] or result[3]:
+            observation, info = self.finish(env.reset())
+            seen.append(("the observation of a reset", _detached(observation)))
+            seen.append(("the info of a reset", _detached(info)))
+        return seen, info
 
 
 def _compare_continuations(
     source: EnvCheckpointer,
     target: EnvCheckpointer,
-    sampler: _ActionSampler,
+    player: _Player,
     info: Any,
     steps: int,
 ) -> str | None:
     """Take the same steps in both environments; describe the first difference."""
     cause = _differing_attribute(source, target, "right after loading")
     for number in range(1, steps + 1):
-        action = sampler.sample(source.env, info)
-        expected, info = _step(source.env, action)
-        found, _ = _step(target.env, action)
+        action = player.sample(source.env, info)
+        expected, info = player.step(source.env, action)
+        found, _ = player.step(target.env, action)
         if cause is None:
             cause = _differing_attribute(source, target, f"after {number} steps")
         for (what, one), (also, other) in zip(expected, found, strict=False):

@@ -125,8 +125,10 @@ def start_threads(
     split = settings.split(len(recipe), most, own_share=settings.caller_steps)
     own = split.pop() if settings.caller_steps else None
     timeouts = settings.step_timeout, settings.start_timeout
-    backend = ThreadBackend(split, recipe, *timeouts, settings.info_bytes)
+    divides = settings.is_split_automatically
+    backend = ThreadBackend(split, recipe, *timeouts, settings.info_bytes, divides)
     groups = WorkerGroups(backend, own, describe)
     here = " and in the calling thread" if own else ""
-    logger.info("%d environments in %d threads%s", len(recipe), len(split), here)
+    count = len({worker.thread for worker in backend.workers})
+    logger.info("%d environments in %d threads%s", len(recipe), count, here)
     return groups

@@ -23,6 +23,7 @@ from xuance_envs.engine.group.single_env import (
 )
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError, StateError
+from xuance_envs.event_loops import finish
 from xuance_envs.state.recorders import record
 
 NO_RESULT = object()
@@ -40,14 +41,20 @@ class BaseEnvGroup:
         recipe: Recipe,
         recorder: ProgressRecord,
         is_interrupt: Callable[[BaseException], bool] = never,
+        envs: Sequence[Any] = (),
     ) -> None:
-        self.envs: list[Any] = []
+        self.envs: list[Any] = list(envs)
         self._progress = recorder
         self._active_env = recorder.at
         self.recipe = recipe
         self._first = recipe.first
         self._is_interrupt = is_interrupt
         self._command = "construct"
+        if not envs:
+            self._make_envs()
+
+    def _make_envs(self) -> None:
+        recipe = self.recipe
         try:
             made_from = zip(recipe.env_fns, recipe.keywords, strict=True)
             for i, (env_fn, kwargs) in enumerate(made_from):
@@ -110,7 +117,7 @@ class BaseEnvGroup:
             self._active_env[0] = len(self.envs)
             env = self.envs.pop()
             try:
-                close(env)
+                self._close(env)
             except BaseException as error:
                 if self._is_interrupt(error):
                     interrupt = error
@@ -119,6 +126,9 @@ class BaseEnvGroup:
                 failure.__cause__ = error
         if (raised := interrupt or failure) is not None:
             raise raised
+
+    def _close(self, env: Any) -> None:
+        finish(close(env))
 
     def each(
         self,

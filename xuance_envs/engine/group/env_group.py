@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from inspect import isawaitable
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -55,8 +56,9 @@ class EnvGroup(BaseEnvGroup):
         is_interrupt: Callable[[BaseException], bool] = never,
         thaw: Callable[[Any], Any] = copy_of,
         freeze_info: Callable[[Any], Any] | None = None,
+        envs: Sequence[Any] = (),
     ) -> None:
-        super().__init__(recipe, recorder or ProgressRecord(), is_interrupt)
+        super().__init__(recipe, recorder or ProgressRecord(), is_interrupt, envs)
         self._freeze = freeze
         self._freeze_info = freeze_info or freeze
         self.thaw = thaw
@@ -89,8 +91,9 @@ class EnvGroup(BaseEnvGroup):
             arrays.reset_observations.objects,
         )
         self.clock = StepClock(n, self._progress.times)
-        # One per environment: the environment, or a ResetOnStep if its next step is a reset.
-        self._step_targets: list[Any] = list(self.envs)
+        # Called in place of the environments; in the next step, a ResetOnStep may be.
+        self._targets = self._make_targets()
+        self._step_targets: list[Any] = list(self._targets)
         self._reset_instead: list[int] = []
         self._ended = False
         self._last_reset = -1
@@ -101,6 +104,9 @@ class EnvGroup(BaseEnvGroup):
         self._reset_results: defaultdict[int, Any] = defaultdict()
         self._step_id: int | None = None
         self._interrupted_at = _NOT_STARTED
+
+    def _make_targets(self) -> list[Any]:
+        return self.envs
 
     @property
     def extents(self) -> tuple[tuple[int, int], tuple[int, int], bool]:
@@ -184,7 +190,7 @@ class EnvGroup(BaseEnvGroup):
             except BaseException as error:
                 raise self._failure(i, error) from error
             self._pending[i] = False
-            self._step_targets[i] = self.envs[i]
+            self._step_targets[i] = self._targets[i]
             self._update_masks([i])
         return self.outcome()
 
@@ -262,11 +268,14 @@ class EnvGroup(BaseEnvGroup):
             elif i >= start:
                 yield i, item
 
-    def _begin(self, actions: list[list[Any]] | None) -> None:
+    def _load_actions(self, actions: list[list[Any]] | None) -> None:
         if actions is not None and self._actions.objects:
             self._actions.load(0, actions)
         elif actions is not None or self._given_actions is not None:
             self._given_actions = None if actions is None else actions[0]
+
+    def _begin(self, actions: list[list[Any]] | None) -> None:
+        self._load_actions(actions)
         self._outcomes.begin()
         if self._reset_results:
             self._reset_results = defaultdict()
@@ -350,18 +359,19 @@ class EnvGroup(BaseEnvGroup):
         self._command = "reset"
         self._active_env[0] = i + 1
         # In C, so no interrupt can come between the return and storing the result.
-        self._reset_results.default_factory = partial(self.envs[i].reset, **arguments)
+        self._reset_results.default_factory = partial(self._targets[i].reset, **arguments)
         result = self._reset_results[i]
         if not isinstance(result, tuple) or len(result) != 2:
+            hint = "; declare reset and step as 'async def'" if isawaitable(result) else ""
             raise BadValueError(
-                f"reset: expected a tuple (observation, info), got {describe(result)}"
+                f"reset: expected a tuple (observation, info), got {describe(result)}{hint}"
             )
         return result
 
     def _finish_pending_resets(self) -> None:
         for i in self._reset_instead:
             self._pending[i] = False
-            self._step_targets[i] = self.envs[i]
+            self._step_targets[i] = self._targets[i]
 
     def outcome(self) -> Outcome:
         """Return the command's outcome; call it again if an interrupt prevented the reply."""

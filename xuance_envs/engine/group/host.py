@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.making import make_group
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.progress_record import ProgressRecord
 from xuance_envs.engine.group.recipe import Recipe
@@ -70,7 +71,7 @@ class GroupHost:
         return functions
 
     def _make_group(self, recipe: Recipe) -> ResumableGroup:
-        return ResumableGroup(recipe, copy_of, self._progress)
+        return make_group(recipe, copy_of, self._progress)
 
     def _attach(self, *arguments: Any) -> None:
         self.group.attach(self._arrays(*arguments))

@@ -11,6 +11,7 @@ from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.host import GroupHost
+from xuance_envs.engine.group.making import make_group
 from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.group.progress_record import ProgressRecord
 from xuance_envs.engine.group.protocol import ReplyType, RequestType, StateBuffer
@@ -67,7 +68,7 @@ class PicklingHost(GroupHost):
     def _make_group(self, recipe: Recipe) -> ResumableGroup:
         drop = all(isinstance(function, DropUnpicklableInfos) for function in recipe.env_fns)
         freeze_info = _freeze_picklable if drop else _freeze
-        return ResumableGroup(recipe, _freeze, self._progress, thaw=loads, freeze_info=freeze_info)
+        return make_group(recipe, _freeze, self._progress, thaw=loads, freeze_info=freeze_info)
 
 
 def _pack_result(command: str, result: Any) -> bytes:

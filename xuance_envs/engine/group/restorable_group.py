@@ -71,7 +71,7 @@ class RestorableGroup(EnvGroup):
             self._infos.write(i, acting_state.info)
             self._reset_results[i] = acting_state
             self._pending[i] = acting_state.pending
-            self._step_targets[i] = self.envs[i]
+            self._step_targets[i] = self._targets[i]
             if acting_state.pending and self._autoreset is Autoreset.NEXT_STEP:
                 self._reset_in_next_step(i, acting_state.arguments)
         self._update_masks(list(acting_states))

@@ -40,6 +40,12 @@ class NotResumed(NamedTuple):
 class ResumableGroup(RestorableGroup):
     """Group that saves its states with a command's result, and repeats logged steps from them."""
 
+    survives_fork = True
+    """True if the group works in a forked child, too."""
+
+    asynchronous: Sequence[bool] = ()
+    """Whether each environment's methods are ``async def``; empty if none's are."""
+
     @override
     def command(self, name: str) -> Callable[..., Any]:
         method: Callable[..., Any] = (
@@ -169,7 +175,7 @@ class ResumableGroup(RestorableGroup):
     def _make_twin(self) -> ResumableGroup:
         """Create the same environments again, as another group."""
         freeze_info = self._freeze_info
-        twin = ResumableGroup(self.recipe, self._freeze, thaw=self.thaw, freeze_info=freeze_info)
+        twin = type(self)(self.recipe, self._freeze, thaw=self.thaw, freeze_info=freeze_info)
         twin.attach(StepArrays.allocate(spaces_of(twin.envs[0]), len(twin.envs)))
         return twin
 

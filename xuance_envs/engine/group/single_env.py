@@ -88,7 +88,31 @@ def check_env_api(env: Any) -> Any:
                 f"{describe(space)}; use Gym_Env(..., library='gym') for environments of legacy "
                 "gym, MultiAgentVecEnv for multi-agent environments"
             )
+    is_asynchronous(env)  # raises if only a part of it is
     return env
+
+
+def is_asynchronous(env: Any) -> bool:
+    """Return whether ``reset`` and ``step`` are ``async def``, in any layer; raise if one is."""
+    layers = {name: asynchronous_layer(env, name) for name in ("reset", "step")}
+    found = [layer for layer in layers.values() if layer is not None]
+    if len(found) == 1:
+        (one,) = (name for name, layer in layers.items() if layer is not None)
+        (other,) = layers.keys() - {one}
+        raise BadValueError(
+            f"expected reset and step that are both asynchronous, or neither: {one} of "
+            f"{type(found[0]).__name__} is 'async def', and {other} of {describe(env)} is not"
+        )
+    return bool(found)
+
+
+def asynchronous_layer(env: Any, name: str) -> Any:
+    """Return the outermost layer whose method of this name is ``async def``, else None."""
+    for layer in env_layers(env):
+        method = getattr(layer, name, None)
+        if inspect.iscoroutinefunction(inspect.unwrap(method) if callable(method) else method):
+            return layer
+    return None
 
 
 def _step_limit(env: Any) -> Any:
@@ -166,10 +190,10 @@ def get_attribute(layer: Any, name: str) -> Any:
         raise
 
 
-def close(env: Any) -> None:
+def close(env: Any) -> Any:
+    """Close an environment; return an awaitable if its ``close`` does."""
     end = getattr(find_layer(env, "close"), "close", None)
-    if callable(end):
-        end()
+    return end() if callable(end) else None
 
 
 def render(env: Any, mode: str | None) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from xuance_envs._override import override
 from xuance_envs.engine.backend import FORCED_CLOSE_TIMEOUT, Backend
@@ -22,9 +23,13 @@ from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import EnvDescription, find_layer
 from xuance_envs.engine.polling import Poller
+from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.engine.system.gil import gil_is_enabled
-from xuance_envs.engine.thread.thread_driver import Doorbell, ThreadDriver
+from xuance_envs.engine.thread.thread_driver import ThreadDriver
 from xuance_envs.errors import caller_stacklevel, name_envs
+
+if TYPE_CHECKING:
+    from xuance_envs.engine.thread.loop_driver import GroupLoop
 
 logger = logging.getLogger("xuance_envs")
 
@@ -48,10 +53,30 @@ class ThreadBackend(Backend[ThreadDriver]):
         step_timeout: float | None,
         start_timeout: float | None,
         info_bytes: int = INFO_BYTES,
+        divides: bool = False,
     ) -> None:
         super().__init__(split, recipe, info_bytes)
+        self._divides = divides
+        self._loop: GroupLoop | None = None
         self._timeouts = step_timeout, start_timeout
         self._replies = ReplyPoller()
+
+    @override
+    def start(self) -> None:
+        self._start(0, self.workers.append)  # its environments decide how to start the others
+
+    @override
+    def build(self) -> None:
+        first = self.workers[0]
+        self._submit_build(first)
+        first.result()
+        if _is_asynchronous(first):
+            self.workers[:] = self._on_loop(first, self._split[1:])
+            return
+        for index in range(1, len(self._split)):
+            self._start(index, self.workers.append)
+        for worker in self.workers[1:]:
+            self._submit_build(worker)
 
     @override
     def descriptions(self) -> list[tuple[int, EnvDescription]]:
@@ -62,8 +87,58 @@ class ThreadBackend(Backend[ThreadDriver]):
                     f"environment {env}: expected a render_mode other than 'human', because "
                     "windows belong to the main thread; use 'rgb_array', or DummyVecEnv"
                 )
+        self._place_groups()
         self._warn_of_unsafe_libraries()
         return described
+
+    def _place_groups(self) -> None:
+        """Move asynchronous environments to one event loop, and all others from it."""
+        placed: list[ThreadDriver] = []
+        for worker in self.workers:
+            on_loop = self._loop is not None and worker in self._loop.drivers
+            if _is_asynchronous(worker):
+                placed += [worker] if on_loop else self._on_loop(worker)
+            else:
+                placed.append(self._in_thread(worker) if on_loop else worker)
+        self.workers[:] = placed
+        for index, worker in enumerate(placed):
+            worker.on_reply = partial(self._replies.add, index)
+            worker.siblings = self.workers
+
+    def _on_loop(
+        self, worker: ThreadDriver, rest: Sequence[tuple[int, int]] = ()
+    ) -> list[ThreadDriver]:
+        """Move a thread's group to the loop; create the environments of ``rest`` there."""
+        from xuance_envs.engine.thread.loop_driver import GroupLoop, LoopDriver  # imports asyncio
+
+        group: Any = worker.host.group
+        functions: list[Callable[[], Any]] = []
+        if self._loop is None:
+            self._loop = GroupLoop(worker.thread)
+            self.after_submit = self._loop.wake
+            functions = [self._loop.serve]
+        arguments = self._timeouts, self._loop
+        drivers: list[ThreadDriver] = []
+        for part in group.divide() if self._divides else [group]:
+            lo = drivers[-1].hi if drivers else worker.lo
+            drivers.append(LoopDriver(lo, lo + len(part.envs), *arguments, part))
+        if self._divides:
+            rest = [(i, i + 1) for lo, hi in rest for i in range(lo, hi)]
+        others = [LoopDriver(lo, hi, *arguments) for lo, hi in rest]
+        for other in others:
+            self._submit_build(other)
+        self._loop.to_build.extend(others)
+        worker.leave(*functions)
+        return drivers + others
+
+    def _in_thread(self, driver: ThreadDriver) -> ThreadDriver:
+        """Move a group from the loop to a thread of its own."""
+        assert self._loop is not None
+        worker = ThreadDriver(driver.lo, driver.hi, *self._timeouts)
+        worker.take_over(driver)
+        worker.start()
+        self._loop.remove(driver)
+        return worker
 
     def _warn_of_unsafe_libraries(self) -> None:
         found: dict[str, int] = {}
@@ -84,7 +159,7 @@ class ThreadBackend(Backend[ThreadDriver]):
     def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
         super().attach(spaces, arrays)
         # Checked after the environments' imports, which may turn the GIL on.
-        if not gil_is_enabled() and len(self.workers) < available_cpus():
+        if not gil_is_enabled() and len(self.workers) < available_cpus() and self._loop is None:
             for worker in self.workers:
                 worker.spin = SPIN
 
@@ -104,14 +179,16 @@ class ThreadBackend(Backend[ThreadDriver]):
         for worker in self.workers:
             worker.request_stop()
         deadline = monotonic() + timeout
+        left: dict[threading.Thread, list[int]] = {}
         while self.workers:
-            worker = self.workers.pop()
+            worker = self.workers.pop(0)
             if not worker.join(deadline):
-                envs = name_envs(range(worker.lo, worker.hi))
-                logger.warning(
-                    "the thread of %s still runs %g s after closing, and cannot be killed",
-                    *(envs, timeout),
-                )
+                left.setdefault(worker.thread, []).extend(range(worker.lo, worker.hi))
+        for envs in left.values():
+            logger.warning(
+                "the thread of %s still runs %g s after closing, and cannot be killed",
+                *(name_envs(envs), timeout),
+            )
 
     @override
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
@@ -119,9 +196,7 @@ class ThreadBackend(Backend[ThreadDriver]):
 
     @override
     def _start(self, index: int, started: Callable[[ThreadDriver], None]) -> None:
-        driver = ThreadDriver(
-            *self._split[index], *self._timeouts, partial(self._replies.add, index)
-        )
+        driver = ThreadDriver(*self._split[index], *self._timeouts)
         started(driver)
         driver.start()
 
@@ -163,6 +238,11 @@ class ReplyPoller(Poller):
             if not self._bell.wait(timeout=left) and until is not None and monotonic() >= until:
                 break
         return ready
+
+
+def _is_asynchronous(worker: ThreadDriver) -> bool:
+    """Return whether all environments of a group are asynchronous."""
+    return bool(worker.host.group.asynchronous) and all(worker.host.group.asynchronous)
 
 
 def _unsafe_library(env: Any) -> str:

@@ -12,7 +12,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from time import monotonic, perf_counter
 from typing import Any
 
@@ -29,6 +28,7 @@ from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressReco
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes
 from xuance_envs.engine.serialization import copy_of, describe_error
 from xuance_envs.engine.system.current import system
+from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.errors import VecEnvError, WorkerDiedError, WorkerTimeoutError
 
 logger = logging.getLogger("xuance_envs")
@@ -48,21 +48,33 @@ LATE_TOLERANCE = 0.05
 _Request = tuple[int, str, Sequence[Any]]
 """Tag, command and arguments; compared by identity."""
 
+_NO_REQUEST: _Request = (0, "start", ())
+
 _STOP = "stop"
+_LEAVE = "leave"
+"""Request to run a function, if there is one, and to end the thread without closing."""
 
 
-class Doorbell:
-    """Binary semaphore that one thread waits for."""
+class Deadline:
+    """Time limit of a reply, which does not run out while this process is suspended."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self.wait = self._lock.acquire
+    def __init__(self, limit: float | None) -> None:
+        self.limit = limit
+        self.at = None if limit is None else monotonic() + limit
+        self._was_late = False
 
-    def ring(self) -> None:
-        if self._lock.locked():
-            with suppress(RuntimeError):  # another thread rang in between
-                self._lock.release()
+    def has_passed(self, began: float) -> bool:
+        """Return whether a wait since ``began`` proves a hang."""
+        now = monotonic()
+        if self.at is None or self.limit is None or now < self.at:
+            return False
+        suspended = now > began + POLL_INTERVAL + SUSPENSION_THRESHOLD
+        late = began > self.at + LATE_TOLERANCE and not self._was_late
+        if not (suspended or late):
+            return True
+        self._was_late = True
+        self.at = now + self.limit
+        return False
 
 
 class ThreadDriver(WorkerDriver):
@@ -76,29 +88,30 @@ class ThreadDriver(WorkerDriver):
         hi: int,
         step_timeout: float | None,
         start_timeout: float | None,
-        on_reply: Callable[[], None],
     ) -> None:
         super().__init__(lo, hi)
         self.spin = 0.0
         self.failed = False
         self._timeouts = step_timeout, start_timeout
-        self._on_reply = on_reply
-        self._limit: float | None = None
-        self._reply_deadline: float | None = None
-        self._was_late = False
+        self.on_reply: Callable[[], None] = lambda: None
+        """Called in the thread after each reply."""
+        self.stopping = False
+        self._deadline = Deadline(None)
         self._active_env = [NO_ACTIVE_ENV]
         self._times = bytearray(TIMES_BYTES)
         self._rewards: NDArray[np.float64] | None = None  # to find the environment that is running
         self._requested, self._replied = Doorbell(), Doorbell()
-        self._request: _Request = (0, "start", ())
+        self._request: _Request = _NO_REQUEST
         self._rung: _Request = self._request
         self._reply: tuple[_Request, Any, Exception | None] = (self._request, None, None)
+        recorder = ProgressRecord(self._active_env, memoryview(self._times))
+        self.host = GroupHost(lambda arrays: arrays, None, recorder)
         name = f"xuance_envs-{lo}-{hi - 1}"
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def start(self) -> None:
         try:
-            self._thread.start()
+            self.thread.start()
         except RuntimeError as error:
             raise RuntimeError(
                 f"{error}: {threading.active_count()} threads are running. Raise the limit "
@@ -108,9 +121,7 @@ class ThreadDriver(WorkerDriver):
     # -- in the thread ----------------------------------------------------------------
 
     def _serve(self) -> None:
-        recorder = ProgressRecord(self._active_env, memoryview(self._times))
-        host = GroupHost(lambda arrays: arrays, None, recorder)
-        last = self._request
+        last: _Request = _NO_REQUEST
         while True:
             self._wait_for_ring(last)
             request = self._request
@@ -120,20 +131,29 @@ class ThreadDriver(WorkerDriver):
             _, command, arguments = request
             if command == _STOP:
                 break
+            if command == _LEAVE:
+                for function in arguments:
+                    function()
+                return
             value, failure = None, None
             try:
-                value = host.execute(command, arguments)
-            except Exception as error:
-                failure = error
-            except BaseException as error:  # it would look like an interrupt of the main thread
-                failure = VecEnvError(f"{command}: {describe_error(error)}")
-                failure.__cause__ = error
-            self._reply = request, value, failure
+                value = self.host.execute(command, arguments)
+            except BaseException as error:
+                failure = as_exception(command, error)
+            self._answer(request, value, failure)
             # Nothing of a request stays alive in this frame while the thread waits.
             del request, arguments, value, failure
-            self._replied.ring()
-            self._on_reply()
-        host.close()
+        self.host.close()
+
+    def take_over(self, other: ThreadDriver) -> None:
+        """Serve the group of another driver, whose thread does not use it any more."""
+        self.host, self._active_env, self._times = other.host, other._active_env, other._times
+        self._answer(self._request, self.host.group.describe(), None)
+
+    def _answer(self, request: _Request, value: Any, failure: Exception | None) -> None:
+        self._reply = request, value, failure
+        self._replied.ring()
+        self.on_reply()
 
     def _wait_for_ring(self, last: _Request) -> None:
         if self.spin:
@@ -154,12 +174,12 @@ class ThreadDriver(WorkerDriver):
     @property
     @override
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self.thread.is_alive()
 
     @property
     @override
     def reply_deadline(self) -> float | None:
-        return self._reply_deadline
+        return self._deadline.at
 
     @override
     def attach(self, arrays: StepArrays) -> None:
@@ -184,18 +204,19 @@ class ThreadDriver(WorkerDriver):
         self._submit((tag, *packed))
 
     def _submit(self, request: _Request) -> None:
-        limit = self._limit = self._timeouts[request[1] in STARTUP_COMMANDS]
-        self._reply_deadline = None if limit is None else monotonic() + limit
-        self._was_late = False
+        self._deadline = Deadline(self._timeouts[request[1] in STARTUP_COMMANDS])
         self._request = request
-        self._requested.ring()
+        self._ring()
         self._rung = request
+
+    def _ring(self) -> None:
+        self._requested.ring()
 
     @override
     def result(self, deadline: float | None = None) -> Any:
         request = self._request
         if self._rung is not request:  # interrupted before the doorbell rang
-            self._requested.ring()
+            self._ring()
         if self._reply[0] is not request:
             self._wait_for_reply(request, deadline)
         _, value, error = self._reply
@@ -215,7 +236,7 @@ class ThreadDriver(WorkerDriver):
         while self._reply[0] is not request:
             began = monotonic()
             longest = POLL_INTERVAL if system.LOCK_WAITS_ARE_INTERRUPTIBLE else UNINTERRUPTIBLE_WAIT
-            limits = [limit for limit in (self._reply_deadline, deadline) if limit is not None]
+            limits = [limit for limit in (self._deadline.at, deadline) if limit is not None]
             if limits:
                 longest = min(longest, max(0.0, min(limits) - began))
             elif system.LOCK_WAITS_ARE_INTERRUPTIBLE:
@@ -223,33 +244,23 @@ class ThreadDriver(WorkerDriver):
             if self._replied.wait(timeout=longest):
                 continue
             if self._reply[0] is not request:
-                self._check_deadlines(began, deadline)
-
-    def _check_deadlines(self, began: float, deadline: float | None) -> None:
-        """Raise if a deadline passed and the process was not suspended meanwhile."""
-        now, reply_deadline = monotonic(), self._reply_deadline
-        if reply_deadline is not None and now >= reply_deadline:
-            suspended = now > began + POLL_INTERVAL + SUSPENSION_THRESHOLD
-            late = began > reply_deadline + LATE_TOLERANCE and not self._was_late
-            if not (suspended or late):
-                raise self._timeout_error()
-            self._was_late = True
-            assert self._limit is not None
-            self._reply_deadline = now + self._limit
-        if deadline is not None and now >= deadline:
-            raise TimeoutError
+                if self._deadline.has_passed(began):
+                    raise self._timeout_error()
+                if deadline is not None and monotonic() >= deadline:
+                    raise TimeoutError
 
     def _timeout_error(self) -> WorkerTimeoutError:
         self.failed = True
-        assert self._limit is not None
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        details = (
-            "A thread cannot be killed: it goes on until its environment returns. Its stack:\n"
-            + stack
-        )
+        limit = self._deadline.limit
+        assert limit is not None
+        running, details = self._running_env(), self._hang_details()
         envs, command = range(self.lo, self.hi), display_name(self._request[1])
-        return WorkerTimeoutError(envs, None, self._limit, command, details, self._running_env())
+        return WorkerTimeoutError(envs, None, limit, command, details, running)
+
+    def _hang_details(self) -> str:
+        text = "A thread cannot be killed: it goes on until its environment returns. Its stack:\n"
+        frame = sys._current_frames().get(self.thread.ident or 0)
+        return text if frame is None else text + "".join(traceback.format_stack(frame))
 
     def _running_env(self) -> int | None:
         place = self._active_env[0] - 1 if self._active_env[0] != NO_ACTIVE_ENV else None
@@ -268,13 +279,28 @@ class ThreadDriver(WorkerDriver):
 
     def request_stop(self) -> None:
         """Close the environments in their thread and end it, after its current request."""
+        self.stopping = True
         self._request = 0, _STOP, ()
         self._reply = self._request, None, None
-        self._requested.ring()
+        self._ring()
+
+    def leave(self, *functions: Callable[[], Any]) -> None:
+        """Call functions in the thread and end it, without closing the environments."""
+        self._request = 0, _LEAVE, functions
+        self._ring()
 
     def join(self, deadline: float) -> bool:
         """Wait for the thread's end; return False if it still runs at the deadline."""
-        if self._thread.ident is None or self._thread is threading.current_thread():
+        if self.thread.ident is None or self.thread is threading.current_thread():
             return True
-        self._thread.join(max(0.0, deadline - monotonic()))
-        return not self._thread.is_alive()
+        self.thread.join(max(0.0, deadline - monotonic()))
+        return not self.thread.is_alive()
+
+
+def as_exception(command: str, error: BaseException) -> Exception:
+    """Return an exception that does not look like an interrupt of the main thread."""
+    if isinstance(error, Exception):
+        return error
+    failure = VecEnvError(f"{command}: {describe_error(error)}")
+    failure.__cause__ = error
+    return failure

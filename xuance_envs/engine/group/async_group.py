@@ -1,0 +1,291 @@
+"""Environment group whose environments, or some of them, are asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from inspect import isawaitable
+from time import perf_counter
+from typing import Any
+
+from xuance_envs._override import override
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.awaited_calls import AwaitedCalls, Call, awaited
+from xuance_envs.engine.group.base_env_group import NO_RESULT
+from xuance_envs.engine.group.env_errors import make_env_error
+from xuance_envs.engine.group.outcome import Autoreset, Outcome, Reset
+from xuance_envs.engine.group.resumable_group import ResumableGroup
+from xuance_envs.engine.group.single_env import ResetOnStep, close, find_layer, is_asynchronous
+from xuance_envs.engine.group.step_clock import StepClock
+from xuance_envs.engine.serialization import copy_of
+from xuance_envs.engine.system.doorbell import Doorbell
+from xuance_envs.errors import EnvError
+from xuance_envs.event_loops import EventLoop, NotAnExceptionError, outcome_of, value_of
+
+NUDGE_INTERVAL = 0.25
+"""Seconds after which calls are started again, in case that an interrupt prevented it."""
+
+CLOSE_TIMEOUT = 1.0
+"""Seconds that the loop's thread gets to end."""
+
+
+class AsyncGroup(ResumableGroup):
+    """Group of environments whose ``reset`` and ``step`` are ``async def``.
+
+    Before a step or reset, the group starts all calls on its event loop. Its ordinary code then
+    takes their results one by one. Other calls of environments run in the loop's thread, too.
+    """
+
+    survives_fork = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.runs_on_loop = False
+        self._loop: EventLoop | None = None
+        self._bell = Doorbell()
+        self._calls: AwaitedCalls | None = None
+        self._prepared_for: Any = None
+        self._closing: dict[int, Any] = {}
+        super().__init__(*args, **kwargs)
+        self.asynchronous: Sequence[bool] = list(map(is_asynchronous, self.envs))
+
+    @property
+    def loop(self) -> EventLoop:
+        if self._loop is None:
+            self._loop = EventLoop.in_thread(self, "xuance_envs-coroutines")
+        return self._loop
+
+    def move_to(self, loop: EventLoop) -> None:
+        """Run all further commands in the thread of this loop; some return awaitables there."""
+        self._loop, self.runs_on_loop = loop, True
+
+    def divide(self) -> list[AsyncGroup]:
+        """Return a group for each environment."""
+        parts = []
+        for i, env in enumerate(self.envs):
+            recipe = replace(self.recipe.part(i, i + 1), first=self._first + i)
+            parts.append(AsyncGroup(recipe, self._freeze, envs=[env]))
+        return parts
+
+    @override
+    def attach(self, arrays: StepArrays) -> None:
+        super().attach(arrays)
+        self.clock: _AwaitingClock = _AwaitingClock(len(self.envs), self._progress.times)
+
+    def _make_targets(self) -> list[Any]:
+        return [
+            _AwaitedEnv(self, i) if found else self.envs[i]
+            for i, found in enumerate(self.asynchronous)
+        ]
+
+    # -- step and reset ---------------------------------------------------------------
+
+    @override
+    def step(
+        self,
+        actions: list[list[Any]] | None = None,
+        number: int | None = None,
+        places: Any = None,
+    ) -> Outcome:
+        if number is None or number != self._prepared_for:
+            self._start(number, self._step_calls(actions, places))
+        return super().step(actions, number, places)
+
+    @override
+    def reset(self, resets: Sequence[Reset]) -> Outcome:
+        if resets is not self._prepared_for:
+            self._start(resets, self._reset_calls(resets))
+        return super().reset(resets)
+
+    @override
+    def command(self, name: str) -> Callable[..., Any]:
+        if name not in ("step", "reset"):
+            self._drop_calls()
+        return super().command(name)
+
+    async def prepare(self, command: str, arguments: Sequence[Any]) -> None:
+        """Await the calls of a command, which then runs without waiting, in the loop's thread."""
+        if command == "step":
+            actions, number = arguments
+            key, calls = number, self._step_calls(actions, None)
+        elif command == "reset":
+            (resets,) = arguments
+            key, calls = resets, self._reset_calls(resets)
+        else:
+            return
+        self._set_calls(key, calls)
+        if self._calls is not None:
+            await self._calls.wait()
+
+    @property
+    def running(self) -> dict[int, asyncio.Task[Any]]:
+        """The tasks of calls that have not returned, by place; may be read from any thread."""
+        calls = self._calls
+        return {} if calls is None else {i: calls.tasks[i] for i in list(calls.running)}
+
+    def result_of(self, i: int, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Wait for the result of a call that was started, or make the call now."""
+        calls = self._calls
+        if calls is None or i not in calls.calls:
+            return self.loop.run(awaited(Call(self.envs[i], name, tuple(args), kwargs)))
+        while (outcome := calls.outcomes.get((i, name))) is None:
+            if not self._bell.wait(timeout=NUDGE_INTERVAL):
+                self.loop.post(calls.begin)
+        return value_of(*outcome)
+
+    def _step_calls(self, actions: Any, places: Any) -> dict[int, Call]:
+        self._load_actions(actions)
+        given, calls = self._given_actions, {}
+        taken = self._read_actions() if given is None else given
+        for i, (target, action) in enumerate(zip(self._step_targets, taken, strict=False)):
+            if places is None or i in places:
+                if type(target) is _AwaitedEnv:
+                    calls[i] = Call(self.envs[i], "step", (action,))
+                elif type(target) is ResetOnStep and self.asynchronous[i]:
+                    calls[i] = Call(self.envs[i], "reset", (), target.arguments)
+        return calls
+
+    def _reset_calls(self, resets: Sequence[Reset]) -> dict[int, Call]:
+        calls = {}
+        for i, seed, options in resets:
+            given = {} if seed is None else {"seed": seed}
+            if options is not None:
+                given["options"] = copy_of(options)
+            if type(self._targets[i]) is _AwaitedEnv:
+                calls[i] = Call(self.envs[i], "reset", (), given)
+        return calls
+
+    def _start(self, key: Any, calls: dict[int, Call]) -> None:
+        self._set_calls(key, calls)
+        if self._calls is not None:
+            self.loop.post(self._calls.begin)
+
+    def _set_calls(self, key: Any, calls: dict[int, Call]) -> None:
+        self._drop_calls()
+        same_step = self._autoreset is Autoreset.SAME_STEP
+        new = AwaitedCalls(calls, same_step, self._bell.ring) if calls else None
+        self.clock.began = perf_counter()
+        self._calls, self._prepared_for = new, key
+
+    def _drop_calls(self) -> None:
+        """Forget the last calls; cancel those still running after an error or an interrupt."""
+        calls, self._calls, self._prepared_for = self._calls, None, None
+        if calls is not None and calls.finished < len(calls.calls):
+            self.loop.post(calls.cancel)
+
+    # -- other commands ---------------------------------------------------------------
+
+    @override
+    def _each(
+        self,
+        command: str,
+        places: Sequence[int],
+        act: Callable[[Any, Any], Any],
+        name: str | None = None,
+        values: Sequence[Any] | None = None,
+        find: Callable[[Any, str], Any] = find_layer,
+    ) -> Any:
+        if self.loop.is_current:
+            results = super()._each(command, places, act, name, values, find)
+            found = any(map(isawaitable, results))
+            return self._awaited(command, places, results) if found else results
+        own = [k for k, i in enumerate(places) if not self.asynchronous[i]]
+        if not own:
+            return self.loop.run(self._each_on_loop(command, places, act, name, values, find))
+        results = [None] * len(places)
+        others = [k for k in range(len(places)) if k not in own]
+        for part, run in ((own, super()._each), (others, self._each)):
+            given = [places[k] for k in part], act, name, values and [values[k] for k in part], find
+            for k, result in zip(part, run(command, *given) if part else (), strict=True):
+                results[k] = result
+        return results
+
+    async def _each_on_loop(self, *args: Any) -> Any:
+        results = self._each(*args)
+        return await results if isawaitable(results) else results
+
+    async def _awaited(
+        self, command: str, places: Sequence[int], results: Sequence[Any]
+    ) -> list[Any]:
+        """Await the results that are awaitables, all together."""
+        waiting = {k: outcome_of(each) for k, each in enumerate(results) if isawaitable(each)}
+        found = dict(zip(waiting, await asyncio.gather(*waiting.values()), strict=True))
+        for k, (_, error) in found.items():
+            if error is not None:
+                raise make_env_error(self._first + places[k], command, error) from error
+        return [found[k][0] if k in found else each for k, each in enumerate(results)]
+
+    @override
+    def _failure(self, i: int, error: BaseException, result: Any = NO_RESULT) -> EnvError:
+        if isinstance(error, NotAnExceptionError) and error.__cause__ is not None:
+            return make_env_error(self._first + i, self._command, error.__cause__)
+        if self._loop is not None and self._loop.is_current:  # not an interrupt
+            return make_env_error(self._first + i, self._command, error)
+        return super()._failure(i, error, result)
+
+    # -- closing ----------------------------------------------------------------------
+
+    @override
+    def close(self) -> Any:
+        self._drop_calls()
+        failure: EnvError | None = None
+        try:
+            super().close()
+        except EnvError as error:
+            failure = error
+        if not self._closing:
+            if failure is not None:
+                raise failure
+            return None
+        if self.runs_on_loop:
+            return self._close_together(failure)
+        try:
+            return self.loop.run(self._close_together(failure))
+        finally:
+            self.loop.stop(CLOSE_TIMEOUT)
+
+    @override
+    def _close(self, env: Any) -> None:
+        if is_asynchronous(env):
+            self._closing[len(self.envs)] = env
+        else:
+            super()._close(env)
+
+    async def _close_together(self, failure: EnvError | None) -> None:
+        async def close_one(env: Any) -> None:
+            if isawaitable(result := close(env)):
+                await result
+
+        closing, self._closing = self._closing, {}
+        outcomes = await asyncio.gather(*(outcome_of(close_one(e)) for e in closing.values()))
+        for i, (_, error) in zip(closing, outcomes, strict=True):
+            if error is not None:
+                failure = self._failure(i, error)
+                failure.__cause__ = error
+        if failure is not None:
+            raise failure
+
+
+class _AwaitedEnv:
+    """An asynchronous environment as the group's ordinary code calls it."""
+
+    def __init__(self, group: AsyncGroup, place: int) -> None:
+        self._group = group
+        self._place = place
+
+    def step(self, action: Any) -> Any:
+        return self._group.result_of(self._place, "step", (action,), {})
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self._group.result_of(self._place, "reset", (), kwargs)
+
+
+class _AwaitingClock(StepClock):
+    """Clock whose steps begin when the environments' steps are started."""
+
+    began: float | None = None
+
+    @override
+    def stop(self, start: float) -> None:
+        super().stop(start if self.began is None else self.began)
+        self.began = None

@@ -1,0 +1,186 @@
+"""Driver of asynchronous environments, whose groups share a thread with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections import deque
+from inspect import isawaitable
+from typing import Any
+
+from xuance_envs._override import override
+from xuance_envs.engine.group.async_group import AsyncGroup
+from xuance_envs.engine.group.awaited_calls import frames_of
+from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.thread.thread_driver import ThreadDriver, as_exception
+from xuance_envs.errors import EnvError, WorkerTimeoutError
+from xuance_envs.event_loops import EventLoop
+
+
+class GroupLoop(EventLoop):
+    """Event loop with the requests to its groups."""
+
+    def __init__(self, thread: threading.Thread) -> None:
+        super().__init__()
+        self.thread = thread
+        self.inbox: deque[LoopDriver] = deque()
+        self.to_build: deque[LoopDriver] = deque()
+        self.drivers: set[ThreadDriver] = set()
+
+    @override
+    def serve(self) -> None:
+        # Environments are created before the loop runs, as in every other backend.
+        while self.to_build:
+            self.to_build.popleft().build()
+        super().serve()
+
+    def wake(self) -> None:
+        """Let the loop's thread look into the inbox."""
+        if self.inbox:
+            self.post(self._begin_requests)
+
+    def _begin_requests(self) -> None:
+        while self.inbox:
+            self.inbox.popleft().begin()
+
+    def remove(self, driver: ThreadDriver) -> None:
+        """Stop after the last driver was removed."""
+        self.drivers.discard(driver)
+        if not self.drivers:
+            self.stop()
+
+
+class LoopDriver(ThreadDriver):
+    """Driver of a group on a shared event loop."""
+
+    def __init__(
+        self,
+        lo: int,
+        hi: int,
+        timeouts: tuple[float | None, float | None],
+        loop: GroupLoop,
+        group: AsyncGroup | None = None,
+    ) -> None:
+        super().__init__(lo, hi, *timeouts)
+        self.thread = loop.thread
+        self._loop = loop
+        self._begun: Any = self._request
+        self._task: asyncio.Task[Any] | None = None
+        loop.drivers.add(self)
+        if group is not None:
+            self.host.group = group
+            group.move_to(loop)
+            self._answer(self._request, group.describe(), None)
+
+    # -- in the loop's thread ---------------------------------------------------------
+
+    def build(self) -> None:
+        """Create the environments, before the loop runs."""
+        if self.stopping:
+            return
+        request = self._begun = self._request
+        value, failure = None, None
+        try:
+            value = self.host.execute(*request[1:])
+            if isinstance(self.host.group, AsyncGroup) and all(self.host.group.asynchronous):
+                self.host.group.move_to(self._loop)
+        except BaseException as error:
+            failure = as_exception(request[1], error)
+        self._answer(request, value, failure)
+
+    def begin(self) -> None:
+        """Begin to serve the last request, unless this was done before."""
+        request = self._request
+        if request is not self._begun:
+            if self._task is not None:
+                self._task.cancel()
+            self._begun = request
+            serve = self._close() if self.stopping else self._serve_request(request)
+            self._task = asyncio.ensure_future(serve)
+
+    async def _serve_request(self, request: Any) -> None:
+        _, command, arguments = request
+        value, failure = None, None
+        try:
+            await self._group.prepare(command, arguments)
+            value = self.host.execute(command, arguments)
+            if isawaitable(value):
+                value = await value
+        except BaseException as error:
+            failure = as_exception(command, error)
+        if request is self._begun:
+            self._task = None
+            self._answer(request, value, failure)
+
+    async def _close(self) -> None:
+        group = getattr(self.host, "group", None)
+        if isinstance(group, AsyncGroup) and group.runs_on_loop:
+            try:
+                if isawaitable(closed := group.close()):
+                    await closed
+            except EnvError as error:
+                print(error, file=sys.stderr)
+        else:  # it was not completed
+            self.host.close()
+        self._loop.remove(self)
+
+    # -- in the main thread -----------------------------------------------------------
+
+    @property
+    def _group(self) -> AsyncGroup:
+        group = self.host.group
+        assert isinstance(group, AsyncGroup)
+        return group
+
+    @override
+    def _ring(self) -> None:
+        self._loop.inbox.append(self)  # the backend wakes the loop when all have been submitted
+
+    @override
+    def _wait_for_reply(self, request: Any, deadline: float | None) -> None:
+        self._loop.wake()
+        super()._wait_for_reply(request, deadline)
+
+    @override
+    def request_stop(self) -> None:
+        super().request_stop()
+        self._loop.wake()
+
+    @override
+    def times(self) -> StepTimes:
+        return StepTimes.read(self._group.clock.memory)
+
+    @override
+    def _timeout_error(self) -> WorkerTimeoutError:
+        blocking = asyncio.current_task(self._loop.loop)
+        for driver in self._loop.drivers:
+            if isinstance(driver, LoopDriver) and driver is not self:
+                driver._deadline = self._deadline
+                if blocking is not None and blocking in driver.running.values():
+                    return driver._timeout_error()
+        return super()._timeout_error()
+
+    @property
+    def running(self) -> dict[int, asyncio.Task[Any]]:
+        """The tasks of environments that are still running, by place."""
+        group = getattr(self.host, "group", None)
+        return group.running if isinstance(group, AsyncGroup) else {}
+
+    @override
+    def _hang_details(self) -> str:
+        task = next(iter(self.running.values()), None)
+        if task is None or task is asyncio.current_task(self._loop.loop):
+            return super()._hang_details()
+        self._loop.post(task.cancel)
+        stack = [traceback.format_stack(frame, 1)[0] for frame in frames_of(task)]
+        return "The coroutine was cancelled. It was waiting in:\n" + "".join(stack)
+
+    @override
+    def _running_env(self) -> int | None:
+        """Return the environment that blocks the loop, or the first that did not answer."""
+        blocking, running = asyncio.current_task(self._loop.loop), self.running
+        place = next((i for i, task in running.items() if task is blocking), None)
+        place = next(iter(running), None) if place is None else place
+        return None if place is None else self.lo + place
