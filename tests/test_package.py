@@ -377,8 +377,8 @@ PRIVATE_NAMES = {
     "_np_random",  # gymnasium.Env and its spaces
     "_np_random_seed",  # gymnasium.Env
 }
-DOCUMENTED = {"_current_frames", "_exit", "_fields", "_replace"}
-"""Names that are public for all their underscores: of ``sys``, ``os``, and of named tuples."""
+DOCUMENTED = {"_b_base_", "_current_frames", "_exit", "_fields", "_objects", "_replace"}
+"""Names that are public for all their underscores: of ``sys``, ``os``, ctypes, named tuples."""
 
 
 def test_no_other_private_names_of_other_objects_are_used() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import copy
 import functools
@@ -9,6 +10,7 @@ import importlib
 import importlib.util
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -194,8 +196,8 @@ class Builder:
         )[n % 9]()
 
     def a_view(self, a: Any, b: Any, n: int) -> Any:
-        base = self.of_kind((np.ndarray, bytearray), n)
-        if isinstance(base, bytearray):
+        base = self.of_kind((np.ndarray, bytearray, array.array), n)
+        if isinstance(base, (bytearray, array.array)):
             return np.frombuffer(base, np.uint8)[n % 2 :]
         if base is None or base.ndim == 0:
             return np.zeros(2)
@@ -205,7 +207,7 @@ class Builder:
         return ways[n % len(ways)]
 
     def a_buffer(self, a: Any, b: Any, n: int) -> Any:
-        return bytearray(n % 5 + 3)
+        return array.array("i", range(n % 5 + 1)) if n % 2 else bytearray(n % 5 + 3)
 
     def a_generator(self, a: Any, b: Any, n: int) -> Any:
         bits = self.of_kind(np.random.BitGenerator, n) or np.random.PCG64(n)
@@ -218,6 +220,27 @@ class Builder:
             lambda: random.Random(n),
             lambda: OwnRandom(n),
         )[n % 6]()
+
+    def a_seed(self, a: Any, b: Any, n: int) -> Any:
+        seed = self.of_kind(np.random.SeedSequence, n)
+        if seed is None or n % 4 == 0:
+            return np.random.SeedSequence(n)
+        return (np.random.default_rng, np.random.PCG64, np.random.MT19937)[n % 3](seed)
+
+    def a_tensor(self, a: Any, b: Any, n: int) -> Any:
+        torch = importlib.import_module("torch")
+        tensor, base = self.of_kind(torch.Tensor, n), self.of_kind(np.ndarray, n)
+        shares = base is not None and base.dtype == float and min(base.strides, default=-1) >= 0
+        if shares and base.flags.writeable and n % 2:
+            return torch.from_numpy(np.asarray(base))
+        if tensor is None or n % 5 == 0:
+            return torch.zeros(n % 3 + 2)
+        return (
+            lambda: tensor.detach().numpy(),
+            lambda: tensor.detach()[1:],
+            lambda: torch.nn.Parameter(tensor.detach(), requires_grad=n % 3 > 0),
+            lambda: tensor.detach().requires_grad_(),
+        )[n % 4]()
 
     def a_method(self, a: Any, b: Any, n: int) -> Any:
         owner = self.of_kind(
@@ -253,12 +276,14 @@ class Builder:
         return (each for each in range(3))
 
 
-KINDS = [
+ALL_KINDS = [
     name for name in vars(Builder) if name[0] != "_" and name not in ("build", "of_kind", "refused")
 ]
+KINDS = [name for name in ALL_KINDS if name != "a_tensor"]
 HAS_PYGAME = importlib.util.find_spec("pygame") is not None
 if not HAS_PYGAME:
     KINDS.remove("a_vector")
+ABOUT_MEMORY = ["a_tensor", "an_array", "a_view", "a_buffer", "a_list"]
 
 
 def use(value: Any, number: int) -> float:
@@ -279,11 +304,15 @@ def use(value: Any, number: int) -> float:
     if isinstance(value, set):
         value ^= {number}
         return float(len(value))
-    if isinstance(value, bytearray):
+    if isinstance(value, (bytearray, array.array)):
         value[number % len(value)] = number % 256
         return float(sum(value))
+    if isinstance(value, np.random.Generator) and number % 5 == 0:
+        return value.spawn(1)[0].random() if value.bit_generator.seed_seq is not None else 0.0
     if isinstance(value, (random.Random, np.random.Generator)):
         return value.random()
+    if isinstance(value, np.random.SeedSequence):
+        return float(value.spawn(1)[0].generate_state(1)[0])
     if isinstance(value, np.random.RandomState):
         return value.random_sample() if number % 2 else value.standard_normal()
     if isinstance(value, np.random.BitGenerator):
@@ -291,6 +320,8 @@ def use(value: Any, number: int) -> float:
     if isinstance(value, threading.Event):
         (value.set if number % 2 else value.clear)()
         return float(value.is_set())
+    if type(value).__module__.partition(".")[0] == "torch":
+        return use_tensor(value, number)
     if callable(value) and not isinstance(value, type):
         found = value()
         return float(found) if isinstance(found, float) else float(len(found))
@@ -314,6 +345,16 @@ def use_array(value: Any, number: int) -> float:
         value.flat[-1] = float(number)
         return float(number)
     return float(value.sum() or 0.0) + getattr(value, "count", 0.0)
+
+
+def use_tensor(value: Any, number: int) -> float:
+    if value.requires_grad and number % 3 == 0:
+        value.square().sum().backward()
+        return float(value.grad.sum())
+    plain = value.detach()
+    if len(plain):
+        plain[number % len(plain)] += number % 7
+    return float(plain.sum())
 
 
 def use_pygame(value: Any, number: int) -> float:
@@ -377,11 +418,12 @@ def played(env: Any, steps: int) -> list[Any]:
     return rewards
 
 
-RECIPES = st.lists(
-    st.tuples(st.sampled_from(KINDS), st.integers(0, 60), st.integers(0, 60)),
-    min_size=1,
-    max_size=14,
-)
+def recipes(kinds: list[str]) -> Any:
+    step = st.tuples(st.sampled_from(kinds), st.integers(0, 60), st.integers(0, 60))
+    return st.lists(step, min_size=1, max_size=14)
+
+
+RECIPES = recipes(KINDS)
 
 
 def check(recipe: list[tuple[str, int, int]], hidden: int, before: int) -> None:
@@ -411,12 +453,30 @@ def test_a_random_graph_goes_on_exactly_or_is_refused(
     check(recipe, hidden, before)
 
 
+@hypothesis.settings(max_examples=40, derandomize=True)
+@hypothesis.given(recipes(ABOUT_MEMORY), st.integers(0, 2), st.integers(0, 12))
+def test_a_random_graph_with_tensors_goes_on_exactly_or_is_refused(
+    recipe: Any, hidden: int, before: int
+) -> None:
+    pytest.importorskip("torch")
+    check(recipe, hidden, before)
+
+
+SECONDS = 600
+
+
 @pytest.mark.long
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(SECONDS * 2)
 def test_random_graphs_go_on_exactly_for_ten_minutes() -> None:
-    run = hypothesis.given(RECIPES, st.integers(0, 2), st.integers(0, 12))(check)
-    settings = hypothesis.settings(max_examples=30_000, deadline=None, database=None)
-    settings(run)()
+    has_torch = importlib.util.find_spec("torch") is not None
+    kinds = recipes(KINDS), recipes([*KINDS, *ABOUT_MEMORY[: 5 * has_torch]])
+    settings = hypothesis.settings(max_examples=400, deadline=None, database=None)
+    begun, run = time.monotonic(), 0
+    while time.monotonic() < begun + SECONDS:
+        seeded = hypothesis.seed(random.randrange(2**60))
+        given = hypothesis.given(kinds[run % 2], st.integers(0, 2), st.integers(0, 12))
+        seeded(settings(given(check)))()
+        run += 1
 
 
 # -- controls: the property fails where a kind of value is restored wrongly -----------------------

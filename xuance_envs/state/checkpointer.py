@@ -25,6 +25,9 @@ from xuance_envs.state.values.graph import parts_of
 
 _VERSION = 2
 _PARTS_OF_0_2 = 6
+_STRING = frozenset({str})
+_DICT_OR_NONE: Any = dict | None
+_GENERATORS = np.random.Generator | np.random.RandomState | None
 
 
 class EnvCheckpointer:
@@ -170,9 +173,13 @@ class RngFork:
         self._count = 0
 
     def __call__(self, generator: Any) -> Any:
-        """Return a generator of NumPy or Python, reseeded from its own state."""
+        """Return a generator or seed of NumPy or Python, reseeded from its own state."""
         if isinstance(generator, np.random.BitGenerator):
             return type(generator)(self.seed_sequence(repr(generator.state)))
+        if isinstance(generator, np.random.SeedSequence):
+            return self.seed_sequence(repr(generator))
+        if isinstance(generator, np.random.Generator):
+            return np.random.Generator(self(generator.bit_generator))
         if isinstance(generator, np.random.RandomState):
             old: Any = generator.get_state(legacy=False)
             drawn: Any = np.random.MT19937(self.seed_sequence(repr(old))).state
@@ -197,14 +204,14 @@ def _check_untrusted(
     """Check the types in a state of unknown origin."""
     for k, values in enumerate(attributes):
         if (values is None) != (k in plan.self_saving_layers) or not isinstance(
-            values, dict | None
+            values, _DICT_OR_NONE
         ):
             raise FaultError("", f"expected attributes in a dict, got a {type_name(values)}")
-    for name in [*names, *(name for values in attributes for name in values or ())]:
-        if not isinstance(name, str):
-            raise FaultError("", f"expected attribute names as strings, got {name!r}")
+    for found in (names, *(values or () for values in attributes)):
+        if not _STRING.issuperset(map(type, found)):
+            raise FaultError("", f"expected attribute names as strings, got {[*found]!r}")
     for generator in generators.values():
-        if not isinstance(generator, np.random.Generator | np.random.RandomState | None):
+        if not isinstance(generator, _GENERATORS):
             raise FaultError(
                 "", f"expected a NumPy generator for a space, got a {type_name(generator)}"
             )
@@ -214,11 +221,15 @@ def _explain_failure(
     plan: StatePlan, attributes: Any, handled: Any, error: Exception
 ) -> FaultError:
     """Find the attribute that cannot be saved."""
-    for k, values in enumerate(attributes):
-        for name, value in (values or {}).items():
-            if _pickling_error(plan, value) is not None:
-                path, inner, why = _innermost(plan, (k, name), value)
-                return plan.fault(path, inner, f"cannot be saved: {why}")
+    held = [(k, *item) for k, values in enumerate(attributes) for item in (values or {}).items()]
+    for k, name, value in held:
+        if _pickling_error(plan, value) is not None:
+            path, inner, why = _innermost(plan, (k, name), value)
+            return plan.fault(path, inner, f"cannot be saved: {why}")
+    for n, (k, name, value) in enumerate(held):
+        reason = _pickling_error(plan, held[: n + 1])
+        if reason is not None:  # with what others hold
+            return plan.fault((k, name), value, f"cannot be saved: {reason}")
     for (_, obj, path), value in zip(plan.handled, handled, strict=True):
         reason = _pickling_error(plan, value)
         if reason is not None:

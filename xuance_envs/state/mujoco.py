@@ -88,10 +88,8 @@ class _Model:
 
     @property
     def is_original(self) -> bool:
-        for region in self._regions or self.regions:  # noqa: SIM110  # a generator takes longer
-            if not are_same(*region):
-                return False
-        return True
+        arrays, options = self._regions or self.regions
+        return are_same(*options) and are_same(*arrays)
 
     def changes(self) -> _Changes:
         found: _Changes = []

@@ -7,7 +7,8 @@ import io
 import pickle
 import types
 from collections.abc import Callable
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,12 +29,15 @@ from xuance_envs.state.values.functions import (
 )
 from xuance_envs.state.values.graph import EMPTY_CELL
 from xuance_envs.state.values.reducers import (
+    BUFFERS,
     REDUCERS,
+    TensorStorage,
     has_foreign_memory,
     incomplete,
     is_plain_tensor,
     is_tensor_class,
     reduction,
+    why_not_saved,
 )
 from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
 
@@ -41,10 +45,32 @@ _PROTOCOL = 5
 
 
 _REBUILD = "xuance_envs.state.rebuild"
+_RANDOM = "bit_generator", "seeded_generator", "seed_sequence", "random_state", "python_random"
+"""Functions whose results draw other numbers in forks."""
 
 
 class StalePlanError(Exception):
     """The environment holds an object that is not rebuilt and that its plan does not list."""
+
+
+class _Prelude(NamedTuple):
+    """Functions of almost every state, pickled once: pickling one by name takes long."""
+
+    content: bytes
+    memo: Any
+
+    @classmethod
+    def of(cls, *functions: Any) -> _Prelude:
+        file = io.BytesIO()
+        pickler = pickle.Pickler(file, _PROTOCOL)
+        pickler.dump(functions)
+        return cls(_BEGINS_WITH_PRELUDE + file.getvalue(), pickler.memo)
+
+
+_BEGINS_WITH_PRELUDE = b"P"
+_COMMON = rebuild.there, rebuild.array, rebuild.seeded_generator
+_PRELUDE = _Prelude.of(*_COMMON)
+_PRELUDE_WITH_KEPT = _Prelude.of(*_COMMON, rebuild.kept_table)
 
 
 class _Cell:
@@ -59,12 +85,17 @@ class StatePickler(pickle.Pickler):
 
     def __init__(self, file: Any, plan: StatePlan, is_fresh: bool = True) -> None:
         super().__init__(file, _PROTOCOL)
+        prelude = _PRELUDE if plan.kept_table is None else _PRELUDE_WITH_KEPT
+        file.write(prelude.content)
+        self.memo = prelude.memo
         self.used: list[Any] = []
         """Classes and functions whose constants the state depends on."""
         self._references = plan.references
         self._is_fresh = is_fresh
         self._cells: dict[int, tuple[Any, _Cell]] = {}
-        self._tensors: dict[int, Any] = {}
+        self._plan = plan
+        # Tensors' memory that is saved: first address, end, owner.
+        self._memory: list[tuple[int, int, Any]] = []
 
     @override
     def reducer_override(self, obj: Any) -> Any:
@@ -110,13 +141,43 @@ class StatePickler(pickle.Pickler):
             raise StalePlanError
 
     def _check_tensor(self, tensor: Any) -> None:
-        """Refuse tensors that share memory, unless it is saved for all of them at once."""
-        if type(tensor).__name__ == "Parameter":
-            return  # saved through its data, another tensor
-        address, plain = tensor.untyped_storage().data_ptr(), is_plain_tensor(tensor)
-        shared = self._tensors.setdefault(address, (tensor, plain))
-        if address and shared[0] is not tensor and not (plain and shared[1]):
-            raise FaultError("", "tensors that share memory, one of them with a gradient")
+        reason = why_not_saved(tensor)
+        if reason is not None:
+            raise FaultError("", reason)
+        if not is_plain_tensor(tensor):
+            start = tensor.untyped_storage().data_ptr()
+            self._memory.append((start, start + tensor.untyped_storage().nbytes(), tensor))
+
+    def reduce_storage(self, obj: TensorStorage) -> Any:
+        """Reduce the memory of tensors; that of an array is the array's."""
+        start, end = rebuild.extent(obj)
+        for owner in self._plan.held.buffers:
+            first, last = rebuild.extent(owner)
+            if first <= start and end <= last:
+                return rebuild.array_storage, (owner, start - first, end - start)
+        self._memory.append((start, end, obj.bytes))
+        return reduction(obj)
+
+    @override
+    def dump(self, obj: Any) -> None:
+        super().dump(obj)
+        if self._memory or self._plan.foreign_owners:
+            self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Refuse memory that objects share and that would not be shared after loading."""
+        places = self._memory
+        for _, value in self.memo.copy().values():
+            if id(value) in self._plan.foreign_owners:
+                raise FaultError("", f"an array in the memory of a {type_name(value)}")
+            if isinstance(value, BUFFERS) and getattr(value, "base", None) is None:
+                places.append((*rebuild.extent(value), value))
+        places.sort(key=lambda place: place[:2])
+        for (_, end, one), (start, _, other) in pairwise(places):
+            if start < end:
+                self._require_fresh_plan()
+                names = " and ".join(type_name(each) for each in (one, other))
+                raise FaultError("", f"two objects that share memory are saved apart: {names}")
 
     def reduce_function(self, obj: types.FunctionType) -> Any:
         digest = code_digest(obj.__code__)
@@ -179,6 +240,7 @@ _OWN_REDUCERS: dict[Any, Callable[[StatePickler, Any], Any]] = {
     types.CellType: StatePickler.reduce_cell,
     types.ModuleType: StatePickler.reduce_module,
     type: StatePickler.reduce_class,
+    TensorStorage: StatePickler.reduce_storage,
 }
 
 
@@ -194,18 +256,26 @@ class StateUnpickler(pickle.Unpickler):
     ) -> None:
         file = io.BytesIO(data)
         super().__init__(file)
+        self._begins_with_prelude = file.read(1) == _BEGINS_WITH_PRELUDE
+        if not self._begins_with_prelude:  # a state of version 0.2
+            file.seek(0)
         self._rest = file, len(data)
         self._trusted = trusted
         self._known = rebuild.PLAIN_FUNCTIONS
         if spawn is not None:
-            spawned = "bit_generator", "random_state", "python_random"
             self._known = {
                 **rebuild.PLAIN_FUNCTIONS,
-                **{n: _then_fork(rebuild.PLAIN_FUNCTIONS[n], spawn) for n in spawned},
+                **{n: _then_fork(rebuild.PLAIN_FUNCTIONS[n], spawn) for n in _RANDOM},
             }
         # A separate object: bound methods of the unpickler itself would form a reference cycle that
         # keeps the state's bytes in memory.
         self._target = InspectionTarget(trusted) if plan is None else Target(plan, trusted, spawn)
+
+    @override
+    def load(self) -> Any:
+        if self._begins_with_prelude:
+            super().load()
+        return super().load()
 
     def load_facts(self) -> Any:
         """Return the constants, after the state; states of version 0.2 have none."""
@@ -263,9 +333,11 @@ class _NoPlan:
     """Plan for data that belongs to no environment."""
 
     references = rebuild.REFERENCES
+    kept_table = None
+    foreign_owners: frozenset[int] = frozenset()
     layers: tuple[Any, ...] = ()
     code = CodeIndex((), ())
-    held = types.SimpleNamespace(named={}, functions=())
+    held = types.SimpleNamespace(named={}, functions=(), buffers=())
 
     def resolve(self, path: Any) -> Any:
         raise LookupError(path)

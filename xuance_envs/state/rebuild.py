@@ -11,15 +11,13 @@ import logging
 import random
 import threading
 import types
-from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence, ISpawnableSeedSequence
 from numpy.typing import NDArray
 
-from xuance_envs._override import override
 from xuance_envs.state.faults import FaultError
+from xuance_envs.state.values.seeds import UNSEEDED, LazySeedSequence
 
 NEW_RESOURCES: dict[str, Any] = {
     "_thread.lock": threading.Lock,
@@ -204,6 +202,13 @@ def memory(owner: Any) -> NDArray[Any]:
     return found
 
 
+def extent(owner: Any) -> tuple[int, int]:
+    """Return the address of a memory's first byte, and of that behind the last."""
+    flat = memory(owner)
+    start = flat.__array_interface__["data"][0]
+    return start, start + flat.nbytes
+
+
 def _axes_by_stride(strides: tuple[int, ...]) -> list[int]:
     return sorted(range(len(strides)), key=lambda axis: -strides[axis])
 
@@ -259,6 +264,22 @@ def tensor(
     return made.set_(memory.untyped_storage(), offset, shape, strides)
 
 
+def parameter(*how: Any) -> Any:
+    """Return a tensor as a parameter, see :func:`tensor`."""
+    return importlib.import_module("torch").nn.Parameter(tensor(*how), requires_grad=False)
+
+
+def with_gradient(made: Any, content: tuple[bool, Any]) -> None:
+    """Set whether a tensor needs a gradient, and its gradient."""
+    made.requires_grad, made.grad = content
+
+
+def array_storage(owner: Any, offset: int, size: int) -> Any:
+    """Return a part of an array's or buffer's memory for tensors, as a tensor of bytes."""
+    part = memory(owner).view(np.uint8)[offset : offset + size]
+    return importlib.import_module("torch").from_numpy(part)
+
+
 def array_subclass(plain: NDArray[Any], kind: Any) -> Any:
     """Return an array as an instance of a subclass."""
     return plain.view(kind)
@@ -272,82 +293,23 @@ def scalar(data: bytes, dtype: str) -> Any:
 BIT_GENERATORS = {"MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"}
 
 
-def bit_generator(kind: str, state: dict[str, Any], seed: tuple[Any, ...] | None) -> Any:
-    """Return a bit generator in a given state."""
+def bit_generator(kind: str, state: dict[str, Any], seed: Any) -> Any:
+    """Return a bit generator in a given state, with a seed or the parameters of one."""
     if kind not in BIT_GENERATORS:
         raise ValueError(f"expected a bit generator of NumPy, got {kind!r}")
-    made = getattr(np.random, kind)(_UNSEEDED)
-    if seed is None:
-        made.state = state
-    else:
-        made.__setstate__((state, _LazySeedSequence(seed)))
+    made = getattr(np.random, kind)(UNSEEDED)
+    made.__setstate__((state, LazySeedSequence(seed) if type(seed) is tuple else seed))
     return made
 
 
-class _LazySeedSequence(ISpawnableSeedSequence):
-    """Lazily built :class:`numpy.random.SeedSequence`.
-
-    Only spawning needs it, and building it takes as long as the rest of a generator.
-    """
-
-    def __init__(self, seed_parameters: tuple[Any, ...]) -> None:
-        self._seed_parameters = seed_parameters
-
-    @cached_property
-    def made(self) -> np.random.SeedSequence:
-        entropy, key, pool, spawned = self._seed_parameters
-        return np.random.SeedSequence(
-            entropy, spawn_key=key, pool_size=pool, n_children_spawned=spawned
-        )
-
-    def seed_parameters(self) -> tuple[Any, ...]:
-        """Return the current parameters of the seed sequence."""
-        return _parameters(self.made) if "made" in vars(self) else self._seed_parameters
-
-    @override
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        return self.made.generate_state(n_words, dtype)
-
-    @override
-    def spawn(self, n_children: int) -> list[Any]:
-        return self.made.spawn(n_children)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.made, name)
-
-    def __reduce__(self) -> Any:
-        return self.made.__reduce__()
-
-    def __repr__(self) -> str:
-        return repr(self.made)
+def seeded_generator(kind: str, state: dict[str, Any], seed: Any) -> np.random.Generator:
+    """Return a generator with a bit generator of its own."""
+    return np.random.Generator(bit_generator(kind, state, seed))
 
 
-def seed_parameters_of(seed: Any) -> tuple[Any, ...] | None:
-    """Return the parameters of a bit generator's seed sequence, None if it has another seed."""
-    if isinstance(seed, np.random.SeedSequence):
-        return _parameters(seed)
-    return seed.seed_parameters() if isinstance(seed, _LazySeedSequence) else None
-
-
-def _parameters(seed: np.random.SeedSequence) -> tuple[Any, ...]:
-    return seed.entropy, seed.spawn_key, seed.pool_size, seed.n_children_spawned
-
-
-class _ZeroSeedSequence(ISeedSequence):
-    """Cheap seed for a bit generator whose state is set next."""
-
-    @override
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        return _zeros(n_words, dtype)
-
-
-@cache
-def _zeros(count: int, dtype: Any) -> NDArray[Any]:
-    """Return zeros, cached; read-only by convention."""
-    return np.zeros(count, dtype)
-
-
-_UNSEEDED = _ZeroSeedSequence()
+def seed_sequence(*parameters: Any) -> np.random.SeedSequence:
+    """Return a seed sequence that others than a bit generator hold."""
+    return LazySeedSequence(parameters).made
 
 
 def generator(bits: Any) -> np.random.Generator:
@@ -449,10 +411,15 @@ PLAIN_FUNCTIONS: dict[str, Any] = {
         shared_scalar,
         whole_memory,
         storage,
+        array_storage,
         tensor,
+        parameter,
+        with_gradient,
         scalar,
         bit_generator,
         generator,
+        seeded_generator,
+        seed_sequence,
         random_state,
         random_state_on,
         python_random,

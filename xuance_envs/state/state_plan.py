@@ -37,7 +37,7 @@ from xuance_envs.state.values.graph import (
     parts_of,
     step_text,
 )
-from xuance_envs.state.values.reducers import has_foreign_memory
+from xuance_envs.state.values.reducers import BUFFERS, has_foreign_memory, memory_owner
 from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
 
 Path = tuple[Any, ...]
@@ -137,6 +137,11 @@ class StatePlan:
         self.handled = [
             (kept.handler, kept.obj, kept.paths[0]) for kept in self.kept if kept.handler
         ]
+        self.foreign_owners = {
+            id(owner)
+            for handler, array, _ in self.handled
+            if handler is FOREIGN and type(owner := memory_owner(array)).__name__ != "PyCapsule"
+        }
         self.table = tuple((name_of(type(kept.obj)), tuple(kept.paths)) for kept in self.kept)
         self.references = REFERENCES | {
             each: (rebuild.there, (path,)) for each, path in self.known.items()
@@ -347,6 +352,7 @@ class _Walk:
         self.found: dict[int, Kept] = {}
         self.functions: list[types.FunctionType] = []
         self.named: dict[str, Any] = {}
+        self.buffers: list[Any] = []
         self.classes: dict[type, None] = {}
         self._layers = layers
         self._known = known
@@ -380,6 +386,8 @@ class _Walk:
         self.classes[kind] = None
         if isinstance(value, types.FunctionType):
             self.functions.append(value)
+        elif isinstance(value, BUFFERS):
+            self._add_buffer(memory_owner(value))
         if isinstance(value, _NAMED):
             module = isinstance(value, types.ModuleType)
             self.named[f"module.{value.__name__}" if module else full_name(value)] = value
@@ -390,6 +398,10 @@ class _Walk:
         for step, part in parts_of(value):
             if step is not None and type(part) not in ATOMIC:
                 self._waiting.append((part, (*path, step)))
+
+    def _add_buffer(self, owner: Any) -> None:
+        if isinstance(owner, BUFFERS) and not getattr(owner, "dtype", np.dtype(int)).hasobject:
+            self.buffers.append(owner)
 
 
 _NAMED = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType

@@ -10,6 +10,7 @@ import decimal
 import fractions
 import functools
 import hashlib
+import importlib
 import pathlib
 import re
 import types
@@ -20,8 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xuance_envs.state import rebuild
 from xuance_envs.state.values.functions import cell_content, code_digest, full_name, named_in_module
-from xuance_envs.state.values.reducers import reduction
+from xuance_envs.state.values.reducers import is_tensor_class, reduction
+from xuance_envs.state.values.seeds import LazySeedSequence, seed_parameters_of
 
 Step = Any
 """Part of a path: a key of a container, or a tuple (kind, name)."""
@@ -62,6 +65,8 @@ def node(value: Any) -> Node:
         return Node(("class", full_name(value)), (), is_shared=False)
     if isinstance(value, np.ndarray):
         return _array(value)
+    if is_tensor_class(kind):
+        return _tensor(value)
     return _object(value)
 
 
@@ -172,6 +177,19 @@ def _cell(value: Any) -> Node:
     return Node(("cell",), ((("attr", "cell_contents"), content),))
 
 
+def _generator(value: Any) -> Node:
+    return Node("Generator", [(("attr", "bit_generator"), value.bit_generator)])
+
+
+def _bit_generator(value: Any) -> Node:
+    parts = [(("attr", "state"), value.state), (("attr", "seed_seq"), value.seed_seq)]
+    return Node(("bit generator", type(value).__name__), parts)
+
+
+def _seed_sequence(value: Any) -> Node:
+    return Node("SeedSequence", [(None, seed_parameters_of(value))])
+
+
 def _array(value: Any) -> Node:
     kind = type(value)
     content: Any = None
@@ -179,6 +197,14 @@ def _array(value: Any) -> Node:
         content = hashlib.blake2b(value.tobytes(), digest_size=16).digest()
     head = "array", full_name(kind), str(value.dtype), value.shape, content
     return Node(head, array_parts(value))
+
+
+def _tensor(value: Any) -> Node:
+    dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous().view(-1)
+    content = dense.view(importlib.import_module("torch").uint8).numpy().tobytes()
+    head = full_name(type(value)), str(value.dtype), tuple(value.shape), value.stride()
+    parts = [(("attr", name), item) for name, item in vars(value).items()]
+    return Node((*head, value.requires_grad, content), [(("attr", "grad"), value.grad), *parts])
 
 
 def array_parts(value: Any) -> list[tuple[Step | None, Any]]:
@@ -227,6 +253,10 @@ _KINDS: dict[Any, Callable[[Any], Node]] = {
     set: _set,
     frozenset: _set,
     np.ndarray: _array,
+    np.random.Generator: _generator,
+    **{getattr(np.random, name): _bit_generator for name in rebuild.BIT_GENERATORS},
+    np.random.SeedSequence: _seed_sequence,
+    LazySeedSequence: _seed_sequence,
     types.FunctionType: _function,
     types.MethodType: _method,
     types.BuiltinFunctionType: _builtin,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import copyreg
+import ctypes
 import functools
 import importlib
 import logging
 import random
+import sys
 import types
 import weakref
 from typing import Any
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 from xuance_envs.state import rebuild
 from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.layers import slots_of
+from xuance_envs.state.values.seeds import LazySeedSequence, seed_parameters_of
 
 _STRIDED: Any = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
 _NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
@@ -43,6 +47,8 @@ def _inherited(kind: Any) -> Any:
         return _reduce_structured_scalar
     if issubclass(kind, (np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
         return _refuse_generator
+    if issubclass(kind, _C_DATA):
+        return _reduce_c_data
     pickles = getattr(kind, "__getstate__", None)
     if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # calls __init__ instead
         return _reduce_ez_pickle
@@ -55,6 +61,10 @@ def incomplete(kind: Any) -> bool:
 
 
 # -- arrays ------------------------------------------------------------------------------
+
+_C_DATA: Any = ctypes.c_int.__mro__[-2]
+BUFFERS: Any = np.ndarray, bytearray, array.array, ctypes.Array, ctypes.Structure
+"""Types of owners of memory that views are rebuilt in."""
 
 
 def memory_owner(value: Any) -> Any:
@@ -77,9 +87,7 @@ def has_foreign_memory(value: Any) -> bool:
     if value.base is None or (type(value.base) is np.ndarray and value.base.base is None):
         return False
     owner = memory_owner(value)
-    if isinstance(owner, (np.ndarray, bytes, bytearray)):
-        return False
-    return not _is_tensor(owner)
+    return not (isinstance(owner, (bytes, *BUFFERS)) or _is_tensor(owner))
 
 
 def _is_tensor(owner: Any) -> bool:
@@ -89,8 +97,8 @@ def _is_tensor(owner: Any) -> bool:
 
 @functools.cache
 def is_tensor_class(kind: Any) -> bool:
-    """Return whether a class is PyTorch's tensor or parameter."""
-    return kind.__module__.partition(".")[0] == "torch" and kind.__name__ in ("Tensor", "Parameter")
+    """Return whether a class is PyTorch's tensor or derived from it."""
+    return any((base.__module__, base.__name__) == ("torch", "Tensor") for base in kind.__mro__)
 
 
 def _reduce_array(value: NDArray[Any]) -> Any:
@@ -101,7 +109,7 @@ def _reduce_array(value: NDArray[Any]) -> Any:
         owner = memory_owner(value)
         if _is_tensor(owner):
             return _reduce_view(value, tensor_storage(owner))
-        if isinstance(owner, (np.ndarray, bytearray)):
+        if isinstance(owner, BUFFERS):
             return _reduce_view(value, owner)
     if dtype.kind in "OVT" or dtype.metadata:
         if dtype.kind == "O":
@@ -174,6 +182,12 @@ def _reduce_scalar(value: np.generic) -> Any:
     return rebuild.scalar, (value.tobytes(), value.dtype.str)
 
 
+def _reduce_c_data(value: Any) -> Any:
+    if value._b_base_ is not None or value._objects:
+        raise FaultError("", "a C value in the memory of another object")
+    return NotImplemented
+
+
 def _reduce_memoryview(value: memoryview) -> Any:
     owner: Any = value.obj
     whole = None if owner is None else memoryview(owner)
@@ -186,9 +200,8 @@ class TensorStorage:
     """Memory that tensors and their arrays share."""
 
     def __init__(self, tensor: Any) -> None:
-        self.torch = importlib.import_module("torch")
-        empty = self.torch.empty(0, dtype=self.torch.uint8)
-        self.bytes = empty.set_(tensor.untyped_storage())
+        torch = importlib.import_module("torch")
+        self.bytes = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
 
     def detach(self) -> Any:
         """Return all bytes as a tensor, see :func:`~xuance_envs.state.rebuild.memory`."""
@@ -201,6 +214,8 @@ _storages: weakref.WeakValueDictionary[int, TensorStorage] = weakref.WeakValueDi
 def tensor_storage(tensor: Any) -> TensorStorage:
     """Return the memory of a tensor: the same object as long as it is referenced."""
     address = tensor.untyped_storage().data_ptr()
+    if not address:  # empty
+        return TensorStorage(tensor)
     try:
         return _storages[address]
     except KeyError:
@@ -210,21 +225,34 @@ def tensor_storage(tensor: Any) -> TensorStorage:
 def _reduce_tensor(value: Any) -> Any:
     if not is_plain_tensor(value):
         return NotImplemented
+    make = rebuild.tensor if type(value).__name__ == "Tensor" else rebuild.parameter
     place = value.storage_offset(), tuple(value.shape), value.stride()
-    return rebuild.tensor, (tensor_storage(value), str(value.dtype), *place)
+    made = make, (tensor_storage(value), str(value.dtype), *place)
+    if not value.requires_grad and value.grad is None:
+        return made
+    return *made, (value.requires_grad, value.grad), None, None, rebuild.with_gradient
 
 
 def is_plain_tensor(value: Any) -> bool:
-    """Return whether a tensor has no state besides its memory."""
+    """Return whether a tensor has no state besides its memory and its gradient."""
     torch = importlib.import_module("torch")
     return (
-        type(value) is torch.Tensor
+        type(value) in (torch.Tensor, torch.nn.Parameter)
         and value.device.type == "cpu"
         and value.layout is torch.strided
-        and not (value.requires_grad or value.is_conj() or value.is_neg() or value.is_quantized)
-        and value.untyped_storage().nbytes() > 0
+        and not (value.is_conj() or value.is_neg() or value.is_quantized)
         and not vars(value)
     )
+
+
+def why_not_saved(tensor: Any) -> str | None:
+    """Return why a tensor cannot be saved, or None."""
+    if tensor.grad_fn is not None:
+        return "it is the result of a computation with gradients, which is not saved: detach it"
+    hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
+    if any(getattr(tensor, name, None) for name in hooks):
+        return "it has hooks for its gradient, which are not saved"
+    return None
 
 
 def _reduce_storage(value: TensorStorage) -> Any:
@@ -235,15 +263,35 @@ def _reduce_storage(value: TensorStorage) -> Any:
 
 
 def _reduce_generator(value: np.random.Generator) -> Any:
-    return rebuild.generator, (value.bit_generator,)
+    bits = value.bit_generator
+    if sys.getrefcount(bits) == _GENERATOR_ONLY and type(bits) in REDUCERS:
+        return rebuild.seeded_generator, _seeded(bits)
+    return rebuild.generator, (bits,)
 
 
 def _reduce_bit_generator(value: Any) -> Any:
-    return rebuild.bit_generator, (
-        type(value).__name__,
-        value.state,
-        rebuild.seed_parameters_of(value.seed_seq),
-    )
+    return rebuild.bit_generator, _seeded(value)
+
+
+def _seeded(bits: Any) -> tuple[str, dict[str, Any], Any]:
+    """Return the kind, state and seed; parameters suffice for a seed that nothing else holds."""
+    seed = bits.seed_seq
+    if seed is not None and sys.getrefcount(seed) == _BIT_GENERATOR_ONLY:
+        seed = seed_parameters_of(seed) or seed
+    return type(bits).__name__, bits.state, seed
+
+
+def _references(owner: Any, name: str) -> int:
+    value = getattr(owner, name)
+    return sys.getrefcount(value)
+
+
+_BIT_GENERATOR_ONLY = _references(np.random.PCG64(0), "seed_seq")
+_GENERATOR_ONLY = _references(np.random.default_rng(0), "bit_generator")
+
+
+def _reduce_seed_sequence(value: Any) -> Any:
+    return rebuild.seed_sequence, seed_parameters_of(value)
 
 
 def _reduce_random_state(value: np.random.RandomState) -> Any:
@@ -337,8 +385,9 @@ REDUCERS: dict[type, Any] = {
     np.random.RandomState: _reduce_random_state,
     random.Random: _reduce_random,
     **{getattr(np.random, name): _reduce_bit_generator for name in rebuild.BIT_GENERATORS},
+    np.random.SeedSequence: _reduce_seed_sequence,
+    LazySeedSequence: _reduce_seed_sequence,
     **dict.fromkeys(_SCALARS, _reduce_scalar),
-    TensorStorage: _reduce_storage,
     functools.partial: _reduce_partial,
     types.MethodType: _reduce_method,
     logging.Logger: _reduce_logger,
@@ -348,7 +397,9 @@ REDUCERS: dict[type, Any] = {
 """Reduce functions by exact type."""
 
 BY_NAME: dict[str, Any] = {
+    f"{TensorStorage.__module__}.TensorStorage": _reduce_storage,
     "torch.Tensor": _reduce_tensor,
+    "torch.nn.parameter.Parameter": _reduce_tensor,
     "pygame.surface.Surface": _reduce_surface,
     "pygame.mask.Mask": _reduce_mask,
     "pygame.event.Event": _reduce_event,

@@ -1,0 +1,225 @@
+"""Memory and seeds that several objects of an environment share: rebuilt as such, or refused."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from xuance_envs import StateError, check_saving
+from xuance_envs.state.checkpointer import EnvCheckpointer
+from xuance_envs.state.faults import FaultError
+
+
+class Holder(gymnasium.Env):  # type: ignore[type-arg]
+    """Holds what a function creates; each step calls another function with it and the action."""
+
+    observation_space = spaces.Box(-1e12, 1e12, (1,), np.float64)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, make: Callable[[int], Any], use: Callable[[Any, int], Any]) -> None:
+        self.make, self.use = make, use
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.held = self.make(int(self.np_random.integers(100)))
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        value = float(self.use(self.held, int(action)))
+        return np.array([value]), value, False, False, {}
+
+
+def played(env: Any) -> list[float]:
+    return [env.step(action)[1] for action in (0, 1, 2, 1, 0, 2)]
+
+
+def assert_goes_on(make: Callable[[int], Any], use: Callable[[Any, int], Any]) -> None:
+    env, twin = Holder(make, use), Holder(make, use)
+    env.reset(seed=1)
+    twin.reset(seed=2)
+    for _ in range(2):  # the second time right after a load
+        for one, other in ((env, twin), (twin, env)):
+            played(one)
+            EnvCheckpointer(other).prepare(EnvCheckpointer(one).save(), trusted=True).apply()
+            assert played(other) == played(one)
+    check_saving(lambda: Holder(make, use), steps=20)
+
+
+# -- seeds ---------------------------------------------------------------------------------
+
+
+def seed_and_generators(number: int) -> Any:
+    seed = np.random.SeedSequence(number)
+    return seed, np.random.default_rng(seed), np.random.Generator(np.random.SFC64(seed))
+
+
+def spawned(held: Any, action: int) -> float:
+    seed, *generators = held
+    if action == 2:
+        return np.random.default_rng(seed.spawn(1)[0]).random()
+    return float(generators[action].spawn(1)[0].random())
+
+
+def test_a_seed_that_generators_share_stays_shared() -> None:
+    assert_goes_on(seed_and_generators, spawned)
+
+
+def test_a_seed_of_the_environments_own_generator_stays_shared() -> None:
+    env, twin = gymnasium.make("CartPole-v1"), gymnasium.make("CartPole-v1")
+    for each in (env, twin):
+        each.reset(seed=4)
+        plain: Any = each.unwrapped
+        plain.seed_of_opponents = plain.np_random.bit_generator.seed_seq
+    plain.np_random.spawn(3)
+    for _ in range(2):
+        EnvCheckpointer(twin).prepare(EnvCheckpointer(env).save(), trusted=False).apply()
+        for each in (env, twin):
+            drawn: Any = each.unwrapped
+            child = np.random.default_rng(drawn.seed_of_opponents.spawn(1)[0])
+            each.found = child.random(), drawn.np_random.spawn(1)[0].random()  # type: ignore[attr-defined]
+        assert env.found == twin.found  # type: ignore[attr-defined]
+        del env.found, twin.found  # type: ignore[attr-defined]
+
+
+def test_forks_have_seeds_of_their_own() -> None:
+    env = Holder(seed_and_generators, spawned)
+    env.reset(seed=1)
+    data = EnvCheckpointer(env).save()
+    found = set()
+    for number in range(3):
+        twin = Holder(seed_and_generators, spawned)
+        twin.reset(seed=1)
+        EnvCheckpointer(twin).prepare(data, trusted=True, fork=[number]).apply()
+        found.add(tuple(played(twin)))
+    assert len(found) == 3
+    assert len({results[2] for results in found}) == 3  # of the seed itself
+
+
+# -- buffers -------------------------------------------------------------------------------
+
+
+def array_and_view(number: int) -> Any:
+    owner = array.array("d", [number, 0, 0])
+    return owner, np.frombuffer(owner), memoryview(owner)
+
+
+def c_array_and_view(number: int) -> Any:
+    owner = (ctypes.c_double * 3)(number)
+    return owner, np.frombuffer(owner)
+
+
+def written(held: Any, action: int) -> float:
+    owner, view, *_ = held
+    owner[action] += 1
+    view[0] += 0.25
+    return float(sum(owner) + view.sum())
+
+
+@pytest.mark.parametrize("make", [array_and_view, c_array_and_view])
+def test_views_of_other_buffers_stay_views(make: Any) -> None:
+    assert_goes_on(make, written)
+
+
+def test_a_c_value_in_the_memory_of_another_object_is_refused() -> None:
+    env = Holder(lambda _: (owner := bytearray(8), ctypes.c_double.from_buffer(owner)), written)
+    env.reset(seed=1)
+    with pytest.raises(FaultError, match="C value in the memory of another"):
+        EnvCheckpointer(env).save()
+
+
+# -- tensors -------------------------------------------------------------------------------
+
+
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+def of_leaf(number: int) -> Any:
+    """Return a tensor that needs a gradient, and an array in its memory."""
+    leaf = importlib.import_module("torch").ones(3, requires_grad=True)
+    return leaf.detach().numpy(), leaf
+
+
+def of_parameter(number: int) -> Any:
+    leaf = importlib.import_module("torch").nn.Parameter(of_leaf(number)[1].detach())
+    return leaf.detach(), leaf, leaf.detach()[1:].numpy()
+
+
+def from_array(number: int) -> Any:
+    numbers = np.zeros(8)
+    library = importlib.import_module("torch")
+    return numbers[2:7], library.as_tensor(numbers[1:5]), library.from_numpy(numbers[3:6])
+
+
+def from_bytes(number: int) -> Any:
+    library, owner = importlib.import_module("torch"), bytearray(8)
+    return owner, library.frombuffer(owner, dtype=library.uint8)
+
+
+def summed(held: Any, action: int) -> float:
+    written, *others = held
+    written[action] += 1
+    return float(sum(each.sum().item() * (k + 1) for k, each in enumerate(others)))
+
+
+@pytest.mark.parametrize("make", [of_leaf, of_parameter, from_array, from_bytes])
+def test_tensors_and_arrays_stay_in_one_memory(make: Any) -> None:
+    torch()
+    assert_goes_on(make, summed)
+
+
+def accumulated(held: Any, action: int) -> float:
+    (held[1] - action).square().sum().backward()
+    return float(held[1].grad.sum())
+
+
+@pytest.mark.parametrize("make", [of_leaf, of_parameter])
+def test_gradients_are_state(make: Any) -> None:
+    torch()
+    assert_goes_on(make, accumulated)
+
+
+def result(number: int) -> Any:
+    leaf = importlib.import_module("torch").ones(3, requires_grad=True)
+    return [leaf * 2]
+
+
+def hooked(number: int) -> Any:
+    leaf = importlib.import_module("torch").ones(3, requires_grad=True)
+    leaf.register_hook(lambda gradient: gradient * 2)
+    return [leaf]
+
+
+def conjugate(number: int) -> Any:
+    plain = importlib.import_module("torch").zeros(3, dtype=torch().complex64)
+    return plain.numpy(), plain.conj()
+
+
+def overlapping(number: int) -> Any:
+    return from_array(number)[1:]  # nothing holds the array
+
+
+APART = "Holder.held: .*share memory are saved apart: torch.Tensor and torch.Tensor"
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (result, r"held\[0\].*result of a computation with gradients"),
+        (hooked, r"held\[0\].*hooks"),
+        (conjugate, APART),
+        (overlapping, APART),
+    ],
+)
+def test_other_tensors_are_refused_by_their_path(make: Any, reason: str) -> None:
+    torch()
+    with pytest.raises(StateError, match=reason):
+        check_saving(lambda: Holder(make, lambda held, action: 0.0))
