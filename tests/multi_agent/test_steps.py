@@ -208,6 +208,20 @@ def test_the_last_state_stays_where_there_is_none_at_the_end(make, fails):
     assert over.all()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_multiwalker_needs_no_options(make_here):
+    pytest.importorskip("Box2D")
+    module = pytest.importorskip("pettingzoo.sisl.multiwalker_v9")
+    envs = make_here([partial(module.parallel_env, max_cycles=20)])
+    envs.reset(seed=1)
+    overs = 0
+    for _ in range(45):
+        step = envs.step(np.full((1, 3, 4), 0.5, np.float32))
+        assert step.state.any()
+        overs += step.episode_over[0]
+    assert overs >= 2
+
+
 @pytest.mark.parametrize("masks", [None, "info"])
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2]])
 def test_masks_do_not_depend_on_the_order_of_first_resets(make, masks, order):
