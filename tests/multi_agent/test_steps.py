@@ -137,6 +137,8 @@ def test_every_agent_that_acted_ends_with_the_episode(make_here, kind):
         ({"terminated": True, "truncated": True}, {}, [1, 1, 1], [1, 1, 1]),
         ({"terminated": True}, {"truncated": "sheep_1"}, [1, 0, 1], [0, 1, 0]),
         ({"truncated": True}, {"terminated": "sheep_2"}, [0, 0, 1], [1, 1, 0]),
+        ({"terminated": True}, None, [1, 1, 1], [0, 0, 0]),
+        ({"truncated": True}, None, [0, 0, 0], [1, 1, 1]),
     ],
 )
 def test_a_flag_of_all_ends_all(make, flags, own, terminated, truncated):

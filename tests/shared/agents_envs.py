@@ -321,15 +321,16 @@ class AllAtOnce(Herd):
 
     Args:
         flags: values of ``"__all__"`` in the last step, by flag name.
-        own: the agent with its own flag in that step, by flag name.
+        own: the agent with its own flag in that step, by flag name. None if agents never have
+            flags of their own.
         **options: arguments of :class:`Herd`.
     """
 
     def __init__(
-        self, flags: Mapping[str, bool], own: Mapping[str, Any] | None = None, **options: Any
+        self, flags: Mapping[str, bool], own: Mapping[str, Any] | None, **options: Any
     ) -> None:
         super().__init__(**options)
-        self.flags, self.own = flags, own or {}
+        self.flags, self.own = flags, own
 
     def step(self, actions: Mapping[Any, Any]) -> Any:
         acted = self.agents
@@ -338,7 +339,7 @@ class AllAtOnce(Herd):
         self.agents = acted
         flags = [
             {
-                **{agent: over and self.own.get(name) == agent for agent in acted},
+                **{a: over and self.own.get(name) == a for a in acted if self.own is not None},
                 "__all__": over and self.flags.get(name, False),
             }
             for name in ("terminated", "truncated")

@@ -22,7 +22,8 @@ _ALL_AGENTS = "__all__"
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
-_STEPPED = ("observations", "rewards", "terminations", "truncations")
+_FLAGS = ("terminations", "truncations")
+_STEPPED = ("observations", "rewards", *_FLAGS)
 
 
 class EnvRecord:
@@ -148,6 +149,8 @@ class EnvRecord:
         has_flags, self.has_flags = False, True  # after an error, the next step stores its flags
         for name, flags in (("terminated", terminated), ("truncated", truncated)):
             stored = self._flags[name]
+            if _ALL_AGENTS in flags:  # agents need no flags of their own
+                flags = {**agent_set.no_flags, **flags}
             for agent, place in zip(agent_set.agents, agent_set.places, strict=True):
                 flag = flags[agent]
                 if type(flag) is not bool:
@@ -177,16 +180,16 @@ class EnvRecord:
             if not isinstance(values, Mapping):
                 raise BadValueError(f"step: expected {name} by agent, got {describe(values)}")
             for agent in agent_set.agents:
-                if agent not in values:
+                if agent not in values and not (name in _FLAGS and _ALL_AGENTS in values):
                     raise BadValueError(
                         f"agent {agent!r}: expected it in the {name} that step returned, because "
                         f"it was active, got {list(values)}"
                     )
-        observations, rewards, terminated, truncated = stepped
+        observations, rewards, *flags = stepped
         for k, agent in enumerate(agent_set.agents):
             self._put_observation(agent_set, k, observations[agent])
             self._rewards[agent_set.places[k]] = _scalar(agent, "reward", rewards[agent], _FLOAT)
-        self._store_flags(agent_set, terminated, truncated)
+        self._store_flags(agent_set, *flags)
 
     def _put_observation(self, agent_set: AgentSet, k: int, observation: Any) -> None:
         """Store an agent's observation, by the fast path if possible."""
