@@ -510,7 +510,7 @@ def test_a_kill_a_second_for_five_minutes() -> None:
             actions = rng.integers(2, size=8)
             assert_same(shown(envs, actions)[0], shown(reference, actions)[0])
             steps += 1
-        assert kills > 50  # fewer than a second each where others have the CPUs
+        assert kills >= 20  # fewer than a second each where others have the CPUs
         print(f"{kills} kills in {steps} steps, 0 mismatches")
 
 
