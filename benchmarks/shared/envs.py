@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -31,6 +32,31 @@ class SleepingEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self, action: np.int64
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         time.sleep(self._seconds)
+        return self._observation, 1.0, False, False, {}
+
+
+class VaryingSleepEnv(SleepingEnv):
+    """Environment that sleeps for between ``shortest`` and ``longest`` seconds in each step."""
+
+    def __init__(self, shortest: float, longest: float) -> None:
+        super().__init__(0.0)
+        self._limits = shortest, longest
+
+    def step(
+        self, action: np.int64
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        self._seconds = self.np_random.uniform(*self._limits)
+        return super().step(action)
+
+
+class AsyncSleepingEnv(SleepingEnv):
+    """The same as a coroutine, as with an asynchronous client of a service."""
+
+    async def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
+        return super().reset(**kwargs)
+
+    async def step(self, action: np.int64) -> Any:  # type: ignore[override]
+        await asyncio.sleep(self._seconds)
         return self._observation, 1.0, False, False, {}
 
 

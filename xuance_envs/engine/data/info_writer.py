@@ -120,13 +120,7 @@ class InfoWriter:
         self.rest: dict[int, Any] = {}
         self._freeze = freeze
         self._arrays = arrays
-        integers = arrays.cells.view(np.int64)
-        # One memoryview per column: the fastest way to store an int or a float.
-        self._columns: dict[str, list[Any]] = {
-            "d": [memoryview(row) for row in arrays.cells],
-            "q": [memoryview(row) for row in integers],
-            "": [[None] * n] * MAX_COLUMNS,
-        }
+        self._number_columns: dict[tuple[str, int], Any] = {}
         self._array_columns: dict[tuple[str, ArrayKind], Any] = {}
         self._layouts: list[_Layout] = [_END] * n
         # Indexed by an info's keys and value types.
@@ -238,7 +232,7 @@ class InfoWriter:
     def _column(self, key: str, kind: Kind) -> Any:
         """Return the fastest object for storing values of this kind in a key's column."""
         if isinstance(kind, NumberKind):
-            return self._columns[kind.storage][self.table.slots[key]]
+            return self._number_column(kind.storage, self.table.slots[key])
         column = self._array_columns.get((key, kind))
         if column is None:
             stored = kind.stored(self._arrays, self.table.slots[key], self.table.start(key))
@@ -246,6 +240,16 @@ class InfoWriter:
             vectors = [row for row in rows if row is not None]
             column = _VectorCells(vectors) if vectors else _ArrayCells(kind, stored)
             self._array_columns[key, kind] = column
+        return column
+
+    def _number_column(self, storage: str, slot: int) -> Any:
+        column = self._number_columns.get((storage, slot))
+        if column is None:
+            cells = self._arrays.cells[slot]
+            # A memoryview is the fastest way to store an int or a float.
+            stored: Any = {"d": cells, "q": cells.view(np.int64)}.get(storage)
+            column = [None] * len(cells) if stored is None else memoryview(stored)
+            self._number_columns[storage, slot] = column
         return column
 
     def write_columns(self, places: Sequence[int], columns: Columns) -> None:

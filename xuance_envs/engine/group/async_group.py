@@ -11,7 +11,7 @@ from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.awaited_calls import AwaitedCalls, Call, awaited
+from xuance_envs.engine.group.awaited_calls import AwaitedCalls, Call, start
 from xuance_envs.engine.group.base_env_group import NO_RESULT
 from xuance_envs.engine.group.env_errors import make_env_error
 from xuance_envs.engine.group.outcome import Autoreset, Outcome, Reset
@@ -103,35 +103,36 @@ class AsyncGroup(ResumableGroup):
             self._drop_calls()
         return super().command(name)
 
-    async def prepare(self, command: str, arguments: Sequence[Any]) -> None:
-        """Await the calls of a command, which then runs without waiting, in the loop's thread."""
+    def prepare(self, command: str, arguments: Sequence[Any]) -> AwaitedCalls | None:
+        """Return the calls to await before a command, so that it does not wait itself."""
         if command == "step":
             actions, number = arguments
-            key, calls = number, self._step_calls(actions, None)
+            self._set_calls(number, self._step_calls(actions, None))
         elif command == "reset":
             (resets,) = arguments
-            key, calls = resets, self._reset_calls(resets)
+            self._set_calls(resets, self._reset_calls(resets))
         else:
-            return
-        self._set_calls(key, calls)
-        if self._calls is not None:
-            await self._calls.wait()
+            return None
+        return self._calls
 
     @property
     def running(self) -> dict[int, asyncio.Task[Any]]:
         """The tasks of calls that have not returned, by place; may be read from any thread."""
-        calls = self._calls
-        return {} if calls is None else {i: calls.tasks[i] for i in list(calls.running)}
+        calls = {} if self._calls is None else self._calls.running.copy()
+        return {place: task for place, task in calls.items() if task is not None}
 
     def result_of(self, i: int, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Wait for the result of a call that was started, or make the call now."""
         calls = self._calls
         if calls is None or i not in calls.calls:
-            return self.loop.run(awaited(Call(self.envs[i], name, tuple(args), kwargs)))
+            return self.loop.run(self._call_now(Call(self.envs[i], name, tuple(args), kwargs)))
         while (outcome := calls.outcomes.get((i, name))) is None:
             if not self._bell.wait(timeout=NUDGE_INTERVAL):
                 self.loop.post(calls.begin)
         return value_of(*outcome)
+
+    async def _call_now(self, call: Call) -> Any:
+        return await start(call)
 
     def _step_calls(self, actions: Any, places: Any) -> dict[int, Call]:
         self._load_actions(actions)
@@ -163,14 +164,15 @@ class AsyncGroup(ResumableGroup):
     def _set_calls(self, key: Any, calls: dict[int, Call]) -> None:
         self._drop_calls()
         same_step = self._autoreset is Autoreset.SAME_STEP
-        new = AwaitedCalls(calls, same_step, self._bell.ring) if calls else None
+        report = _ignore if self.runs_on_loop else self._bell.ring
+        new = AwaitedCalls(calls, same_step, report) if calls else None
         self.clock.began = perf_counter()
         self._calls, self._prepared_for = new, key
 
     def _drop_calls(self) -> None:
         """Forget the last calls; cancel those still running after an error or an interrupt."""
         calls, self._calls, self._prepared_for = self._calls, None, None
-        if calls is not None and calls.finished < len(calls.calls):
+        if calls is not None and not calls.are_finished:
             self.loop.post(calls.cancel)
 
     # -- other commands ---------------------------------------------------------------
@@ -264,6 +266,10 @@ class AsyncGroup(ResumableGroup):
                 failure.__cause__ = error
         if failure is not None:
             raise failure
+
+
+def _ignore() -> None:
+    pass
 
 
 class _AwaitedEnv:

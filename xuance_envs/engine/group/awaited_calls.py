@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
-from types import FrameType
+from types import CoroutineType, FrameType
 from typing import Any, NamedTuple
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
@@ -36,51 +36,61 @@ class AwaitedCalls:
     ) -> None:
         self.calls = calls
         self.outcomes: dict[tuple[int, str], Outcome] = {}
-        self.tasks: dict[int, asyncio.Task[Any]] = {}
-        self.running: dict[int, None] = {}
-        self.finished = 0
+        self.running: dict[int, asyncio.Task[Any] | None] = {}
+        self.are_finished = False
+        self._unfinished = len(calls)
+        self._began = False
         self._then_reset = then_reset
         self._on_outcome = on_outcome
 
     def begin(self) -> None:
         """Start all calls, in the loop's thread; repeated calls do nothing."""
-        for place in self.calls if not self.tasks else ():
-            self.tasks[place] = asyncio.ensure_future(self._run(place))
+        if not self._began:
+            self._began = True
+            for place in self.calls:
+                self.running[place] = asyncio.ensure_future(self._run(place))
 
     async def wait(self) -> None:
         """Start all calls and wait for them."""
         if len(self.calls) == 1:
-            (place,) = self.calls
-            task = asyncio.current_task()
-            assert task is not None
-            self.tasks[place] = task
-            await self._run(place)
+            for place in self.calls:
+                self._began, self.running[place] = True, asyncio.current_task()
+                await self._run(place)
         else:
             self.begin()
-            await asyncio.wait(self.tasks.values())
+            await asyncio.wait([task for task in self.running.values() if task is not None])
 
     def cancel(self) -> None:
         """Cancel the calls that are still running, in the loop's thread."""
-        for task in self.tasks.values():
-            task.cancel()
+        for task in list(self.running.values()):
+            if task is not None:
+                task.cancel()
 
     async def _run(self, place: int) -> None:
         call = self.calls[place]
-        self.running[place] = None
-        value, error = await outcome_of(awaited(call))
-        ends = call.name == "step" and self._then_reset and error is None and _has_ended(value)
-        # The reset below may change the objects that the step returned.
-        self.outcomes[place, call.name] = copy_of(value) if ends else value, error
+        value, error, ends = None, None, False
+        try:
+            value = await start(call)
+            if self._then_reset and call.name == "step" and _has_ended(value):
+                value, ends = copy_of(value), True  # the reset may change the objects
+        except BaseException as raised:  # a SystemExit would end the loop
+            error = raised
+        self.outcomes[place, call.name] = value, error
         if ends:
             self._on_outcome()
-            self.outcomes[place, "reset"] = await outcome_of(awaited(Call(call.env, "reset")))
+            self.outcomes[place, "reset"] = await outcome_of(start_reset(call.env))
         del self.running[place]
-        self.finished += 1
+        self._unfinished -= 1
+        self.are_finished = not self._unfinished
         self._on_outcome()
 
 
-async def awaited(call: Call) -> Any:
-    """Make a call and await its result; raise if a wrapper reads the result itself."""
+async def start_reset(env: Any) -> Any:
+    return await start(Call(env, "reset"))
+
+
+def start(call: Call) -> Awaitable[Any]:
+    """Make a call; raise if a wrapper reads the result instead of returning the awaitable."""
     env, name, args, kwargs = call
     try:
         result = getattr(env, name)(*args, **kwargs)
@@ -88,11 +98,11 @@ async def awaited(call: Call) -> Any:
         if "coroutine" in str(error) and (layer := _raising_layer(env, error)) is not None:
             raise BadValueError(_reads(layer, name)) from error
         raise
-    if not isawaitable(result):
-        inner = asynchronous_layer(env, name)
-        own = next((x for x in env_layers(env) if x is not inner and name in vars(type(x))), env)
-        raise BadValueError(f"{_reads(own, name)}, and returned {describe(result)}")
-    return await result
+    if type(result) is CoroutineType or isawaitable(result):
+        return result  # type: ignore[no-any-return]
+    inner = asynchronous_layer(env, name)
+    own = next((x for x in env_layers(env) if x is not inner and name in vars(type(x))), env)
+    raise BadValueError(f"{_reads(own, name)}, and returned {describe(result)}")
 
 
 def _reads(layer: Any, name: str) -> str:

@@ -104,9 +104,10 @@ class LoopDriver(ThreadDriver):
         _, command, arguments = request
         value, failure = None, None
         try:
-            await self._group.prepare(command, arguments)
+            if (calls := self._group.prepare(command, arguments)) is not None:
+                await calls.wait()
             value = self.host.execute(command, arguments)
-            if isawaitable(value):
+            if command != "step" and isawaitable(value):
                 value = await value
         except BaseException as error:
             failure = as_exception(command, error)

@@ -77,6 +77,9 @@ class Deadline:
         return False
 
 
+NO_DEADLINE = Deadline(None)
+
+
 class ThreadDriver(WorkerDriver):
     """Driver of a group in a thread, which makes, steps and closes its environments."""
 
@@ -96,7 +99,7 @@ class ThreadDriver(WorkerDriver):
         self.on_reply: Callable[[], None] = lambda: None
         """Called in the thread after each reply."""
         self.stopping = False
-        self._deadline = Deadline(None)
+        self._deadline = NO_DEADLINE
         self._active_env = [NO_ACTIVE_ENV]
         self._times = bytearray(TIMES_BYTES)
         self._rewards: NDArray[np.float64] | None = None  # to find the environment that is running
@@ -204,7 +207,8 @@ class ThreadDriver(WorkerDriver):
         self._submit((tag, *packed))
 
     def _submit(self, request: _Request) -> None:
-        self._deadline = Deadline(self._timeouts[request[1] in STARTUP_COMMANDS])
+        limit = self._timeouts[request[1] in STARTUP_COMMANDS]
+        self._deadline = NO_DEADLINE if limit is None else Deadline(limit)
         self._request = request
         self._ring()
         self._rung = request
