@@ -17,12 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_envs import DIE, FAIL, GO_ON, SLEEP, PlacedEnv
+from comparing import assert_same
+from coroutine_envs import WaitingEnv
 from gymnasium import spaces
 from leftovers import is_running, wait_until
 from ray_actors import counted_messages
 
 from xuance_envs import (
     ClosedVecEnvError,
+    DummyVecEnv,
     EnvError,
     Gym_Env,
     RayVecEnv_Gym,
@@ -41,6 +44,18 @@ def sizes(envs: Any) -> list[int]:
 
 
 pytestmark = pytest.mark.usefixtures("ray_here")
+
+
+def test_coroutines_of_an_actor_are_awaited_together() -> None:
+    fns = [partial(WaitingEnv, 0.05, 3)] * 40
+    with few(fns, 40) as envs, DummyVecEnv([partial(WaitingEnv, 0.0, 3)] * 40) as expected:
+        start = time.perf_counter()
+        got, right = envs.reset(seed=1), expected.reset(seed=1)
+        for k in range(4):
+            assert_same(got[0], right[0])
+            got, right = envs.step([k % 2] * 40), expected.step([k % 2] * 40)
+        assert_same(list(got[4]), list(right[4]))
+        assert time.perf_counter() - start < 40 * 0.05
 
 
 class TestTheCluster:

@@ -299,12 +299,24 @@ def test_a_forgotten_one_ends_its_threads() -> None:
     assert [len(threads) for threads in found] == [3, 3]  # made, reset, closed
 
 
-def test_two_in_two_threads_go_as_alone() -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        DummyVecEnv,
+        partial(ThreadVecEnv, in_series=1),
+        partial(SubprocVecEnv, context="forkserver", num_workers=2),
+    ],
+)
+def test_two_in_two_threads_go_as_alone(kind: Any) -> None:
     def trajectory(seed: int, results: dict[int, Any]) -> None:
-        with ThreadVecEnv([cartpole] * 3, in_series=1) as envs:
+        with kind([cartpole] * 3) as envs:
             observations = [envs.reset(seed=seed)[0]]
-            observations += [envs.step([k % 2] * 3)[0] for k in range(100)]
-        results[seed] = np.array(observations)
+            for k in range(100):
+                obs, _, _, _, infos = envs.step([k % 2] * 3)
+                observations += [obs, *(info["reset_obs"] for info in infos if info)]
+                if k % 10 == 0:
+                    envs.load_state(envs.save_state())
+        results[seed] = np.concatenate([np.ravel(each) for each in observations])
 
     alone: dict[int, Any] = {}
     together: dict[int, Any] = {}

@@ -99,7 +99,7 @@ def start(call: Call) -> Awaitable[Any]:
             raise BadValueError(_reads(layer, name)) from error
         raise
     if type(result) is CoroutineType or isawaitable(result):
-        return result  # type: ignore[no-any-return]
+        return result
     inner = asynchronous_layer(env, name)
     own = next((x for x in env_layers(env) if x is not inner and name in vars(type(x))), env)
     raise BadValueError(f"{_reads(own, name)}, and returned {describe(result)}")
