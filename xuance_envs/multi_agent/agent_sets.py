@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.reward_rows import Rewards
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import Row
 from xuance_envs.engine.data.unrolled_loops import make_dict_builder, make_dict_reader
@@ -53,7 +54,7 @@ class AgentSet:
         places: list[int],
         size: int,
         rows: Sequence[Row],
-        rewards: memoryview,
+        rewards: Rewards,
         actions: Callable[[NDArray[np.uint8]], dict[Any, Any]],
         masked: list[tuple[Any, MaskRow]],
     ) -> None:
@@ -67,8 +68,8 @@ class AgentSet:
         self.info_template: tuple[Any, Any, Any] = NO_INFO_TEMPLATE
         self.info_template_misses = 0
         self._rows = dict(zip(agents, rows, strict=True))
-        self._rewards = rewards
-        self._pack_rewards = _struct_of("d", 8, places, size).pack_into
+        self._rewards = rewards.target
+        self._pack_rewards = _reward_packer(self._rewards, places, size)
         self.put = self._make_writer()
 
     def replace_row(self, agent: Any, row: Row) -> None:
@@ -86,7 +87,7 @@ class AgentSetCache:
     """The agent sets of a team, each created on its first use."""
 
     def __init__(
-        self, record: RecordLayout, rows: list[Row], rewards: memoryview, masks: Masks
+        self, record: RecordLayout, rows: list[Row], rewards: Rewards, masks: Masks
     ) -> None:
         team = record.team
         self._team = team
@@ -158,6 +159,19 @@ class AgentSetCache:
             return {agent: values[i] for agent, i in zip(agents, at, strict=True)}
 
         return read
+
+
+def _reward_packer(target: Any, places: Sequence[int], size: int) -> Callable[..., None]:
+    """Create a function that stores the rewards of ``places``, given in ascending order."""
+    if isinstance(target, memoryview):
+        return _struct_of("d", 8, places, size).pack_into
+    in_order = sorted(places)
+
+    def pack(_: Any, __: int, *vectors: Any) -> None:
+        for place, vector in zip(in_order, vectors, strict=True):
+            target[place] = vector
+
+    return pack
 
 
 def _struct_of(code: str, size: int, places: Sequence[int], count: int) -> Struct:

@@ -14,7 +14,14 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.extras import naming_extra
 from xuance_envs.multi_agent.env_record import EnvRecord
 from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
-from xuance_envs.multi_agent.team import MASK, Groups, Team, agent_list, build_team
+from xuance_envs.multi_agent.team import (
+    MASK,
+    Groups,
+    Team,
+    agent_list,
+    build_team,
+    common_reward_space,
+)
 from xuance_envs.vector_envs.options import AutoBool
 
 
@@ -26,6 +33,7 @@ class AgentsEnv:
     """
 
     infos_by_agent = True
+    reward_space = None  # the agents' rewards are part of the record
 
     def __init__(
         self,
@@ -113,7 +121,9 @@ class AgentsEnv:
         if state is True and space is None:
             raise BadValueError("state=True: expected an environment with a state_space, got None")
         team = build_team(
-            agents, observation_spaces, action_spaces, space, groups, masks, self.infos_by_agent
+            *(agents, observation_spaces, action_spaces, space, groups, masks),
+            self.infos_by_agent,
+            common_reward_space(self.env, agents),
         )
         if masks is True and all(group.mask is None for group in team.groups):
             raise BadValueError(

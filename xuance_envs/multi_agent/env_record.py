@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from xuance_envs.engine.data.reward_rows import rewards_of
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.group.single_env import to_scalar
@@ -19,7 +20,6 @@ from xuance_envs.multi_agent.team import MASK, Team
 _ALL = slice(None)
 _ALL_AGENTS = "__all__"
 """Key of the flag that ends all agents, as in RLlib."""
-_FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
 _FLAGS = ("terminations", "truncations")
@@ -42,8 +42,8 @@ class EnvRecord:
         self._rows: list[Row] = [
             rows.row(i, lambda value: value) for rows, i in self._observation_rows
         ]
-        self._rewards = memoryview(fields["rewards"])  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
-        self._flags = {name: memoryview(fields[name]) for name in ("terminated", "truncated")}  # type: ignore[arg-type]  # as above
+        self._rewards = rewards_of(fields["rewards"])
+        self._flags = {name: memoryview(fields[name]) for name in ("terminated", "truncated")}  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         # Agents that were flagged as ended but are still in the environment's agents.
         self._ended = np.zeros(len(team.agents), np.bool_)
         self.state_arrays = [fields[name] for name in record.state_names]
@@ -133,7 +133,7 @@ class EnvRecord:
             agent_set.put(observations, rewards)
             no_flags = agent_set.no_flags
             if terminated != no_flags or truncated != no_flags or self.has_flags:
-                self._store_flags(agent_set, terminated, truncated)
+                self._store_flags(agent_set, *flags)
         except STORE_ERRORS:
             self._put_each(agent_set, observations, rewards, terminated, truncated)
         for agent, mask_row in agent_set.masked:
@@ -188,7 +188,10 @@ class EnvRecord:
         observations, rewards, *flags = stepped
         for k, agent in enumerate(agent_set.agents):
             self._put_observation(agent_set, k, observations[agent])
-            self._rewards[agent_set.places[k]] = _scalar(agent, "reward", rewards[agent], _FLOAT)
+            try:
+                self._rewards.put(agent_set.places[k], rewards[agent])
+            except BadValueError as error:
+                raise BadValueError(f"agent {agent!r}: {error}") from None
         self._store_flags(agent_set, *flags)
 
     def _put_observation(self, agent_set: AgentSet, k: int, observation: Any) -> None:

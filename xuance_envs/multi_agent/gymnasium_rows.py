@@ -25,6 +25,7 @@ class GymnasiumRows(VectorEnv[Any, Any, Any]):
         self.num_envs = rows.num_rows
         self.single_observation_space = rows.observation_space
         self.single_action_space = rows.action_space
+        self.reward_space = rows.envs.reward_space  # read by `from_gymnasium`
         self.observation_space = batch_space(rows.observation_space, self.num_envs)
         self.action_space = batch_space(rows.action_space, self.num_envs)
         self.metadata = {**rows.envs.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}

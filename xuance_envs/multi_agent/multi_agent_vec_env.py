@@ -106,6 +106,8 @@ class MultiAgentVecEnv(VecEnvDelegate):
         observation_space (dict): observation space of each agent.
         action_space (dict): action space of each agent.
         state_space (gymnasium.Space | None): space of an environment's state; None if it has none.
+        reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of each agent's vector rewards,
+            which environments declare in ``reward_spaces``; None if rewards are numbers.
         vec_env (VecEnv): the underlying vectorized environment of records.
         record (RecordLayout): memory layout of the records.
         autotuned (Autotuned | None): measurements of ``backend="auto"``.
@@ -210,6 +212,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
             zip(self.agents, self._team.action_spaces, strict=True)
         )
         self.state_space = self._team.state_space
+        self.reward_space = self._team.reward_space
         self.autotuned = vec_env.autotuned
         self.max_episode_steps = vec_env.max_episode_steps
         self.render_mode = vec_env.render_mode
@@ -220,7 +223,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
-        """Unrounded rewards of the last step, ``(num_envs, A)`` float64."""
+        """Unrounded rewards of the last step, ``(num_envs, A)`` or ``(num_envs, A, k)`` float64."""
         return self._reader.rewards.copy()
 
     @property

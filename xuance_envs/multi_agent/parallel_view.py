@@ -64,6 +64,8 @@ class _ParallelView:
         self.possible_agents = list(envs.agents)
         self.agents: list[Any] = []
         self.state_space = envs.state_space
+        if envs.reward_space is not None:
+            self.reward_spaces = dict.fromkeys(envs.agents, envs.reward_space)
         self._state: Any = None
 
     def observation_space(self, agent: Any) -> Space[Any]:
@@ -99,7 +101,7 @@ class _ParallelView:
                 for a, value, did in zip(self.possible_agents, row, acted, strict=True)
                 if did
             }
-            for row in (batch[name][0].tolist() for name in ("rewards", "terminated", "truncated"))
+            for row in (_values(batch[name][0]) for name in ("rewards", "terminated", "truncated"))
         ]
         return self._observations(batch), *results, self._infos(batch, info)
 
@@ -170,3 +172,8 @@ class _ParallelView:
                     if present[place]:
                         infos[agent][MASK] = mask[0, i]
         return infos
+
+
+def _values(column: NDArray[Any]) -> list[Any]:
+    """Return numbers as Python numbers, and vectors as arrays."""
+    return column.tolist() if column.ndim == 1 else list(column.copy())

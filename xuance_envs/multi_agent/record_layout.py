@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
 
-from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.space_layout import SpaceLayout, shape_of_rewards
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.multi_agent.team import Group, Team
 from xuance_envs.vector_envs.action_writer import all_in_space
@@ -84,7 +84,7 @@ class RecordLayout:
             for name, leaf in zip(self.state_names, self.state.leaves, strict=True):
                 assert leaf.dtype is not None
                 fields.append((name, leaf.dtype, leaf.shape))
-        fields.append(("rewards", np.float64, (count,)))
+        fields.append(("rewards", np.float64, (count, *shape_of_rewards(team.reward_space))))
         fields += [
             (name, np.bool_, (count,)) for name in ("terminated", "truncated", "acted", "alive")
         ]

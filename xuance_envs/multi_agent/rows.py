@@ -40,8 +40,8 @@ def per_agent_rows(
             instead.
 
     Raises:
-        ValueError: the agents have different spaces or are in groups, or an argument is out of
-            range.
+        ValueError: the agents have different spaces or are in groups, an argument is out of range,
+            or rewards are vectors and the library is ``"sb3"``.
         ImportError: the library is not installed.
 
     Example:
@@ -56,6 +56,12 @@ def per_agent_rows(
         raise ValueError(f"library: expected one of {LIBRARIES}, got {library!r}")
     rows = AgentRows(envs, on_death)
     if library == "sb3":
+        if envs.reward_space is not None:
+            raise ValueError(
+                "per_agent_rows: library='sb3': expected agents whose rewards are numbers, got the "
+                f"reward_space {envs.reward_space}; use to_sb3(ScalarizeRewards(from_gymnasium("
+                "per_agent_rows(envs)), weights))"
+            )
         from xuance_envs.multi_agent.sb3_rows import SB3Rows
 
         return SB3Rows(rows)

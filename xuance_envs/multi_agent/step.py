@@ -68,7 +68,7 @@ class MultiAgentStep(NamedTuple):
         obs: ``(k, A, *shape)`` in the space's dtype, with agents in the order of
             ``possible_agents``. A dict ``{group: (k, A_group, *shape)}`` if agents have different
             spaces or ``groups`` was given. Dicts and tuples of arrays for Dict and Tuple spaces.
-        rewards: ``(k, A)`` float32.
+        rewards: ``(k, A)`` float32; ``(k, A, n)`` for vector rewards of n components.
         terminated: ``(k, A)`` bool: agents that the environment terminated in this step. See
             :meth:`ends` for agents that ended without a flag.
         truncated: ``(k, A)`` bool: agents that were truncated in this step.
@@ -189,7 +189,7 @@ class StepReader:
 
     @property
     def rewards(self) -> NDArray[np.float64]:
-        """Rewards of the last step of all environments, ``(num_envs, A)`` float64."""
+        """Rewards of the last step of all environments, one row per environment, float64."""
         rewards: NDArray[np.float64] = self._last["rewards"]
         return rewards
 

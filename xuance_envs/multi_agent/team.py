@@ -41,6 +41,7 @@ class Team:
     is_one: bool
     state_space: Space[Any] | None
     infos_by_agent: bool
+    reward_space: spaces.Box | None = None
 
     def __repr__(self) -> str:
         groups = ", ".join(
@@ -49,7 +50,8 @@ class Team:
             for group in self.groups
         )
         state = "" if self.state_space is None else f"; state {self.state_space}"
-        return f"<{groups}{state}>"
+        rewards = "" if self.reward_space is None else f"; rewards {self.reward_space}"
+        return f"<{groups}{state}{rewards}>"
 
 
 def build_team(
@@ -60,6 +62,7 @@ def build_team(
     groups: Groups | None,
     masks: bool | str,
     infos_by_agent: bool,
+    reward_space: spaces.Box | None = None,
 ) -> Team:
     """Validate the agents' spaces and assign the agents to groups."""
     if not agents:
@@ -94,7 +97,28 @@ def build_team(
         groups is None and len(named) == 1,
         state_space,
         infos_by_agent,
+        reward_space,
     )
+
+
+def common_reward_space(env: Any, agents: Sequence[Any]) -> spaces.Box | None:
+    """Return the space of the agents' vector rewards, from ``reward_spaces``; None for numbers."""
+    given = getattr(env, "reward_spaces", None)
+    if given is None:  # conversions of PettingZoo hide it
+        given = getattr(getattr(env, "unwrapped", None), "reward_spaces", None)
+    if not isinstance(given, Mapping):
+        return None
+    found = [given.get(agent) for agent in agents]
+    shapes = {getattr(space, "shape", None) for space in found}
+    first = found[0]
+    if len(shapes) == 1 and isinstance(first, spaces.Box) and len(first.shape) == 1:
+        return first
+    if any(isinstance(space, spaces.Box) and space.shape for space in found):
+        raise BadValueError(
+            "reward_spaces: expected a Box of the same shape (k,) for each agent, got "
+            f"{dict(zip(agents, found, strict=True))}"
+        )
+    return None
 
 
 def agent_list(agents: Any) -> list[Any]:

@@ -65,6 +65,13 @@ class XuanCeVecMultiAgentEnv:
     """
 
     def __init__(self, envs: MultiAgentVecEnv) -> None:
+        if envs.reward_space is not None:
+            envs.close()
+            raise ValueError(
+                f"{type(self).__name__}: expected agents whose rewards are numbers, got the "
+                f"reward_space {envs.reward_space}; combine the components in a wrapper around "
+                "each environment, or use MultiAgentVecEnv"
+            )
         self.envs_of_agents = envs
         self.num_envs = envs.num_envs
         self.agents = list(envs.agents)

@@ -222,6 +222,7 @@ def _record_to_wire(space: ObservationRecord | ActionRecord) -> dict[str, Any]:
         "masks": any(group.mask is not None for group in team.groups),
         "state_space": None if state is None else space_to_wire(state),
         "infos_by_agent": team.infos_by_agent,
+        **({} if team.reward_space is None else {"reward_space": space_to_wire(team.reward_space)}),
     }
 
 
@@ -243,6 +244,7 @@ def _record_from_wire(kind: Callable[[Team], Space[Any]]) -> Callable[[Any, int]
             None if groups is None else {name: [agents[i] for i in at] for name, at in groups},
             bool(node["masks"]),
             bool(node["infos_by_agent"]),
+            reward_space_from_wire(node),
         )
         return kind(team)
 
