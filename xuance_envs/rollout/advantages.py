@@ -22,22 +22,24 @@ def generalized_advantages(
     terminated segment is not bootstrapped, even if it is also truncated.
 
     Args:
-        rewards: ``(T, N)``.
-        values: ``(T, N)``, of the states before each step.
+        rewards: ``(T, N)``, or ``(T, N, k)`` for k components, each with its own advantages.
+        values: in the shape of ``rewards``, of the states before each step.
         terminated: ``(T, N)`` bool.
         ended: ``(T, N)`` bool: the last steps of segments, including the whole last row.
-        end_values: ``(E,)``, of the segments' last states, ordered by environment, then by time.
+        end_values: ``(E,)`` or ``(E, k)``, of the segments' last states, ordered by environment,
+            then by time.
         gamma: discount factor per step.
         gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.
 
     Returns:
-        ``(T, N)``, with the dtype of ``values``.
+        In the shape of ``rewards``, with the dtype of ``values``.
     """
     next_values = torch.cat([values[1:], values[:1]])
-    next_values.t()[ended.t()] = end_values  # transposed: ordered by environment
-    next_values.masked_fill_(terminated, 0.0)
+    next_values.transpose(0, 1)[ended.t()] = end_values  # transposed: ordered by environment
+    of_each_value = *ended.shape, *[1] * (values.ndim - ended.ndim)
+    next_values.masked_fill_(terminated.reshape(of_each_value), 0.0)
     deltas = rewards + gamma * next_values - values
-    decays = gamma * gae_lambda * (~ended).to(values.dtype)
+    decays = gamma * gae_lambda * (~ended).to(values.dtype).reshape(of_each_value)
     advantages = torch.empty_like(values)
     following = torch.zeros_like(values[0])
     for delta, decay, out in zip(

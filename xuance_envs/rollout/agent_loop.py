@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.rollout.agents import ActionLayout, checked_answer, device_of, squeezed
-from xuance_envs.rollout.env_adapters import LoopStep, MultiAgentEnvs, SingleAgentEnvs
+from xuance_envs.rollout.env_adapters import LoopStep, MultiAgentEnvs, Scalarize, SingleAgentEnvs
 from xuance_envs.rollout.episode_statistics import EpisodeHistory, EpisodeMetrics
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
@@ -34,6 +35,8 @@ class AgentLoop(EpisodeMetrics):
         state_space (gymnasium.Space): observation space of one environment.
         state_shape: shape of one state; a dict of shapes for a Dict space.
         action_space (gymnasium.Space): action space of one agent.
+        reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of vector rewards; None if they
+            are numbers or scalarized.
         action_dtype (torch.dtype): float32 for Box, otherwise int32.
         device (torch.device): device of the tensors.
         statistics (EpisodeHistory): statistics of finished episodes.
@@ -53,8 +56,11 @@ class AgentLoop(EpisodeMetrics):
         recorder: GifRecorder | None,
         window: int,
         seed: int | Sequence[int | None] | None,
+        scalarize: Scalarize | None = None,
     ) -> None:
-        self._envs = self._envs_class(vec_env, agent)
+        self._envs = self._envs_class(vec_env, agent, scalarize)
+        self.reward_space = self._envs.reward_space
+        self._reward_shape = shape_of_rewards(self.reward_space)
         self.vec_env = vec_env
         self.agent = agent
         self.num_envs = vec_env.num_envs
@@ -69,7 +75,7 @@ class AgentLoop(EpisodeMetrics):
             self.state_space, state_dtype, channels_first, self._transfer, self._envs.leading_axes
         )
         self._action_layout = ActionLayout(self.action_space)
-        self.statistics = EpisodeHistory(self.num_envs, window)
+        self.statistics = EpisodeHistory(self.num_envs, window, self._reward_shape)
         self._masks: torch.Tensor | None = None
         self._must_reset = False
         self._just_reset = np.zeros(self.num_envs, np.bool_)
@@ -135,8 +141,9 @@ class AgentLoop(EpisodeMetrics):
 
         Returns:
             ``(states, rewards, done_flags, trunc_flags)``: states ``(N, *state_shape)``, float32
-            rewards and int32 flags ``(N,)``. Where an episode ended, ``states`` has its last state;
-            ``t_states`` and :meth:`env_reset` have the first state of the next episode.
+            rewards ``(N,)`` or ``(N, k)``, and int32 flags ``(N,)``. Where an episode ended,
+            ``states`` has its last state; ``t_states`` and :meth:`env_reset` have the first state
+            of the next episode.
 
         Raises:
             ValueError: the actions have the wrong shape or values; no environment was stepped.
@@ -166,7 +173,8 @@ class AgentLoop(EpisodeMetrics):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         rows = count, *self._envs.team
         answer = self._envs.query_agent(self.agent, states, masks)
-        return checked_answer(answer, rows, self._action_layout.shape, self.device)
+        shapes = self._action_layout.shape, self._reward_shape
+        return checked_answer(answer, rows, *shapes, self.device)
 
     def _start_step(self, actions: NDArray[Any]) -> None:
         actions = self._action_layout.for_envs(actions)
@@ -186,7 +194,7 @@ class AgentLoop(EpisodeMetrics):
         self.t_states = row.states
         self._must_reset = False
         if self.recorder is not None:
-            reward = float(np.mean(step.results[0][0]))
+            reward = np.asarray(self._scores_of(step)[0], np.float64)[()]
             self.recorder.after_step(reward, 0 in finished, self.global_steps)
         return parts, step
 
@@ -194,8 +202,7 @@ class AgentLoop(EpisodeMetrics):
         self, first: int, row: StateSlot, step: LoopStep
     ) -> tuple[list[Any], list[int]]:
         """Record a step of some environments in statistics and states."""
-        rewards = step.results[0]
-        scores = rewards.mean(axis=1) if self._envs.team else rewards
+        scores = self._scores_of(step)
         self.statistics.add_step(scores, first)
         self.global_steps += len(scores)
         places, firsts, finished = [], [], []
@@ -207,6 +214,11 @@ class AgentLoop(EpisodeMetrics):
         parts = self._layout.parts(step.obs)
         row.write(parts, places, firsts)
         return parts, finished
+
+    def _scores_of(self, step: LoopStep) -> NDArray[Any]:
+        """Return the environments' rewards, which are means over their agents."""
+        rewards = step.results[0]
+        return rewards.mean(axis=1) if self._envs.team else rewards
 
     def _reset_if_interrupted(self) -> None:
         """Reset all environments if a step or test was interrupted."""

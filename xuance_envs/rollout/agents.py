@@ -54,7 +54,8 @@ class Agent(Protocol):
         Returns:
             ``(actions, log_probs, values, entropy)``: the actions ``(n, *action_shape)``, where a
             Discrete space also allows ``(n, 1)``; their log-probabilities ``(n,)``; the values of
-            the states ``(n,)``. Collectors ignore the entropy.
+            the states ``(n,)``, or ``(n, k)`` for rewards of k components. Collectors ignore the
+            entropy.
         """
 
 
@@ -133,7 +134,11 @@ def device_of(agent: Any, device: torch.device | str | None) -> torch.device:
 
 
 def checked_answer(
-    answer: Any, rows: tuple[int, ...], action_shape: tuple[int, ...], device: torch.device
+    answer: Any,
+    rows: tuple[int, ...],
+    action_shape: tuple[int, ...],
+    value_shape: tuple[int, ...],
+    device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Validate an agent's outputs; return actions, log-probabilities and values.
 
@@ -141,6 +146,7 @@ def checked_answer(
         answer: the agent's outputs.
         rows: shape of the batch: environments, or environments and agents.
         action_shape: shape of one action.
+        value_shape: shape of one value, which is that of a reward.
         device: expected device.
 
     Raises:
@@ -157,7 +163,7 @@ def checked_answer(
         actions = squeezed(actions, (*rows, *action_shape), action_shape)
     _check("actions", actions, (*rows, *action_shape), device)
     _check("log_probs", log_probs, rows, device)
-    _check("values", values, rows, device)
+    _check("values", values, (*rows, *value_shape), device)
     return actions, log_probs, values
 
 
@@ -173,7 +179,11 @@ def _check(name: str, tensor: Any, shape: tuple[int, ...], device: torch.device)
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{ASKED}: {name}: expected a torch.Tensor, got a {type(tensor).__name__}")
     if tensor.shape != shape:
-        raise ValueError(f"{ASKED}: {name}: expected shape {shape}, got {tuple(tensor.shape)}")
+        hint = ""
+        if name == "values" and tensor.shape == shape[:-1]:
+            hint = "; rewards are vectors: estimate each component, or pass scalarize"
+        got = tuple(tensor.shape)
+        raise ValueError(f"{ASKED}: {name}: expected shape {shape}, got {got}{hint}")
     if tensor.device != device:
         raise ValueError(
             f"{ASKED}: {name}: expected a tensor on {device}, got one on {tensor.device}; move the "

@@ -11,7 +11,7 @@ import torch
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
-from xuance_envs.rollout.env_adapters import MultiAgentEnvs
+from xuance_envs.rollout.env_adapters import MultiAgentEnvs, Scalarize
 from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.playing import RolloutLoop
 from xuance_envs.rollout.recorder import GifRecorder
@@ -37,6 +37,7 @@ class PlayOptions(TypedDict, total=False):
     window: int
     seed: int | Sequence[int | None] | None
     halves: Halves
+    scalarize: Scalarize | None
 
 
 class CollectorOptions(PlayOptions, total=False):
@@ -80,6 +81,9 @@ class RolloutCollector(RolloutLoop):
             actions for the other half. It is faster if the agent and the environments use different
             cores. An agent that samples actions then samples them for one half at a time.
             ``"auto"`` measures both modes during the first steps and keeps the faster one.
+        scalarize: turns vector rewards into numbers: k weights of the components, or a function of
+            rewards ``(n, k)`` that returns n numbers. None keeps vectors, and the agent then
+            estimates a value of each component.
 
     Raises:
         ValueError: an argument is out of range, observations cannot become tensors, or the action
@@ -92,8 +96,10 @@ class RolloutCollector(RolloutLoop):
             space a dict of tensors. A new leaf tensor that requires grad, unless its dtype is an
             integer dtype.
         actions (torch.Tensor): ``(T, N, *action_shape)`` of ``action_dtype``.
-        rewards (torch.Tensor): ``(T, N)`` float32.
-        values (torch.Tensor): ``(T, N)`` float32, the agent's value estimates of the states.
+        rewards (torch.Tensor): ``(T, N)`` float32; ``(T, N, k)`` for vector rewards without
+            ``scalarize``.
+        values (torch.Tensor): float32 in the shape of ``rewards``, the agent's value estimates of
+            the states.
         log_probs (torch.Tensor): ``(T, N)`` float32, log-probabilities of the actions.
         done_flags (torch.Tensor): ``(T, N)`` int32: 1 where terminated.
         trunc_flags (torch.Tensor): ``(T, N)`` int32: 1 where truncated. The rollout's last step
@@ -102,7 +108,7 @@ class RolloutCollector(RolloutLoop):
             ordered by environment, then by time. A segment is the part of an episode within a
             rollout.
         ep_counts (torch.Tensor): ``(N,)`` int32, segments per environment.
-        total_return (numpy.float32): sum of all rewards.
+        total_return (numpy.float32): sum of all rewards; ``(k,)`` for vector rewards.
         action_masks (torch.Tensor | None): ``(T, N, n)`` bool, the masks passed to the agent; None
             if there are none.
         images (list[list[PIL.Image.Image]]): images by environment, from
@@ -174,8 +180,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
 
     Raises:
         TypeError: the environments or the agent are single-agent ones.
-        ValueError: agents have different spaces or are in groups, or one of the reasons listed for
-            :class:`RolloutCollector`.
+        ValueError: agents have different spaces or are in groups, rewards are vectors without
+            ``scalarize``, or one of the reasons listed for :class:`RolloutCollector`.
 
     Attributes:
         obs: ``(T, N, A, *shape)`` of ``state_dtype``, the observations before each step; for Dict

@@ -111,7 +111,7 @@ class CollectorActor:
     def _location(self) -> str:
         return "this machine"
 
-    def _build_and_describe(self) -> tuple[Any, Any, list[Any]]:
+    def _build_and_describe(self) -> tuple[Any, Any, Any, list[Any]]:
         if self._collector is None:
             plan = self._plan
             self._agent = self._unpickle(plan.agent, "the agent")
@@ -128,7 +128,8 @@ class CollectorActor:
             reseed(self._agent, plan.random_state, (plan.number, plan.restarts))
         collector = self._collector
         states = _parts(collector.state_space, collector.t_states)
-        return collector.state_space, collector.action_space, states
+        spaces = collector.state_space, collector.action_space, collector.reward_space
+        return *spaces, states
 
     def _unpickle(self, packed: bytes, what: str) -> Any:
         try:

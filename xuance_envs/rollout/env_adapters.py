@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,15 +10,20 @@ import torch
 from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
 from xuance_envs.multi_agent.xuance import XuanCeVecMultiAgentEnv
 from xuance_envs.rollout.agents import check_agent, check_plays_many, takes_masks
 from xuance_envs.state.env_states import EnvStates
+from xuance_envs.vector_envs.scalarization import checked_weights, weighted_sum
 from xuance_envs.vector_envs.vector_env import StepBatch, VecEnv
+
+Scalarize = ArrayLike | Callable[[NDArray[Any]], Any]
+"""Weights of the components of vector rewards, or a function of rewards ``(n, k)``."""
 
 
 class EpisodeEnd(NamedTuple):
@@ -38,13 +43,37 @@ class LoopStep(NamedTuple):
     ends: list[EpisodeEnd]
 
 
+def scalarization(
+    scalarize: Scalarize | None, reward_space: spaces.Box | None
+) -> tuple[spaces.Box | None, Callable[[NDArray[Any]], NDArray[np.float32]] | None]:
+    """Return the space of the scalarized rewards, and the function that scalarizes them."""
+    if scalarize is None:
+        return reward_space, None
+    if not callable(scalarize):
+        weights = checked_weights("scalarize", scalarize, reward_space)
+        return None, lambda rewards: as_float32(weighted_sum(rewards, weights))
+    if reward_space is None:
+        raise ValueError("scalarize: expected vector rewards, but rewards are numbers")
+
+    def scalar_rewards(rewards: NDArray[Any]) -> NDArray[np.float32]:
+        made = np.asarray(scalarize(rewards))
+        if made.shape != rewards.shape[:-1] or made.dtype.kind not in "biuf":
+            raise ValueError(
+                f"scalarize: expected numbers of shape {rewards.shape[:-1]} for rewards of shape "
+                f"{rewards.shape}, got shape {made.shape} and dtype {made.dtype}"
+            )
+        return as_float32(made)
+
+    return None, scalar_rewards
+
+
 class SingleAgentEnvs:
     """Adapter of a single-agent vec env."""
 
     leading_axes: Sequence[int] = ()
     team: tuple[int, ...] = ()
 
-    def __init__(self, vec_env: VecEnv, agent: Any) -> None:
+    def __init__(self, vec_env: VecEnv, agent: Any, scalarize: Scalarize | None = None) -> None:
         if not isinstance(vec_env, VecEnv):
             what = "a VecEnv of single-agent environments"
             raise TypeError(
@@ -55,6 +84,7 @@ class SingleAgentEnvs:
         self.space = vec_env.observation_space
         self.action_space = vec_env.action_space
         self.gives_masks, self._needs_masks = takes_masks(agent)
+        self.reward_space, self._scalar_rewards = scalarization(scalarize, vec_env.reward_space)
 
     def reset(self, **given: Any) -> Any:
         """Reset all or some environments and return their observations."""
@@ -62,12 +92,30 @@ class SingleAgentEnvs:
         return observations
 
     def step_wait(self) -> LoopStep:
-        return _loop_step(*self.vec_env.step_wait())
+        return self._loop_step(*self.vec_env.step_wait())
 
     def recv(self, min_envs: int) -> tuple[NDArray[np.intp], LoopStep]:
         """Wait for some environments; return their indices and results."""
         batch: StepBatch = self.vec_env.recv(min_envs=min_envs)
-        return batch.env_ids, _loop_step(*batch[:5])
+        return batch.env_ids, self._loop_step(*batch[:5])
+
+    def _loop_step(
+        self,
+        observations: Any,
+        rewards: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        infos: Any,
+    ) -> LoopStep:
+        if self._scalar_rewards is not None:
+            rewards = self._scalar_rewards(rewards)
+        ended = terminated | truncated
+        (segment_ends,) = ended.nonzero()
+        ends = []
+        for place in segment_ends.tolist():
+            info = infos[place]
+            ends.append(EpisodeEnd(place, info["reset_obs"], info, bool(truncated[place])))
+        return LoopStep(observations, (rewards, terminated, truncated), ended, segment_ends, ends)
 
     def load_state(self, state: EnvStates) -> None:
         self.vec_env.load_state(state)
@@ -104,22 +152,6 @@ def _conversion_hint(given: Any) -> str:
     return ""
 
 
-def _loop_step(
-    observations: Any,
-    rewards: NDArray[np.float32],
-    terminated: NDArray[np.bool_],
-    truncated: NDArray[np.bool_],
-    infos: Any,
-) -> LoopStep:
-    ended = terminated | truncated
-    (segment_ends,) = ended.nonzero()
-    ends = []
-    for place in segment_ends.tolist():
-        info = infos[place]
-        ends.append(EpisodeEnd(place, info["reset_obs"], info, bool(truncated[place])))
-    return LoopStep(observations, (rewards, terminated, truncated), ended, segment_ends, ends)
-
-
 class MultiAgentEnvs:
     """Adapter of a multi-agent vec env whose agents have equal spaces.
 
@@ -127,7 +159,9 @@ class MultiAgentEnvs:
     ``alive``, ``(N, A)`` bool, marks the agents that act next.
     """
 
-    def __init__(self, vec_env: MultiAgentVecEnv, agent: Any) -> None:
+    def __init__(
+        self, vec_env: MultiAgentVecEnv, agent: Any, scalarize: Scalarize | None = None
+    ) -> None:
         if not isinstance(vec_env, MultiAgentVecEnv):
             raise TypeError(
                 f"expected a MultiAgentVecEnv, got {type(vec_env).__name__}: use RolloutCollector "
@@ -141,6 +175,12 @@ class MultiAgentEnvs:
             )
         check_agent(agent)
         check_plays_many(agent)
+        if scalarize is None and vec_env.reward_space is not None:
+            raise ValueError(
+                "expected agents whose rewards are numbers, got the reward_space "
+                f"{vec_env.reward_space}: pass scalarize, weights or a function"
+            )
+        self.reward_space, self._scalar_rewards = scalarization(scalarize, vec_env.reward_space)
         self.vec_env = vec_env
         self.team = (vec_env.num_agents,)
         one = vec_env.agents[0]
@@ -204,7 +244,10 @@ class MultiAgentEnvs:
             for k, place in enumerate(step.env_ids.searchsorted(step.first.env_ids).tolist()):
                 first = self._layout.unflatten([part[k] for part in parts])
                 ends.append(EpisodeEnd(place, first, {}, bool(truncated[place].any())))
-        results = step.rewards, terminated, truncated, acted
+        rewards = step.rewards
+        if self._scalar_rewards is not None:
+            rewards = self._scalar_rewards(rewards)
+        results = rewards, terminated, truncated, acted
         return LoopStep(
             self._observation_parts(step), results, step.episode_over, segment_ends, ends
         )

@@ -14,20 +14,22 @@ class EpisodeHistory:
     """Returns and lengths of each environment's last finished episodes.
 
     An episode's return is ``info["episode"]["r"]``, else ``info["episode_score"]``, else the sum of
-    its rewards. Its length is ``info["episode"]["l"]``, else ``info["episode_step"]``, else its
-    number of steps. A lost life (``lives`` in the info without ``game_over``) does not finish an
-    episode.
+    its rewards. A recorded return counts only if it has the shape of a reward. For vector rewards,
+    returns and their statistics are arrays ``(k,)``, with each component's own. An episode's length
+    is ``info["episode"]["l"]``, else ``info["episode_step"]``, else its number of steps. A lost
+    life (``lives`` in the info without ``game_over``) does not finish an episode.
     """
 
-    def __init__(self, num_envs: int, window: int) -> None:
+    def __init__(self, num_envs: int, window: int, reward_shape: tuple[int, ...] = ()) -> None:
         if window < 1:
             raise ValueError(f"window: expected at least 1 episode, got {window}")
-        self.returns: list[list[float]] = [[] for _ in range(num_envs)]
+        self.returns: list[list[Any]] = [[] for _ in range(num_envs)]
         self.lengths: list[list[int]] = [[] for _ in range(num_envs)]
-        self.ends: list[tuple[int, int, float]] = []
-        self.max_return = math.nan
+        self.ends: list[tuple[int, int, Any]] = []
+        self.max_return: Any = _plain(np.full(reward_shape, math.nan))
+        self._shape = reward_shape
         self._window = window
-        self._scores = np.zeros(num_envs)
+        self._scores = np.zeros((num_envs, *reward_shape))
         self._steps = 0
         # By environment, the step count at the start of its episode.
         self._episode_began = [0] * num_envs
@@ -48,7 +50,11 @@ class EpisodeHistory:
         else:
             score = info.get("episode_score", self._scores[env])
             length = info.get("episode_step", steps)
-        self._append_episode(env, float(_number(score)), int(_number(length)))
+        score = np.asarray(score)
+        score = score.reshape(()) if not self._shape and score.size == 1 else score
+        if score.shape != self._shape:  # for example, a vector of rewards that were scalarized
+            score = self._scores[env]
+        self._append_episode(env, _plain(score.astype(np.float64)), int(_number(length)))
         self.restart(env)
         return True
 
@@ -80,43 +86,44 @@ class EpisodeHistory:
     def clear_finished(self) -> None:
         self.ends = []
 
-    def _append_episode(self, env: int, score: float, length: int) -> None:
+    def _append_episode(self, env: int, score: Any, length: int) -> None:
         returns, lengths = self.returns[env], self.lengths[env]
         returns.append(score)
         lengths.append(length)
         self.ends.append((self._steps, env, score))
         if len(returns) > self._window:
             del returns[0], lengths[0]
-        if not score <= self.max_return:  # initially NaN
-            self.max_return = score
+        self.max_return = _plain(np.fmax(self.max_return, score))
 
     @property
-    def finished(self) -> list[float]:
+    def finished(self) -> list[Any]:
         """Returns of the episodes since :meth:`clear_finished`, in order of their ends."""
         return [score for *_, score in self.ends]
 
     @property
-    def mean_return(self) -> float:
+    def mean_return(self) -> Any:
         """Mean return in the window; NaN before the first episode."""
-        return _mean(self.returns)
+        return _mean(self.returns, self._shape)
 
     @property
     def mean_length(self) -> float:
         """Mean length in the window; NaN before the first episode."""
-        return _mean(self.lengths)
+        return float(_mean(self.lengths))
 
     @property
     def median_length(self) -> float:
         """Median length in the window; NaN before the first episode."""
-        return _percentile(self.lengths, 50)
+        return float(_percentile(self.lengths, 50))
 
-    def return_percentile(self, percent: float) -> float:
+    def return_percentile(self, percent: float) -> Any:
         """Compute a percentile of the returns in the window; NaN before the first episode."""
-        return _percentile(self.returns, percent)
+        return _percentile(self.returns, percent, self._shape)
 
 
 class EpisodeMetrics:
     """Metrics of recently finished episodes.
+
+    For vector rewards, returns and their metrics are arrays ``(k,)``, computed for each component.
 
     Attributes:
         statistics (EpisodeHistory): the underlying statistics.
@@ -125,12 +132,12 @@ class EpisodeMetrics:
     statistics: EpisodeHistory
 
     @property
-    def finished_ep_returns(self) -> list[float]:
+    def finished_ep_returns(self) -> list[Any]:
         """Returns of the episodes finished since the last rollout began, in order."""
         return self.statistics.finished
 
     @property
-    def rolling_ep_returns(self) -> list[list[float]]:
+    def rolling_ep_returns(self) -> list[list[Any]]:
         """Returns of the last ``window`` finished episodes, by environment."""
         return self.statistics.returns
 
@@ -140,27 +147,27 @@ class EpisodeMetrics:
         return self.statistics.lengths
 
     @property
-    def mean_ep_return(self) -> float:
+    def mean_ep_return(self) -> Any:
         """Mean of ``rolling_ep_returns`` over all environments; NaN before the first episode."""
         return self.statistics.mean_return
 
     @property
-    def lower_ep_return(self) -> float:
+    def lower_ep_return(self) -> Any:
         """5th percentile of ``rolling_ep_returns``; NaN before the first episode."""
         return self.statistics.return_percentile(5)
 
     @property
-    def median_ep_return(self) -> float:
+    def median_ep_return(self) -> Any:
         """Median of ``rolling_ep_returns``; NaN before the first episode."""
         return self.statistics.return_percentile(50)
 
     @property
-    def upper_ep_return(self) -> float:
+    def upper_ep_return(self) -> Any:
         """95th percentile of ``rolling_ep_returns``; NaN before the first episode."""
         return self.statistics.return_percentile(95)
 
     @property
-    def max_ep_return(self) -> float:
+    def max_ep_return(self) -> Any:
         """Highest return of any episode so far; NaN before the first episode."""
         return self.statistics.max_return
 
@@ -179,7 +186,7 @@ def merge_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the statistics of consecutive groups of environments."""
     steps = max(state["steps"] for state in states)
     first = 0
-    ends: list[tuple[int, int, float]] = []
+    ends: list[tuple[int, int, Any]] = []
     begun: list[int] = []
     for state in states:
         later = steps - state["steps"]
@@ -190,7 +197,7 @@ def merge_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "returns": [each for state in states for each in state["returns"]],
         "lengths": [each for state in states for each in state["lengths"]],
         "ends": sorted(ends, key=_end_order),
-        "max_return": float(np.fmax.reduce([state["max_return"] for state in states])),
+        "max_return": max_of([state["max_return"] for state in states]),
         "scores": np.concatenate([state["scores"] for state in states]),
         "steps": steps,
         "begun": begun,
@@ -204,7 +211,12 @@ def slice_statistics(state: Mapping[str, Any], lo: int, hi: int) -> dict[str, An
     return {**state, **parts, "ends": ends}
 
 
-def _end_order(end: tuple[int, int, float]) -> tuple[int, int]:
+def max_of(returns: Sequence[Any]) -> Any:
+    """Return the largest return, of each component if they are vectors; ignore NaN."""
+    return _plain(np.fmax.reduce(np.array(returns)))
+
+
+def _end_order(end: tuple[int, int, Any]) -> tuple[int, int]:
     return end[:2]
 
 
@@ -213,15 +225,22 @@ def _number(value: Any) -> Any:
     return value.item() if isinstance(value, np.ndarray) else value
 
 
-def _mean(kept: list[list[float]] | list[list[int]]) -> float:
-    values = _flatten(kept)
-    return float(values.mean()) if len(values) else math.nan
+def _plain(value: NDArray[Any]) -> Any:
+    """Return a number as a float, and a vector as an array of its own."""
+    return np.array(value) if np.ndim(value) else float(value)
 
 
-def _percentile(kept: list[list[float]] | list[list[int]], percent: float) -> float:
-    values = _flatten(kept)
-    return float(np.percentile(values, percent)) if len(values) else math.nan
+def _mean(kept: Sequence[Sequence[Any]], shape: tuple[int, ...] = ()) -> Any:
+    values = _flatten(kept, shape)
+    return _plain(values.mean(axis=0) if len(values) else np.full(shape, math.nan))
 
 
-def _flatten(kept: list[list[float]] | list[list[int]]) -> NDArray[np.float64]:
-    return np.array([value for values in kept for value in values], np.float64)
+def _percentile(kept: Sequence[Sequence[Any]], percent: float, shape: tuple[int, ...] = ()) -> Any:
+    values = _flatten(kept, shape)
+    found = np.percentile(values, percent, axis=0) if len(values) else np.full(shape, math.nan)
+    return _plain(found)
+
+
+def _flatten(kept: Sequence[Sequence[Any]], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    values = [value for each in kept for value in each]
+    return np.array(values, np.float64).reshape(len(values), *shape)

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.rollout.agent_loop import RENDER_MODE, AgentLoop
 from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
+from xuance_envs.rollout.env_adapters import Scalarize
 from xuance_envs.rollout.halves import (
     STEPS_PER_TURN,
     Half,
@@ -25,7 +26,7 @@ from xuance_envs.rollout.halves import (
     validate_halves,
 )
 from xuance_envs.rollout.recorder import GifRecorder, image_of
-from xuance_envs.rollout.results import RolloutResults
+from xuance_envs.rollout.results import RolloutResults, total_return_of
 from xuance_envs.rollout.storage import Rollout, RolloutStorage, SegmentEnds
 from xuance_envs.vector_envs.options import AutoBool
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -55,6 +56,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
         window: int = 10,
         seed: int | Sequence[int | None] | None = None,
         halves: Halves = 1,
+        scalarize: Scalarize | None = None,
     ) -> None:
         if steps_per_env < 1:
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
@@ -67,6 +69,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
             recorder=recorder,
             window=window,
             seed=seed,
+            scalarize=scalarize,
         )
         self.halves = validate_halves(halves, vec_env, recorder is not None)
         self._bounds = half_bounds(vec_env) if self.halves != 1 else []
@@ -81,6 +84,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
             self._action_layout,
             self._transfer,
             self._envs.team,
+            self._reward_shape,
         )
 
     # -- rollouts ---------------------------------------------------------------------
@@ -217,7 +221,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
         self.rewards, self.done_flags, self.trunc_flags = rollout.results[:3]
         self.end_states = ends.states()
         self.ep_counts = torch.from_numpy(ends.counts()).to(self.device)
-        self.total_return = np.float32(rollout.hosts[0].sum(dtype=np.float64))
+        self.total_return = total_return_of(rollout.hosts[0], self._reward_shape)
 
     # -- test ------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.serialization import dumps_for_worker, unpack_error
 from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError
@@ -25,14 +26,16 @@ from xuance_envs.rollout.agents import (
 )
 from xuance_envs.rollout.collector_actor import STACKED, CollectorPlan
 from xuance_envs.rollout.collector_pool import CollectorActorPool, max_cpus_per_collector
+from xuance_envs.rollout.env_adapters import Scalarize
 from xuance_envs.rollout.episode_statistics import (
     EpisodeHistory,
     EpisodeMetrics,
+    max_of,
     merge_statistics,
 )
 from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
-from xuance_envs.rollout.results import RolloutResults
+from xuance_envs.rollout.results import RolloutResults, total_return_of
 from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.rollout.transfer import Transfer
 from xuance_envs.vector_envs.arguments import (
@@ -83,6 +86,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         channels_first: order of image axes, as in the same class.
         window: number of finished episodes per environment in the statistics.
         halves: double buffering within each collector, as in the same class.
+        scalarize: turns vector rewards into numbers, as in the same class. A function must be
+            picklable.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         step_timeout: seconds per step of a worker process, including resets; None for no limit.
             With a limit, the environments always run in worker processes.
@@ -136,6 +141,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         channels_first: AutoBool = "auto",
         window: int = 10,
         halves: Halves = 1,
+        scalarize: Scalarize | None = None,
         env_seed: int | None = None,
         step_timeout: float | None = None,
         resources: Mapping[str, float] | None = None,
@@ -166,7 +172,6 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self.steps_per_env = steps_per_env
         self.device = device_of(agent, device)
         self.global_steps = 0
-        self.statistics = EpisodeHistory(self.num_envs, window)
         self._steps_before = 0  # global steps before the first turn
         self._split = split_evenly(self.num_envs, num_collectors)
         self._shapes = weight_shapes(agent)
@@ -175,6 +180,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         options = {
             **{"state_dtype": state_dtype, "channels_first": channels_first},
             **{"steps_per_env": steps_per_env, "window": window, "halves": halves},
+            "scalarize": scalarize,
         }
         packed = dumps_for_worker(on_cpu(agent))
         actor_options = ActorOptions(1, dict(resources or {}), runtime_env, scheduling_strategy)
@@ -211,7 +217,10 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self._finalizer = self._actors.register_finalizer(self)
         try:
             built = self._actors.start()
-            self.state_space, self.action_space = _common_spaces(built, self._split)
+            spaces = _common_spaces(built, self._split)
+            self.state_space, self.action_space, reward_space = spaces
+            self._reward_shape = shape_of_rewards(reward_space)
+            self.statistics = EpisodeHistory(self.num_envs, window, self._reward_shape)
             self._layout = StateLayout(
                 self.state_space, state_dtype, channels_first, Transfer(self.device)
             )
@@ -322,7 +331,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         if all(found["action_masks"] is not None for found in played):
             results["action_masks"] = self._joined((found["action_masks"] for found in played), 1)
         rewards = np.concatenate([found["rewards"] for found in played], 1)
-        results["total_return"] = np.float32(rewards.sum(dtype=np.float64))
+        results["total_return"] = total_return_of(rewards, self._reward_shape)
         lags = [self._actors.version - version for version in versions]
         sizes = torch.tensor([hi - lo for lo, hi in self._split])
         lag = torch.tensor(lags, dtype=torch.int32).repeat_interleave(sizes)
@@ -330,8 +339,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         turns = self._actors.turn + 1
         results["global_steps"] = self._steps_before + turns * self.steps_per_env * self.num_envs
         statistics = merge_statistics([found["statistics"] for found in played])
-        best = np.fmax(self.statistics.max_return, statistics["max_return"])
-        self.statistics.set_state({**statistics, "max_return": float(best)})
+        best = max_of([self.statistics.max_return, statistics["max_return"]])
+        self.statistics.set_state({**statistics, "max_return": best})
         self.__dict__.update(results)
 
     # -- states -------------------------------------------------------------------------
@@ -452,12 +461,14 @@ def _env_functions(
 
 
 def _common_spaces(
-    built: Sequence[tuple[Any, Any, Any]], split: Sequence[tuple[int, int]]
-) -> tuple[Any, Any]:
-    """Return the observation and action spaces, which must be equal in all collectors."""
-    first = built[0][:2]
+    built: Sequence[tuple[Any, ...]], split: Sequence[tuple[int, int]]
+) -> tuple[Any, Any, Any]:
+    """Return observation, action and reward spaces, which must be equal in all collectors."""
+    observation_space, action_space, reward_space, _ = built[0]
+    first = observation_space, action_space, reward_space
+    names = "observation", "action", "reward"
     for (lo, _), found in zip(split, built, strict=True):
-        for name, expected, got in zip(("observation", "action"), first, found, strict=False):
+        for name, expected, got in zip(names, first, found, strict=False):
             if got != expected:
                 raise RuntimeError(
                     f"environment {lo} has a different {name} space than environment 0: "

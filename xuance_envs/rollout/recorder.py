@@ -62,7 +62,8 @@ class GifRecorder:
     """A recorder of episodes of environment 0: the first one, then one per interval of steps.
 
     Each recording is a complete episode with one frame per step, on which the reward so far is
-    drawn. It is saved as ``render_<k>.gif`` at the end of the episode, with k counting from 0.
+    drawn, or each component of a vector reward. It is saved as ``render_<k>.gif`` at the end of the
+    episode, with k counting from 0.
 
     Args:
         render_every: interval between recordings, in steps summed over all environments. The next
@@ -113,7 +114,7 @@ class GifRecorder:
         self._folder = folder
         self._next_recording = 0.0
         self._writer: GifWriter | None = None
-        self._reward = 0.0
+        self._reward: Any = 0.0
         Path(self.folder).mkdir(parents=True, exist_ok=True)
 
     @property
@@ -155,15 +156,15 @@ class GifRecorder:
         if self._writer is not None:
             self._writer.add(self._frame(render()))
 
-    def after_step(self, reward: float, finished: bool, global_steps: int) -> None:
+    def after_step(self, reward: Any, finished: bool, global_steps: int) -> None:
         """Record a step of environment 0 and, at the end of its episode, save the GIF.
 
         Args:
-            reward: reward of the step.
+            reward: reward of the step: a number, or an array of the components of a vector.
             finished: True if the episode finished and the next one has started.
             global_steps: environment steps so far.
         """
-        self._reward += reward
+        self._reward = self._reward + reward
         if finished:
             writer, self._writer = self._writer, None
             if writer is not None and writer.count:
@@ -175,7 +176,7 @@ class GifRecorder:
         return {
             "paths": [str(path) for path in self.paths],
             "due": self._next_recording,
-            "reward": float(self._reward),
+            "reward": np.asarray(self._reward).tolist(),
             "film": None if self._writer is None else self._writer.state(),
         }
 
@@ -188,7 +189,8 @@ class GifRecorder:
         if self._writer is not None:
             self._writer.close()
         self.paths = [Path(path) for path in state["paths"]]
-        self._next_recording, self._reward = state["due"], state["reward"]
+        self._next_recording = state["due"]
+        self._reward = np.asarray(state["reward"], np.float64)[()]
         self._writer = None if state["film"] is None else GifWriter.restored(state["film"])
 
     def _frame(self, rendered: Any) -> Image.Image:
@@ -196,7 +198,7 @@ class GifRecorder:
         size = max(10, image.height // 20)
         ImageDraw.Draw(image).text(
             (size, size),
-            f"Total Reward: {self._reward:g}",
+            f"Total Reward: {_text(self._reward)}",
             fill=TEXT_COLOR,
             font=ImageFont.load_default(size),
         )
@@ -207,4 +209,10 @@ class GifRecorder:
         path.parent.mkdir(parents=True, exist_ok=True)
         writer.save(path)
         self.paths.append(path)
-        logger.info("saved a recording with total reward %g: %s", self._reward, path)
+        logger.info("saved a recording with total reward %s: %s", _text(self._reward), path)
+
+
+def _text(reward: Any) -> str:
+    """Format a number, or the components of a vector."""
+    components = [f"{each:g}" for each in np.atleast_1d(reward).tolist()]
+    return f"({', '.join(components)})" if np.ndim(reward) else components[0]

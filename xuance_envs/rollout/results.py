@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import ASKED, ActionLayout, Agent, checked_answer
@@ -25,6 +26,7 @@ class RolloutResults:
     steps_per_env: int
     device: torch.device
     _action_layout: ActionLayout
+    _reward_shape: tuple[int, ...]
     states: Any
     actions: torch.Tensor
     rewards: torch.Tensor
@@ -34,7 +36,7 @@ class RolloutResults:
     trunc_flags: torch.Tensor
     end_states: Any
     ep_counts: torch.Tensor
-    total_return: np.float32
+    total_return: Any
     action_masks: torch.Tensor | None
 
     _results: tuple[str, ...] = RESULTS
@@ -60,7 +62,8 @@ class RolloutResults:
             gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.
 
         Returns:
-            ``(T, N)`` float32. Advantages plus ``values`` are the value targets.
+            ``(T, N)`` float32; for vector rewards ``(T, N, k)``, with each component's own.
+            Advantages plus ``values`` are the value targets.
 
         Raises:
             RuntimeError: there is no rollout yet.
@@ -72,7 +75,8 @@ class RolloutResults:
             if self.action_masks is not None:  # only values are used: allow all actions
                 given["masks"] = self.action_masks.new_ones(count, self.action_masks.shape[2])
             answer = self.agent.get_actions_and_values(self.end_states, actions=None, **given)
-            values = checked_answer(answer, (count,), self._action_layout.shape, self.device)[2]
+            shapes = self._action_layout.shape, self._reward_shape
+            values = checked_answer(answer, (count,), *shapes, self.device)[2]
             terminated = self.done_flags.bool()
             return generalized_advantages(
                 self.rewards,
@@ -88,6 +92,11 @@ class RolloutResults:
         if "ep_counts" not in self.__dict__:
             raise RuntimeError("advantages: there is no rollout yet; call rollout first")
         return int(self.ep_counts.sum())
+
+
+def total_return_of(rewards: NDArray[Any], reward_shape: tuple[int, ...]) -> Any:
+    """Return the float32 sum of all rewards; of each component, for vector rewards."""
+    return np.float32(rewards.reshape(-1, *reward_shape).sum(axis=0, dtype=np.float64))
 
 
 def check_end_values(values: torch.Tensor) -> torch.Tensor:

@@ -25,10 +25,12 @@ class RolloutStorage:
         actions: ActionLayout,
         transfer: Transfer,
         team: tuple[int, ...] = (),
+        reward_shape: tuple[int, ...] = (),
     ) -> None:
         shape = steps, num_envs, *team
-        outputs = [((*shape, *actions.shape), actions.dtype), *[(shape, torch.float32)] * 2]
-        results = [(shape, torch.float32), *[(shape, torch.int32)] * 2]
+        values = (*shape, *reward_shape), torch.float32
+        outputs = [((*shape, *actions.shape), actions.dtype), (shape, torch.float32), values]
+        results = [values, *[(shape, torch.int32)] * 2]
         results += [(shape, torch.bool)] * len(team)
         self._layout = layout
         self._transfer = transfer

@@ -13,6 +13,7 @@ import torch
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.rollout.agents import Agent
 from xuance_envs.rollout.collector import PlayOptions, RolloutCollector
+from xuance_envs.rollout.env_adapters import Scalarize
 from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
@@ -64,6 +65,7 @@ class SyncVecEnv(RolloutCollector):
         seed: seed of the first reset; environment i gets ``seed + i``.
         halves: double buffering, as in :class:`~xuance_envs.rollout.collector.RolloutCollector`.
             With 2 and the backend ``"subproc"``, the default is two workers per CPU.
+        scalarize: turns vector rewards into numbers, as in the same class.
         **backend_options: options of
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`, or arguments of the
             callable.
@@ -167,6 +169,7 @@ class SyncVecEnv(RolloutCollector):
         window: int = 10,
         seed: int | Sequence[int | None] | None = None,
         halves: Halves = 1,
+        scalarize: Scalarize | None = None,
         **kwargs: Any,
     ) -> None:
         names = ("agent", "render_every", "render_fps")
@@ -203,6 +206,7 @@ class SyncVecEnv(RolloutCollector):
                 window=window,
                 seed=seed,
                 halves=halves,
+                scalarize=scalarize,
             )
         except BaseException:
             vec_env.close()
