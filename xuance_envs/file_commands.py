@@ -150,8 +150,8 @@ def _recorded_indices(first: int) -> Iterator[None]:
 def _find_nan(obs: Any, rewards: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a boolean array of the environments that returned a NaN."""
     parts = obs.values() if isinstance(obs, dict) else obs if isinstance(obs, tuple) else [obs]
-    found: NDArray[np.bool_] = np.isnan(rewards)
-    for array in (np.asarray(part) for part in parts):
+    found = np.zeros(len(rewards), np.bool_)
+    for array in (np.asarray(part) for part in (rewards, *parts)):
         if array.dtype.kind == "f":
             found |= np.isnan(array.reshape(len(rewards), -1)).any(axis=1)
     return found

@@ -78,25 +78,5 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A wrapper that knows nothing of rewards."""
 
 
-class DyingEnv(GoalsEnv):
-    """Ends its process at one step of its life."""
-
-    def __init__(self, dies_at: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dies_at = dies_at
-        self.total = 0
-
-    def step(self, action: Any) -> Any:
-        import os
-
-        self.total += 1
-        if self.total == self.dies_at and not os.path.exists(self.flag):
-            open(self.flag, "w").close()
-            os._exit(3)
-        return super().step(action)
-
-    flag = ""
-
-
 gymnasium.register("VectorGoals-v0", GoalsEnv, max_episode_steps=6)
 gymnasium.register("UndeclaredGoals-v0", UndeclaredEnv)

@@ -17,7 +17,14 @@ from vector_reward_envs import (
     reward_box,
 )
 
-from xuance_envs import DummyVecEnv, EnvError, EnvStates, Gym_Env, StateMismatchError
+from xuance_envs import (
+    DummyVecEnv,
+    EnvError,
+    EnvStates,
+    Gym_Env,
+    StateMismatchError,
+    check_saving,
+)
 
 N, K = 5, 3
 
@@ -113,6 +120,10 @@ def test_a_state_with_rewards_of_another_shape_is_refused() -> None:
         with pytest.raises(StateMismatchError, match=r"rewards? of shape \(3,\), got \(\)"):
             envs.load_state(sums.save_state())
         envs.step([0])
+
+
+def test_saving_is_checked_with_vectors() -> None:
+    check_saving(GoalsEnv)
 
 
 FORMS = {
