@@ -1,0 +1,378 @@
+"""A step that one write starts in all workers: no wake-up is lost or taken twice, whoever fails."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import select
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from interrupts import Instant
+
+import xuance_envs
+from xuance_envs import DummyVecEnv, SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.engine.process import common_step
+from xuance_envs.engine.process.common_step import MIN_WORKERS, Follower
+
+N = MIN_WORKERS
+FOLDER = str(Path(xuance_envs.__file__).parent)
+
+needs_eventfd = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="this system lacks eventfd")
+pytestmark = needs_eventfd
+
+
+class CountingEnv(gymnasium.Env[Any, Any]):
+    """Environment that observes its number of steps, and may end its process around the next one.
+
+    Args:
+        period: steps of an episode; 0 for no end.
+    """
+
+    observation_space = spaces.Box(0, np.inf, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, period: int = 0) -> None:
+        self.steps = 0
+        self.at = ""
+        self.period = period
+        self.seconds = 0.0
+        self.extra: Any = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.full(1, self.steps), {}
+
+    def step(self, action: int) -> Any:
+        self.steps += 1
+        at, self.at = self.at, ""
+        if at:
+            end_process(at)
+        time.sleep(self.seconds)
+        ended = bool(self.period) and self.steps % self.period == 0
+        info = {} if self.extra is None else {"extra": self.extra}
+        return np.full(1, self.steps), float(action), ended, False, info
+
+    def end_at(self, instant: str) -> None:
+        self.at = instant
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def value(self, extra: Any = None, seconds: float = 0.0) -> None:
+        self.extra, self.seconds = extra, seconds
+
+
+INSTANTS = ("in the step", "before the code", "after the code", "after the token", "as the last")
+"""Instants between the wake-up and the bell at which a process ends."""
+
+COMPLETE = ("after the code", "after the token", "as the last")
+"""Instants at which the results of the step are complete."""
+
+
+def end_process(instant: str) -> None:
+    """End this process at an instant of its reply."""
+    if instant == "in the step":
+        kill_self()
+    (follower,) = [each for each in gc.get_objects() if isinstance(each, Follower)]
+    if instant == "before the code":
+        follower.finish = kill_self  # type: ignore[method-assign, assignment]
+        return
+    if instant == "as the last":  # no token is left when the others have finished
+        tokens = select.poll()
+        tokens.register(follower._tokens, select.POLLIN)
+        while tokens.poll(0):
+            time.sleep(1e-4)
+    common_step.os = EndingOs(instant)  # type: ignore[assignment]
+
+
+class EndingOs:
+    """Module ``os`` for a follower whose process must end."""
+
+    def __init__(self, instant: str) -> None:
+        self.instant = instant
+
+    def read(self, fd: int, size: int) -> bytes:
+        if self.instant == "after the code":
+            kill_self()
+        try:
+            token = os.read(fd, size)
+        except BlockingIOError:
+            kill_self()
+        if self.instant == "after the token":
+            kill_self()
+        return token
+
+    write = staticmethod(os.write)
+
+
+def kill_self(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def make(n: int = N, **options: Any) -> Any:
+    env_fn = options.pop("env_fn", CountingEnv)
+    options.setdefault("context", "forkserver")
+    return SubprocVecEnv([env_fn] * n, in_series=1, **options)
+
+
+def step(envs: Any) -> list[float]:
+    """Step, and return the number of steps of each environment."""
+    counts: list[float] = envs.step([0] * envs.num_envs)[0][:, 0].tolist()
+    return counts
+
+
+def is_common(envs: Any) -> bool:
+    """Return whether the last step was started by one write."""
+    ledger = envs._ledger
+    return bool(ledger.common is not None and ledger.common.tag == ledger._tag)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"caller_steps": True}, {"on_worker_failure": "restart"}, {"on_worker_failure": "resume"}],
+    ids=str,
+)
+@pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
+def test_results_are_those_of_one_process(options: dict[str, Any], copy: bool) -> None:
+    env_fns = [partial(CountingEnv, period=3 + i) for i in range(N + 1)]
+    with (
+        SubprocVecEnv(env_fns, in_series=1, context="forkserver", copy=copy, **options) as envs,
+        DummyVecEnv(env_fns) as expected,
+    ):
+        for each in (envs, expected):
+            each.reset(seed=0)
+        common = 0
+        for count in range(150):
+            actions = np.arange(N + 1) % 2
+            for got, wanted in zip(envs.step(actions), expected.step(actions), strict=True):
+                assert list(map(str, got)) == list(map(str, wanted))
+            common += is_common(envs)
+            if count % 10 == 5:  # commands in between, also of some environments
+                for each in (envs, expected):
+                    each.call("value", count if count % 20 == 5 else None, env_ids=[2, 5])
+            if count % 10 == 8:
+                for each in (envs, expected):
+                    each.reset(env_ids=[1])
+        assert common >= 148
+
+
+def test_fewer_workers_have_a_pipe_each() -> None:
+    with make(N - 1) as envs:
+        assert envs._ledger.common is None
+
+
+def test_replies_too_large_for_a_pipe_arrive() -> None:
+    with make(info_bytes=64) as envs:
+        envs.reset()
+        step(envs)
+        large = "x" * (1 << 20)
+        envs.call("value", large)
+        for _ in range(3):
+            *_, infos = envs.step([0] * N)
+            assert [info["extra"] for info in infos] == [large] * N
+            assert is_common(envs)
+
+
+def test_send_and_recv_mix_with_common_steps() -> None:
+    rng = np.random.default_rng(0)
+    with make() as envs:
+        envs.reset()
+        counts = np.zeros(N)
+        for _ in range(60):
+            if rng.random() < 0.5:
+                counts += 1
+                assert step(envs) == counts.tolist()
+            else:
+                some = rng.permutation(N)[: rng.integers(1, N + 1)]
+                envs.send([0] * len(some), some)
+                counts[some] += 1
+                left = len(some)
+                while left:
+                    batch = envs.recv()
+                    assert batch.obs[:, 0].tolist() == counts[batch.env_ids].tolist()
+                    left -= len(batch.env_ids)
+        step(envs)
+        assert is_common(envs)
+
+
+def kill_workers(kills: int, **options: Any) -> None:
+    """End workers at all instants in turn, and check each environment's count of steps."""
+    rng = np.random.default_rng(0)
+    with make(on_worker_failure="restart", max_restarts=None, **options) as envs:
+        envs.reset()
+        counts = np.zeros(N)
+        for instant in itertools.islice(itertools.cycle(INSTANTS), kills):
+            for _ in range(int(rng.integers(2, 4))):
+                counts += 1
+                assert step(envs) == counts.tolist()
+            assert is_common(envs)
+            victim = int(rng.integers(N))
+            envs.call("end_at", instant, env_ids=[victim])
+            others = np.arange(N) != victim
+            for complete in [True, False] if instant in COMPLETE else [False]:
+                before = counts[victim]
+                counts += 1
+                got, _, _, truncated, infos = envs.step([0] * N)
+                assert got[others, 0].tolist() == counts[others].tolist(), instant
+                assert truncated.tolist() == [not complete and i == victim for i in range(N)]
+                assert got[victim, 0] == (before + 1 if complete else before), instant
+            assert infos[victim]["worker_restarted"]
+            counts[victim] = 0
+
+
+def test_workers_killed_between_the_wake_up_and_the_bell() -> None:
+    kill_workers(100, context="fork")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("context", ["forkserver", "fork"])
+def test_many_workers_killed_between_the_wake_up_and_the_bell(context: str) -> None:
+    kill_workers(1000, context=context, step_timeout=20)
+
+
+@pytest.mark.parametrize("instant", INSTANTS)
+def test_without_restarts_the_error_names_the_killed_worker(instant: str) -> None:
+    with make() as envs:
+        envs.reset()
+        step(envs)
+        envs.call("end_at", instant, env_ids=[5])
+        if instant in COMPLETE:
+            assert step(envs) == [2] * N
+        with pytest.raises(WorkerDiedError) as caught:
+            step(envs)
+        assert list(caught.value.env_indices) == [5]
+        assert envs.closed
+
+
+def test_an_idle_worker_that_was_killed_is_named() -> None:
+    with make() as envs:
+        envs.reset()
+        step(envs)
+        os.kill(envs.pids[3], signal.SIGKILL)
+        with pytest.raises(WorkerDiedError) as caught:
+            step(envs)
+        assert list(caught.value.env_indices) == [3]
+
+
+@pytest.mark.parametrize("mode", ["restart", "resume"])
+def test_a_killed_worker_is_replaced_and_steps_are_common_again(mode: str) -> None:
+    with make(on_worker_failure=mode) as envs:
+        envs.reset()
+        for _ in range(40):
+            counts = step(envs)
+        os.kill(envs.pids[3], signal.SIGKILL)
+        others = np.arange(N) != 3
+        for _ in range(5):
+            expected = [count + 1 for count in counts]
+            counts = step(envs)
+            assert np.array(counts)[others].tolist() == np.array(expected)[others].tolist()
+            if mode == "resume":
+                assert counts == expected
+        assert is_common(envs)
+
+
+def test_a_stopped_worker_is_named_and_delays_no_other() -> None:
+    with make(step_timeout=0.5) as envs:
+        envs.reset()
+        step(envs)
+        os.kill(envs.pids[6], signal.SIGSTOP)
+        envs.step_async([0] * N)
+        codes = envs._ledger.common._codes
+        deadline = time.monotonic() + 10
+        while list(codes).count(common_step.WAITING) > 1 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert [k for k, code in enumerate(codes) if code == common_step.WAITING] == [6]
+        with pytest.raises(WorkerTimeoutError) as caught:
+            envs.step_wait()
+        assert list(caught.value.env_indices) == [6]
+
+
+def test_a_worker_that_was_stopped_for_a_while_loses_no_step() -> None:
+    with make() as envs:
+        envs.reset()
+        step(envs)
+        for count in range(2, 8):
+            pid = envs.pids[count]
+            os.kill(pid, signal.SIGSTOP)
+            envs.step_async([0] * N)
+            time.sleep(0.02)
+            os.kill(pid, signal.SIGCONT)
+            assert envs.step_wait()[0].tolist() == [[count]] * N
+            assert is_common(envs)
+
+
+@pytest.mark.parametrize("mode", ["raise", "restart"])
+def test_an_interrupt_at_any_instant_loses_and_repeats_no_step(mode: str) -> None:
+    with make(on_worker_failure=mode) as envs:
+        envs.reset()
+        count = int(step(envs)[0])
+        came, number = True, 0
+        while came:
+            with Instant(number, [FOLDER]) as instant:
+                envs.step_async([0] * N)
+                envs.step_wait()
+            came, number = instant.came, number + 1
+            if envs.waiting:
+                envs.step_wait()
+            counts = envs.buf_obs[:, 0].tolist()
+            assert counts in ([count] * N, [count + 1] * N), instant.place
+            count = int(counts[0])
+            assert list(envs.call("value")) == [None] * N
+        assert number > 50
+        count += 1
+        assert step(envs) == [count] * N
+        assert is_common(envs)
+
+
+def test_an_interrupt_at_any_instant_of_a_restart_can_be_resumed() -> None:
+    with make(on_worker_failure="restart", max_restarts=None) as envs:
+        envs.reset()
+        counts = np.array(step(envs))
+        for number in range(0, 400, 7):
+            victim = number % N
+            envs.call("end_at", "in the step", env_ids=[victim])
+            with Instant(number, [str(Path(common_step.__file__).parent)]):
+                envs.step_async([0] * N)
+                envs.step_wait()
+            others = np.arange(N) != victim
+            if envs.waiting:
+                envs.step_wait()
+            elif (envs.buf_obs[others, 0] == counts[others]).all():  # it came before the step
+                envs.step([0] * N)
+            counts += 1
+            counts[victim] = 0
+            assert envs.buf_obs[others, 0].tolist() == counts[others].tolist()
+            for _ in range(2):
+                counts += 1
+                assert step(envs) == counts.tolist()
+
+
+def test_a_forked_child_leaves_the_workers_alone() -> None:
+    with make() as envs:
+        envs.reset()
+        step(envs)
+        envs.step_async([0] * N)
+        child = os.fork()
+        if not child:
+            gc.collect()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert envs.step_wait()[0].tolist() == [[2]] * N
+        assert step(envs) == [3] * N
+
+
+def test_systems_without_counters_have_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common_step.eventfds, "SUPPORTED", False)
+    with make() as envs:
+        envs.reset()
+        assert [step(envs), step(envs)] == [[1] * N, [2] * N]
+        assert envs._ledger.common is None
