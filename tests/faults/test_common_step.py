@@ -25,6 +25,8 @@ from xuance_envs.engine.process.common_step import MIN_WORKERS, Follower
 
 N = MIN_WORKERS
 FOLDER = str(Path(xuance_envs.__file__).parent)
+COMMON_STEP = str(common_step.__file__)
+"""File in which no interrupt is deferred; the start of a process defers them."""
 
 needs_eventfd = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="this system lacks eventfd")
 pytestmark = needs_eventfd
@@ -337,10 +339,10 @@ def test_an_interrupt_at_any_instant_of_a_restart_can_be_resumed() -> None:
     with make(on_worker_failure="restart", max_restarts=None) as envs:
         envs.reset()
         counts = np.array(step(envs))
-        for number in range(0, 400, 7):
+        for number in range(0, 240, 6):
             victim = number % N
             envs.call("end_at", "in the step", env_ids=[victim])
-            with Instant(number, [str(Path(common_step.__file__).parent)]):
+            with Instant(number, [COMMON_STEP]):
                 envs.step_async([0] * N)
                 envs.step_wait()
             others = np.arange(N) != victim
@@ -368,6 +370,25 @@ def test_a_forked_child_leaves_the_workers_alone() -> None:
         os.waitpid(child, 0)
         assert envs.step_wait()[0].tolist() == [[2]] * N
         assert step(envs) == [3] * N
+
+
+def test_what_is_closed_and_dropped_leaves_nothing_to_the_collector() -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:xuance_envs")
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = mapped()
+        with make() as envs:
+            envs.reset()
+            step(envs)
+            step(envs)
+            assert mapped() > before
+        del envs
+        assert mapped() == before
+    finally:
+        gc.enable()
 
 
 def test_systems_without_counters_have_pipes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,7 @@ class CommonStep(CommonDriver):
         )
         self._spin, self._expect_ready = spin, expect_ready
         self._workers: Sequence[ProcessDriver] = ()
+        self._drivers: Sequence[Driver] = ()
         self._local: Sequence[tuple[int, Driver]] = ()
         # Drivers that a step must ask each, because they log or copy it.
         self._asked: Sequence[Driver] = ()
@@ -132,6 +133,7 @@ class CommonStep(CommonDriver):
         self._asked = drivers if self._through_drivers else [each for _, each in self._local]
 
     def close(self) -> None:
+        self._workers = self._drivers = self._asked = self._local = ()  # which refer to this object
         counters, self._counters = self._counters, ()
         for fd in counters:
             os.close(fd)
