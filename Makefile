@@ -56,16 +56,20 @@ PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constrai
 # that the Ray tests run last. tests/conftest.py sets the number of processes.
 IN_PARALLEL := --numprocesses auto --dist loadfile --no-loadscope-reorder
 
+# The Pythons of test-pythons; a t marks a free-threaded one.
+PYTHONS := 3.14 3.15 3.14t 3.15t
+AS_MACOS_TESTS := tests/engine tests/vector_envs tests/faults tests/state
+
 # Long tests run sequentially. The contract suite within each transform runs in parallel, since it
 # consists of twenty thousand short tests.
 LONG   := $(RUN) -m pytest -m long --timeout 1800
 WITHIN := tests/transforms/test_contract.py
 
 # Each process of the tests would otherwise compile all modules again.
-test test-long test-libraries test-oldest: export PYTHONDONTWRITEBYTECODE :=
+test test-long test-libraries test-oldest test-pythons: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-libraries test-oldest lint format types docs bench bench-peers bench-page clean FORCE
+.PHONY: help demo test test-long test-libraries test-oldest test-pythons test-as-macos lint format types docs bench bench-peers bench-page clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -91,6 +95,12 @@ test-libraries: $(LIBRARIES) ## run the tests with XuanCe, Tianshou and TorchRL 
 test-oldest: $(FLOORS) ## run the tests with the minimum versions of setup.py, without torch
 	@$(OLDEST)/bin/python -m pytest $(IN_PARALLEL)
 
+test-pythons: ## run the tests with PYTHONS="3.14 3.15 3.14t 3.15t", built if necessary; TESTS=... selects
+	@TESTS="$(TESTS)" .ci/test_pythons $(PYTHONS)
+
+test-as-macos: $(DEV) ## run tests of workers while this Linux lacks what macOS lacks
+	@PYTHONPATH=tests/as_macos AS_MACOS=1 $(RUN) -m pytest $(IN_PARALLEL) $(AS_MACOS_TESTS)
+
 lint: $(DEV) ## check style and formatting
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
@@ -99,8 +109,9 @@ format: $(DEV) ## fix style and formatting
 	@$(RUN) -m ruff check --fix .
 	@$(RUN) -m ruff format .
 
-types: $(DEV) ## check types
-	@$(RUN) -m mypy
+types: $(DEV) ## check types, for each system
+	@for system in linux darwin win32; do $(RUN) -m mypy --platform $$system --cache-dir .mypy_cache/$$system \
+	  || exit 1; done
 
 docs: $(DEV) ## build the documentation into docs/_build/html, run its examples, check its pages
 	@rm -rf docs/api
@@ -120,7 +131,7 @@ bench-page: $(PEERS) ## repeat all measurements of docs/benchmarks.md; 25 minute
 	@$(RUN) -m benchmarks.page
 
 clean: ## remove the virtual environments and all build output
-	rm -rf $(VENV) $(OLDEST) $(XUANCE) $(TIANSHOU) $(TORCHRL) $(PUFFERLIB) $(MULTI_AGENT_PEERS) build dist docs/_build docs/api *.egg-info
+	rm -rf $(VENV) .venv-3.* .pythons $(OLDEST) $(XUANCE) $(TIANSHOU) $(TORCHRL) $(PUFFERLIB) $(MULTI_AGENT_PEERS) build dist docs/_build docs/api *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis demo_output renders
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -13,22 +13,23 @@ ROOT = Path(__file__).parent
 REPOSITORY = "https://github.com/xuance-envs/xuance_envs"
 VERSION = runpy.run_path(str(ROOT / "xuance_envs" / "_version.py"))["__version__"]
 
-# Upper bounds for Python 3.10 are the last releases with wheels for it.
+# Upper bounds for Python 3.10 are the last releases with wheels for it. Markers with an upper bound
+# of the Python leave out libraries that have no wheels for newer ones; pygame-ce replaces pygame.
 EXTRAS = {
     "atari": [
-        "ale-py>=0.10.2",
+        'ale-py>=0.10.2; python_version < "3.15"',
         # On Linux the headless build, which needs no system libraries.
         'opencv-python>=4.8.0.76; sys_platform != "linux"',
         'opencv-python-headless>=4.8.0.76; sys_platform == "linux"',
     ],
-    "box2d": ["gymnasium[box2d]>=1.1"],
+    "box2d": ['gymnasium[box2d]>=1.1; python_version < "3.14"'],
     "gym": ["gym==0.26.2"],
     "mujoco": [
         "gymnasium[mujoco]>=1.1",
         'mujoco>=3.1; python_version >= "3.11"',
         'mujoco>=3.1,<4; python_version < "3.11"',
     ],
-    "multi-agent": ["mpe2>=1", "pettingzoo>=1.25"],
+    "multi-agent": ['mpe2>=1; python_version < "3.14"', "pettingzoo>=1.25"],
     "torch": ["torch>=2.4", "tqdm>=4.64", "Pillow>=10.1"],
     "remote": [
         "fastapi>=0.110",
@@ -37,11 +38,15 @@ EXTRAS = {
         "httptools>=0.6",
         "msgpack>=1.0.5",
     ],
-    "ray": ["ray>=2.10"],
+    "ray": ['ray>=2.10; python_version < "3.15"'],
     "sb3": ["stable-baselines3>=2.6"],
     "plot": ["matplotlib>=3.8", "tqdm>=4.64"],
 }
-EXTRAS["demo"] = [*EXTRAS["plot"], *EXTRAS["torch"], "gymnasium[classic-control]>=1.1"]
+RENDERING = [
+    'gymnasium[classic-control]>=1.1; python_version < "3.14"',
+    'pygame-ce>=2.5.6; python_version >= "3.14"',
+]
+EXTRAS["demo"] = [*EXTRAS["plot"], *EXTRAS["torch"], *RENDERING]
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
 EXTRAS["docs"] = [
     "sphinx>=7.2",
@@ -56,8 +61,9 @@ EXTRAS["test"] = [
     *EXTRAS["box2d"],
     *EXTRAS["multi-agent"],
     "array-api-compat>=1.11",  # for Gymnasium's NumpyToTorch
-    'envpool>=1.1; sys_platform == "linux" and python_version >= "3.11"',
-    "gymnasium[classic-control]>=1.1",  # for rendering
+    *RENDERING,
+    'envpool>=1.1; sys_platform == "linux" and python_version >= "3.11" '
+    'and python_version < "3.15"',
     "hypothesis>=6.136",
     "moviepy>=1.0.3",  # for Stable-Baselines3's VecVideoRecorder
     "pytest>=8.4",
@@ -138,6 +144,9 @@ setup(
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
+        "Programming Language :: Python :: 3.15",
+        "Programming Language :: Python :: Free Threading :: 1 - Unstable",
         "Programming Language :: Python :: Implementation :: CPython",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",

@@ -84,7 +84,7 @@ class Instant:
             name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
             last, self._last[frame] = self._last[frame], name
             returned, self._returned = self._returned, None
-            if name != "RESUME" and last.startswith(INTERRUPTIBLE):
+            if name != "RESUME" and last.startswith(INTERRUPTIBLE) and "NO_INTERRUPT" not in last:
                 self._left -= 1
                 if self._left < 0:
                     self.came = True
