@@ -29,7 +29,7 @@ WIDTHS = {"desktop": 1400, "phone": 390}
 SCHEMES = ("light", "dark")
 PATIENCE = 30.0
 
-OF_REFERENCE = ("gym.gym_env", "gym.gym_vec_env", "vector_envs.vector_env", "errors")
+OF_REFERENCE = ("Gym_Env", "SubprocVecEnv_Gym", "VecEnv", "errors", "make_vec")
 
 # This code runs in the page. Contrast is WCAG's contrast of a text against the page's background.
 LOOK = """

@@ -1,7 +1,10 @@
 """Sphinx configuration. "make docs" treats warnings as errors and needs no network."""
 
+import inspect
+import pydoc
 import re
 import runpy
+import types
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -63,17 +66,21 @@ redirects = {
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-# Pages that list modules. autosummary generates a page per module. Without this list, it uses the
-# pages of the last build and ignores new ones.
-LISTING = [page.stem for page in Path(__file__).parent.glob("*.rst")]
-PRIVATE = [
-    name
-    for page in Path(__file__).parent.glob("modules.rst")
-    for name in re.findall(r"^   (xuance_envs\S+)$", page.read_text(), re.MULTILINE)
-]
-autosummary_generate = [f"{name}.rst" for name in LISTING]
+# autosummary generates a page per name that api.rst lists. Without this list, it uses the pages of
+# the last build and ignores new ones.
+LISTING = ["api"]
+autosummary_generate = ["api.rst"]
 
-# Document each name in its defining module only.
+# Names are documented as they are imported, and can be referred to by their defining module, too.
+DEFINITIONS = runpy.run_path(str(Path(__file__).with_name("public_names.py")))["definitions"]()
+PUBLIC = {definition: name for name, definition in DEFINITIONS.items()}
+# Old pages, one for each module.
+redirects |= {
+    f"api/{module}": "../api.html"
+    for module in {definition.rpartition(".")[0] for definition in PUBLIC}
+    if module not in DEFINITIONS
+}
+
 autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-module-all": True}
 autodoc_mock_imports = ["tianshou"]  # not installed where the documentation is built
 # Sphinx shows the signature of `__new__` if it is a function, even if `__init__` differs.
@@ -98,27 +105,18 @@ intersphinx_mapping = {name: (url, f"_inventories/{name}.inv") for name, url in 
 
 # Every reference must resolve, with these exceptions.
 nitpicky = True
-suppress_warnings = ["ref.python"]  # a name that exists in httpx and in two of our modules
+suppress_warnings = [
+    "config.cache",  # autosummary_context has a function
+    "ref.python",  # a name that exists in httpx and in two of our modules
+]
 nitpick_ignore_regex = [
-    # Classes of private modules, which have no docstring.
-    (r"py:class", r"StepArrays|xuance_envs\.compat\.stepping\.\w+"),
     (r"py:.*", r".*\._\w+|_\w+"),  # private
+    # Names of internal modules, which annotations or "Raises" name without the module.
+    (r"py:(class|exc)", r"FaultError|Groups|ObservationMode|ParseLimit|UnknownGameError"),
     # Names of choices: the text of each argument lists them.
     (r"py:class", r"(ActorLayout|AtariPreset|AutoBool|BackendName|Halves|InSeries|StartMethod)"),
-    # Constraints in annotations, such as those of pydantic messages, are not names.
-    (r"py:class", r".*[ =\"'].*|types\.Annotated|(FieldInfo|Ge|Le|Lt|MaxLen|MinLen)"),
     (r"py:(class|exc)", r"(httpx|tianshou)\..*"),  # their documentation has no inventory
     (r"py:class", r"np\.random\.Generator"),  # as Gymnasium writes it
-    (r"py:class", r"pydantic\..*|ASGIApp|ObservationMode"),
-    (r"py:class", r"ThreadPoolExecutor|multiprocessing\.context\.BaseContext"),
-    (r"py:class", r"Network|ParseLimit|xuance_envs\.remote\.(connection\.T|messages\.M)"),
-    (r"py:class", r"xuance_envs\.remote\.serving\.process\.T"),
-    (r"py:class", r"functools\.partial|concurrent\.futures\._base\.Future|weakref\.finalize"),
-    # asyncio and uvicorn document these under other names.
-    (r"py:class", r"asyncio\.transports\.Transport|uvicorn\..*"),
-    # Base classes in the engine, and a name that Gymnasium documents elsewhere.
-    (r"py:class", r"(cloudpickle\.cloudpickle|pickle)\.(Unp|P)ickler"),
-    (r"py:class", r"gymnasium\.envs\.registration\.VectorizeMode"),
     # Gymnasium does not document its errors.
     (
         r"py:(class|exc)",
@@ -132,8 +130,8 @@ def read_listings(app: Any, env: Any, added: set[str], changed: set[str], remove
     return LISTING
 
 
-def inline_timelines(app: Any, docname: str, source: list[str]) -> None:
-    """Inline the drawings of draw_timelines.py, so that they use the colours of the page."""
+def inline_drawings(app: Any, place: Any, *sources: Any) -> None:
+    """Inline drawings in pages and in what they include, in the colours of the page."""
 
     def inlined(match: re.Match[str]) -> str:
         path = Path(app.srcdir, match[1])
@@ -141,8 +139,9 @@ def inline_timelines(app: Any, docname: str, source: list[str]) -> None:
         drawing = path.read_text(encoding="utf-8")
         return f'```{{raw}} html\n<div style="overflow-x: auto">\n{drawing}</div>\n```'
 
-    picture = r"!\[[^]]*\]\((_static/timelines/\w+\.svg)\)"
-    source[0] = re.sub(picture, inlined, source[0])
+    content = sources[-1]
+    picture = r"!\[[^]]*\]\((?:docs/)?(_static/(?:timelines/\w+|overview)\.svg)\)"
+    content[0] = re.sub(picture, inlined, content[0])
 
 
 def keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -154,17 +153,49 @@ def keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: l
 
 
 def skip_constants(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> Any:
-    """Leave constants out of the reference, which would begin with them."""
-    page = app.env.current_document.docname.removeprefix("api/")
-    return True if what == "module" and name.isupper() and page not in PRIVATE else None
+    """Leave constants out of the pages of modules, which would begin with them."""
+    return True if what == "module" and name.isupper() else None
 
 
-def keep_private_as_text(app: Any, env: Any, node: Any, contnode: Any) -> Any:
-    """Leave references of private modules as text if their target has no documentation."""
-    page = node.get("refdoc", "")
-    if page == "modules" or page.removeprefix("api/") in PRIVATE:
-        return contnode
-    return None
+def inherited(name: str) -> dict[str, list[str]]:
+    """Return the documented methods and attributes that a class inherits, by public base class."""
+    cls, seen = pydoc.locate(name), set()
+    found: dict[str, list[str]] = {}
+    for base in inspect.getmro(cls)[1:] if inspect.isclass(cls) else ():
+        public = PUBLIC.get(f"{base.__module__}.{base.__qualname__}")
+        if public is not None:
+            own = vars(cls).keys() | seen
+            found[public] = [each for each in vars(base).keys() - own if is_documented(base, each)]
+            found[public].sort(key=list(vars(base)).index)
+            seen.update(vars(base))
+    return {base: names for base, names in found.items() if names}
+
+
+def is_documented(cls: type, name: str) -> bool:
+    member = inspect.getattr_static(cls, name)
+    member = getattr(member, "__func__", member)
+    is_shown = name[0] != "_" and isinstance(member, types.FunctionType | property)
+    return is_shown and bool(member.__doc__)
+
+
+autosummary_context = {"inherited": inherited}
+
+
+def find_public_name(app: Any, env: Any, node: Any, contnode: Any) -> Any:
+    """Resolve references by defining module; leave the names of internal objects as text."""
+    target, page = node.get("reftarget", ""), node.get("refdoc", "")
+    module = DEFINITIONS.get(page.removeprefix("api/"), "").rpartition(".")[0]
+    candidates = [target, *(d for d in PUBLIC if d.endswith(f".{target}") and "." not in target)]
+    for candidate in candidates:
+        parts = candidate.split(".")
+        for count in range(len(parts), 0, -1):
+            public = PUBLIC.get(".".join(parts[:count]))
+            if public is not None:
+                name = ".".join([public, *parts[count:]])
+                place = page, app.builder, node["reftype"]
+                return env.get_domain("py").resolve_xref(env, *place, name, node, contnode)
+    is_internal = target.startswith("xuance_envs.") and pydoc.locate(target) is not None
+    return contnode if is_internal or pydoc.locate(f"{module}.{target}") is not None else None
 
 
 def expand_alias(app: Any, env: Any, node: Any, contnode: Any) -> Any:
@@ -178,8 +209,9 @@ def expand_alias(app: Any, env: Any, node: Any, contnode: Any) -> Any:
 
 def setup(app: Any) -> None:
     app.connect("missing-reference", expand_alias)
-    app.connect("missing-reference", keep_private_as_text, priority=900)  # intersphinx: 500
+    app.connect("missing-reference", find_public_name)
     app.connect("autodoc-skip-member", skip_constants)
     app.connect("autodoc-process-docstring", keep_colons, priority=600)  # napoleon: 500
-    app.connect("source-read", inline_timelines)
+    app.connect("source-read", inline_drawings)
+    app.connect("include-read", inline_drawings)
     app.connect("env-get-outdated", read_listings)

@@ -145,8 +145,8 @@ def sample_actions(
         steps: number of steps; None for 32 to 2,048, fewer with more environments.
 
     Returns:
-        One entry per step: an array with ``num_envs`` rows, or a list of ``num_envs`` actions if
-        the actions are neither arrays nor numbers.
+        The actions of each step, as an array with ``num_envs`` rows, or as a list of ``num_envs``
+        actions if they are neither arrays nor numbers.
     """
     space = copy.deepcopy(space)
     space.seed(seed)

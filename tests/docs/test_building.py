@@ -12,15 +12,14 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
-LISTING = """{about}
-
+LISTING = """
 Names
 =====
 
 .. autosummary::
    :toctree: api
 
-   {module}
+   mended_later
 """
 
 
@@ -38,14 +37,16 @@ def build(folder: Path) -> str:
 def test_pages_of_modules_follow_in_a_tree_that_was_built_before(tmp_path: Path) -> None:
     for library in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(library)
-    for name in ("conf.py", "make_inventories.py", "_inventories", "_static", "_templates"):
+    scripts = ("conf.py", "public_names.py", "make_inventories.py")
+    for name in (*scripts, "_inventories", "_static", "_templates"):
         copy = shutil.copytree if (DOCS / name).is_dir() else shutil.copy
         copy(DOCS / name, tmp_path / name)
     (tmp_path / "index.md").write_text("# Index\n\n```{toctree}\napi\n```\n")
-    (tmp_path / "api.rst").write_text(LISTING.format(about="", module="mended_later"))
+    (tmp_path / "api.rst").write_text(LISTING)
     assert "failed to import mended_later" in build(tmp_path)
     for module in ("mended_later", "of_a_new_page"):
         (tmp_path / f"{module}.py").write_text('"""A module."""\n')
-    new = LISTING.format(about=":orphan:", module="of_a_new_page")
-    (tmp_path / "modules.rst").write_text(new)
     assert build(tmp_path) == ""
+    (tmp_path / "api.rst").write_text(f"{LISTING}   of_a_new_page\n")
+    assert build(tmp_path) == ""
+    assert (tmp_path / "api" / "of_a_new_page.rst").exists()

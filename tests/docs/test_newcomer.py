@@ -81,3 +81,26 @@ def test_old_page_names_redirect_to_pages() -> None:
     assert len(redirects) == 10
     assert set(redirects.values()) <= pages
     assert not redirects.keys() & pages
+
+
+SEARCHED = {
+    "num_workers": "workers",
+    "frame stack": "transforms",
+    "multi-agent": "multi_agent",
+    "action mask": "action_masks",
+    "sub-environment": "step_contract",
+    "wrapper": "transforms",
+    "async": "asynchronous_stepping",
+    "checkpoint": "saving",
+    "double buffering": "asynchronous_stepping",
+    "deadlock": "failures",
+    "final_obs": "autoreset",
+}
+
+
+@pytest.mark.parametrize("words", SEARCHED)
+def test_a_search_finds_the_page(words: str) -> None:
+    """The search ranks a main index entry, which a "!" marks, above titles and texts."""
+    page = (ROOT / "docs" / f"{SEARCHED[words]}.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^(?:```|:::)\{index\} (.*)$", page, re.MULTILINE)
+    assert f"!{words}" in ", ".join(entries).split(", ")

@@ -25,8 +25,8 @@ def to_sb3(vec_env: VecEnv) -> SB3VecEnv:
         ValueError: rewards are vectors; convert ``ScalarizeRewards(vec_env, weights)`` instead.
 
     Returns:
-        A Stable-Baselines3 vectorized environment. It resets in the same step: the last
-        observation of an episode is ``infos[i]["terminal_observation"]``.
+        A Stable-Baselines3 vectorized environment. It resets environments in the step that ends
+        their episode. The episode's last observation is in ``infos[i]["terminal_observation"]``.
 
     Example:
         >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
