@@ -234,6 +234,11 @@ def env_maker(
         A picklable callable that takes ``seed``. It includes the id's registration, for processes
         in which the id is not registered.
     """
+    if not isinstance(env_id, str | EnvSpec):
+        raise TypeError(
+            f"env_id: expected an id or an EnvSpec, got {env_id!r}; for environments without an "
+            "id, pass functions that create them to SubprocVecEnv or DummyVecEnv"
+        )
     given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     if isinstance(env_id, EnvSpec):
         if not (_is_atari(env_id.id) and env_id == gymnasium.registry.get(env_id.id)):

@@ -36,7 +36,7 @@ from xuance_envs import EnvError, MultiAgentVecEnv
         ("raises", "RuntimeError: the fence broke"),
         (
             "state_shape",
-            r"invalid state: expected shape \(2,\), got shape \(3,\) .* from state\(\); .*=False",
+            r"invalid state: expected shape \(2,\), got shape \(3,\) from state\(\); .*=False",
         ),
     ],
 )

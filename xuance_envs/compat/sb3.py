@@ -41,6 +41,7 @@ from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.errors import caller_stacklevel
 from xuance_envs.vector_envs import subproc_vec_env
+from xuance_envs.vector_envs.arguments import checked_functions
 from xuance_envs.vector_envs.options import InSeries, ProcessOptions, StartMethod
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.worker_settings import ProcessSettings
@@ -103,7 +104,7 @@ class DummyVecEnv(_SB3StatesMixin, sb3.DummyVecEnv):
     """
 
     def __init__(self, env_fns: Iterable[Callable[[], Any]]) -> None:
-        functions = [env_functions.SB3EnvFn(function) for function in env_fns]
+        functions = [env_functions.SB3EnvFn(function) for function in checked_functions(env_fns)]
         self._stepper: SerialStepper = raise_original(SerialStepper, functions, Autoreset.SAME_STEP)
         envs = self._stepper.envs
         try:
@@ -193,10 +194,16 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
         if start_method is None:
             methods = multiprocessing.get_all_start_methods()
             start_method = "forkserver" if "forkserver" in methods else "spawn"
+        if isinstance(start_method, int):
+            raise ValueError(
+                f"start_method: expected 'forkserver', 'spawn' or 'fork', got {start_method}; did "
+                f"you mean num_workers={start_method}?"
+            )
         multiprocessing.get_context(start_method)  # raises for an unknown method
         specs = custom_registrations(gymnasium.registry.values())
         functions = [
-            RegisteringEnvFn(env_functions.SB3EnvFn(function), specs) for function in env_fns
+            RegisteringEnvFn(env_functions.SB3EnvFn(function), specs)
+            for function in checked_functions(env_fns)
         ]
         settings = ProcessSettings(context=start_method, in_series=in_series, **options)
         self._stepper: WorkerStepper = raise_original(

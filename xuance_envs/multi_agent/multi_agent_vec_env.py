@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
@@ -300,6 +301,24 @@ class MultiAgentVecEnv(VecEnvDelegate):
         """
         self.step_async(actions)
         return self.step_wait()
+
+    def sample_actions(self, rng: np.random.Generator | int | None = None) -> list[dict[Any, Any]]:
+        """Sample one random action per agent and environment, in a form that ``step`` accepts.
+
+        Args:
+            rng: generator, or a seed. None continues the random streams of ``action_space``.
+
+        Returns:
+            A list with one dict by agent per environment. Action masks are not considered.
+        """
+        spaces = self.action_space
+        if rng is not None:
+            spaces, rng = copy.deepcopy(spaces), np.random.default_rng(rng)
+            for space in spaces.values():
+                space.seed(int(rng.integers(2**31)))
+        return [
+            {agent: space.sample() for agent, space in spaces.items()} for _ in range(self.num_envs)
+        ]
 
     def step_async(self, actions: Any) -> None:
         """Start a step without waiting for it; see :meth:`step` for the actions and errors."""

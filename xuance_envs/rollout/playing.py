@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from time import perf_counter
@@ -58,8 +59,6 @@ class RolloutLoop(RolloutResults, AgentLoop):
         halves: Halves = 1,
         scalarize: Scalarize | None = None,
     ) -> None:
-        if steps_per_env < 1:
-            raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
         super().__init__(
             vec_env,
             agent,
@@ -71,6 +70,8 @@ class RolloutLoop(RolloutResults, AgentLoop):
             seed=seed,
             scalarize=scalarize,
         )
+        if operator.index(steps_per_env) < 1:
+            raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
         self.halves = validate_halves(halves, vec_env, recorder is not None)
         self._bounds = half_bounds(vec_env) if self.halves != 1 else []
         self._trial = HalvesTrial()

@@ -6,6 +6,7 @@ import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,19 +26,7 @@ def checked_recipe(
     num_workers_hint: str = "num_workers={}",
 ) -> Recipe:
     """Validate ``env_fns`` and ``env_seed``; the hint is for a number of workers in its place."""
-    try:
-        functions = list(env_fns)
-    except TypeError:
-        raise TypeError(
-            f"env_fns: expected a list of functions, one per environment, got {env_fns!r}"
-        ) from None
-    if not functions:
-        raise ValueError("env_fns: expected at least one function, got none")
-    for i, function in enumerate(functions):
-        if not callable(function):
-            raise TypeError(
-                f"env_fns[{i}]: expected a callable that returns an environment, got {function!r}"
-            )
+    functions = checked_functions(env_fns)
     if env_seed is None:
         keywords: list[Mapping[str, Any]] = [{}] * len(functions)
     else:
@@ -51,6 +40,25 @@ def checked_recipe(
                 )
         keywords = [{"env_seed": seed + i} for i in range(len(functions))]
     return Recipe(functions, keywords, autoreset=autoreset)
+
+
+def checked_functions(env_fns: Iterable[Callable[..., Any]]) -> list[Callable[..., Any]]:
+    functions: Any = None
+    if not isinstance(env_fns, str):
+        with suppress(TypeError):
+            functions = list(env_fns)
+    if functions is None:
+        raise TypeError(
+            f"env_fns: expected a list of functions, one per environment, got {env_fns!r}"
+        )
+    if not functions:
+        raise ValueError("env_fns: expected at least one function, got none")
+    for i, function in enumerate(functions):
+        if not callable(function):
+            raise TypeError(
+                f"env_fns[{i}]: expected a callable that returns an environment, got {function!r}"
+            )
+    return list(functions)
 
 
 def _accepts(function: Callable[..., Any], name: str) -> bool:
@@ -71,6 +79,11 @@ def checked_env_ids(
     """Validate environment indices; None selects all."""
     if env_ids is None:
         return list(range(num_envs))
+    if isinstance(env_ids, str | Path):
+        raise ValueError(
+            f"env_ids: expected a sequence of ints, got {str(env_ids)!r}; to write states to a "
+            f"file, use save_state().save({str(env_ids)!r})"
+        )
     try:
         # Check bools first: operator.index accepts np.bool_ in NumPy 1.
         if not _BOOLS.isdisjoint(map(type, env_ids)):
@@ -124,7 +137,12 @@ def checked_seed(name: str, seed: Any, otherwise: str = "") -> int:
 def checked_states(state: Any, count: int | None = None) -> EnvStates:
     """Validate a saved state and its number of environments."""
     if not isinstance(state, EnvStates):
-        raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}")
+        hint = ""
+        if isinstance(state, str | Path):
+            hint = f"; EnvStates.load({str(state)!r}) reads a file"
+        elif isinstance(state, bytes):
+            hint = "; EnvStates.from_bytes reads bytes"
+        raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}{hint}")
     if count is not None and len(state) != count:
         raise ValueError(f"state: expected states of {count} environments, got {len(state)}")
     return state

@@ -142,10 +142,8 @@ def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any
             f"which NumPy cannot convert: {error}"
         ) from None
     if array.shape != shape:
-        raise BadValueError(
-            f"expected shape {shape}, got shape {array.shape} (dtype expected {dtype}, "
-            f"got {array.dtype})"
-        )
+        dtypes = "" if array.dtype == dtype else f" (dtype expected {dtype}, got {array.dtype})"
+        raise BadValueError(f"expected shape {shape}, got shape {array.shape}{dtypes}")
     if array.dtype == dtype:
         return array
     if array.dtype.kind not in "biuf" or dtype.kind not in "biuf":

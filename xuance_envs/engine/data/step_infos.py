@@ -114,6 +114,11 @@ class LazyInfos(Sequence[dict[Any, Any]]):
         return list(self)
 
     def _position(self, index: SupportsIndex) -> int:
+        if isinstance(index, str):
+            raise TypeError(
+                f"infos: expected the index of an environment, got {index!r}; infos[i] is a dict, "
+                f"and infos.column({index!r}) returns one key's values of all environments"
+            )
         position = operator.index(index)
         if not -len(self) <= position < len(self):
             raise IndexError(f"index {position} is out of range for {len(self)} infos")
