@@ -130,7 +130,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]
     ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
-        """Return the ended environments, their next episodes' first observations, and the infos."""
+        """Return the environments that ended, the next first observations, and all infos."""
         if isinstance(infos, StepInfos):
             batch, ends = infos.parts
             if ends is None:
@@ -141,7 +141,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return envs, [infos[env]["reset_obs"] for env in envs.tolist()], None
 
     def _take_final(self, obs: Any, envs: NDArray[np.intp], first: Sequence[Any]) -> list[Any]:
-        """Return episodes' last observations; store the next first observations in ``buf_obs``."""
+        """Return last observations; store the first ones of the next episodes in ``buf_obs``."""
         parts, held = self._layout.flatten(obs), self._layout.flatten(self.vec_env.buf_obs)
         final = []
         for env, observation in zip(envs.tolist(), first, strict=True):

@@ -224,7 +224,7 @@ class NativeInfoCollector(InfoCollector):
 class NativeDriver(LocalDriver):
     """Driver of an engine's environments.
 
-    ``rests`` holds the step's and the resets' infos that do not fit into columns.
+    ``rests`` holds the infos of the step and of the resets that do not fit into columns.
     """
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:

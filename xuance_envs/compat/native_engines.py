@@ -149,7 +149,7 @@ class CartPoleEngine(NativeEngine):
 class MaskEngine(NativeEngine):
     """Engine for environments that accept ``options["reset_mask"]``, such as ``AtariVectorEnv``.
 
-    If ``takes_mask`` is False, it refuses to reset only some of the environments.
+    If ``takes_mask`` is False, a reset of only some environments raises an error.
     """
 
     def __init__(self, env: Any, takes_mask: bool = True) -> None:
@@ -374,7 +374,7 @@ def with_last(batch: Any, envs: Envs, last: Any) -> Any:
 
 
 def _part(last: Any, key: Any, envs: Envs) -> Any:
-    """Return one entry of the observations in ``last``, a batch or an object array."""
+    """Return the entry ``key`` of a batch, or of each environment's own observation."""
     if isinstance(last, dict | tuple):
         return last[key]
     return {env: last[env][key] for env in envs.tolist()}

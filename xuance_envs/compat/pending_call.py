@@ -53,7 +53,7 @@ class PendingCall:
             self.report(self._stepper.finish_step)
 
     def report(self, finish: Callable[[], _T]) -> _T:
-        """Wait; after an error, log Gymnasium's messages and raise the environment's exception."""
+        """Wait for the call. After an error, log it as Gymnasium does and raise its cause."""
         try:
             return finish()
         except EnvError as error:

@@ -1,7 +1,7 @@
 """Drop-in replacements for Stable-Baselines3's vectorized environments: only the import changes.
 
 Both classes derive from Stable-Baselines3's classes of the same name. The documentation lists the
-differences under "Coming from Stable-Baselines3".
+differences under "Migrating".
 """
 
 from __future__ import annotations

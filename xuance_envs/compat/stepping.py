@@ -95,7 +95,7 @@ class Stepper:
         ledger.start_step(packed)
 
     def _unchecked_rows(self, actions: Any) -> list[Any] | None:
-        """Return one action per environment if only the actions' shape is unexpected, else None."""
+        """Return one action per environment; None if more than their shape is unexpected."""
         flat = self.arrays.actions.flat
         if flat is None:
             return None
@@ -165,7 +165,7 @@ class Stepper:
         return [result_of[env] for env in ids]
 
     def masks_from_method(self) -> list[Any] | None:
-        """Return the action masks that ``watch_masks`` collects; None unless all are watched."""
+        """Return the masks that ``watch_masks`` collects; None unless it watches all of them."""
         self._groups.check_idle("call")
         return self._groups.masks.from_method()
 

@@ -1,7 +1,7 @@
 """Steps and commands for some environments while others may be stepping.
 
-A group handles one request at a time: environments sent to a busy group wait for its reply, then
-step together.
+A group executes one request at a time. Environments that are sent to a busy group wait for its
+reply, and then step together.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class SubsetStepper(Stepper):
         self._finished_parts, self._finished_in_arrays = finished_parts, {}
 
     def _by_group(self, envs: NDArray[np.intp]) -> dict[int, dict[int, int]]:
-        """Map each group to its environments: index in ``envs`` to index in the group."""
+        """Return, by group, a dict from positions in ``envs`` to positions in the group."""
         drivers, group_of = self._ledger.drivers, self._ledger.group_of
         found: dict[int, dict[int, int]] = {}
         for n, env in enumerate(envs.tolist()):

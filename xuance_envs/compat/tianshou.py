@@ -1,7 +1,7 @@
 """Drop-in replacements for Tianshou's vectorized environments: only the import changes.
 
 The classes derive from Tianshou's classes of the same name. The documentation lists the
-differences under "Tianshou".
+differences under "Migrating".
 """
 
 from __future__ import annotations

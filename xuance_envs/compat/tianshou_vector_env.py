@@ -86,7 +86,7 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
         self.is_closed = False
 
     def split_options(self, in_series: InSeries | None, options: Mapping[str, Any]) -> Any:
-        """Add the default, one environment per worker if ``step`` does not wait for all."""
+        """Add the default split: one environment per worker if ``step`` does not wait for all."""
         if in_series is None:
             given = options.get("num_workers") or options.get("envs_per_worker")
             in_series = 1 if self.is_async and not given else "auto"
@@ -247,14 +247,14 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
         return envs
 
     def _values(self, part: PartialStep) -> tuple[Any, Any]:
-        """Return a part's observations and rewards."""
+        """Return the observations and rewards of a partial step."""
         if not self._has_object_space:
             return part.observations, part.rewards
         observations, rewards = zip(*part.observations, strict=True)
         return observations, rewards
 
     def _joined(self, parts: Sequence[PartialStep]) -> StepResult:
-        """Join the results of several parts."""
+        """Join the results of several partial steps."""
         results = [self._result(part) for part in parts]
         if len(results) == 1:
             return results[0]

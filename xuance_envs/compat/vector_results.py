@@ -20,8 +20,8 @@ AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 class InfoBatcher:
     """Merger of all environments' infos into one dict.
 
-    It uses numeric columns unchanged and builds no dicts per environment. For other values
-    (strings, dicts, keys of several types), it follows Gymnasium's own rules.
+    If all values are in columns of numbers, it builds no dicts per environment. Otherwise (strings,
+    dicts, keys of several types), Gymnasium's own method merges the infos.
     """
 
     def __init__(self, vector_env: VectorEnv) -> None:

@@ -1,4 +1,4 @@
-"""Replacement of XuanCe's vectorized environments by this package's, with one call.
+"""Use of this package's vectorized environments in XuanCe, with one call.
 
 :func:`install` replaces the entries of XuanCe's registry, in which XuanCe's runners, agents and
 ``make_envs`` look up the ``vectorize`` name of a configuration.

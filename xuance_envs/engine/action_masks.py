@@ -75,7 +75,7 @@ class ActionMasks:
         return self._method_masks.copy()  # type: ignore[no-any-return]  # flat, so an array
 
     def deferred(self, envs: NDArray[np.intp]) -> Callable[[StepInfos], Any]:
-        """Return a function that returns the present masks of ``envs`` whenever it is called."""
+        """Return a function of infos that returns the masks of ``envs`` in their present states."""
         layout, space, count = self._layout, self._space, len(self._all_envs)
         watched = self._watched[envs]
         from_method = None
@@ -116,7 +116,7 @@ class ActionMasks:
 
     @property
     def watched_rows(self) -> SpaceRows | None:
-        """Masks from the environments' methods, valid until the next step, or None."""
+        """Masks from the environments' methods, valid until the next step; None without any."""
         return self._method_masks if self._any_watched else None
 
     def invalidate(self, envs: Sequence[int]) -> None:
@@ -137,7 +137,7 @@ class ActionMasks:
                 )
 
     def _known(self) -> tuple[SpaceRows, NDArray[np.bool_]]:
-        """Return the masks that need no query, and a bool array that marks their environments."""
+        """Return the masks known without calling environments, and a bool per environment."""
         rows = mask_rows(_require_layout(self._layout, self._space), len(self._all_envs))
         known = np.zeros(len(self._all_envs), np.bool_)
         for infos, envs in self._info_collector.latest():

@@ -114,7 +114,7 @@ class Driver(ABC):
         return None
 
     def thaw(self, frozen: Any) -> Any:
-        """Deserialize an object that the group serialized."""
+        """Restore an object from the form in which the group returned it."""
         return frozen
 
     @abstractmethod

@@ -196,7 +196,7 @@ class InFlight:
             raise
 
     def _or_timed_out(self, groups: set[int]) -> set[int]:
-        """Return the given groups, or those past their deadline if none is given."""
+        """Return ``groups``, or if there are none, the groups past their deadline."""
         if groups or not self._with_deadline:
             return groups
         now = monotonic()

@@ -46,13 +46,13 @@ PREPARING_TAG = -1
 
 class WorkerState(Enum):
     RUNNING = auto()
-    """It has the current request, or it can take it."""
+    """The worker has the current request, or can accept it."""
 
     FAILED = auto()
-    """The next wait for a result replaces it."""
+    """The worker failed; the next wait for a result replaces it."""
 
     PREPARING = auto()
-    """A new worker prepares its environments; then it takes the current request."""
+    """A new worker prepares its environments, and then receives the current request."""
 
 
 WorkerFailure = EnvError | WorkerDiedError | WorkerTimeoutError
@@ -225,7 +225,7 @@ class RestartingDriver(Driver):
         )
 
     def _stepped_places(self) -> Sequence[int]:
-        """Return the positions in the group that the current step includes."""
+        """Return the positions of the environments that the current step includes."""
         _, arguments = self._command
         places: Sequence[int] = arguments[2] if arguments else range(self.hi - self.lo)
         return places

@@ -124,7 +124,7 @@ class ResumingDriver(RestartingDriver):
         return log.states, steps, log.results(before=tag)
 
     def _take_verified(self, difference: str, obstacle: str) -> None:
-        """Report what the verification of a replay found."""
+        """Process the result of the verification of a replay."""
         if obstacle:
             logger.warning(_NOT_VERIFIED, obstacle)
         if difference and self._restarts.resumes:

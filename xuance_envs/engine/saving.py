@@ -183,7 +183,7 @@ class GroupSaver(Saver):
 
     @contextmanager
     def transferring(self) -> Iterator[None]:
-        """Release at the end the states that were transferred or that groups kept.
+        """Release transferred states, and those that groups kept, at the end of the context.
 
         If an interrupt left requests pending, ``Groups.check_open`` releases these states later.
         """

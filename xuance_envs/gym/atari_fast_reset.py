@@ -47,7 +47,7 @@ class FastReset:
         self._noop = single_action("NOOP")
         sticky = float(ale.getFloat("repeat_action_probability"))
         self._is_possible = sticky <= _MAX_STICKY_PROBABILITY
-        # Number of no-ops of which at least one is certainly executed despite sticky actions.
+        # With this many no-ops, sticky actions replace all of them with negligible probability.
         self._noops = (
             math.ceil(math.log(_NEGLIGIBLE_PROBABILITY) / math.log(sticky)) if 0 < sticky < 1 else 0
         )

@@ -51,7 +51,7 @@ class BandedResizer:
             self.rows = max(rows for rows in range(1, _THIN + 1) if shape[0] % rows == 0)
 
     def __call__(self, image: Image, runs: list[Run]) -> Image:
-        """Resize an image that differs from the last one only in these runs of bands."""
+        """Resize an image that differs from the last one only in these ranges of bands."""
         if self._size is None:
             return image.reshape(self._frame_shape).copy()
         if not self._in_bands:

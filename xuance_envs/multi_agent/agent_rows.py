@@ -58,7 +58,7 @@ class AgentRows:
         # If a worker failed, no agent of its environments acted, and active agents are truncated.
         failed = truncated & ~step.acted.any(axis=1, keepdims=True)
         transitions = step.acted | failed
-        # Padding ends in the step before an inactive agent becomes active.
+        # Padding ends one step before the inactive agent becomes active.
         self.terminated = _flatten_agents(np.where(transitions, terminated, following.alive))
         self.truncated = _flatten_agents(truncated & transitions)
         self.obs = _flatten_agents(_zeroed(following.obs, ~following.alive))

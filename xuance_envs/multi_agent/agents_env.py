@@ -28,8 +28,8 @@ from xuance_envs.vector_envs.options import AutoBool
 class AgentsEnv:
     """Adapter of a PettingZoo parallel environment, with records as observations and actions.
 
-    Vectorized environments look up missing attributes on ``env``, as with any wrapper. A
-    ``__getattr__`` would slow down every step.
+    Vectorized environments find the environment's attributes through ``env``, as with any wrapper.
+    A ``__getattr__`` is not needed, and would slow down every step.
     """
 
     infos_by_agent = True
@@ -225,7 +225,7 @@ class AgentsEnv:
         return agent_list(self.env.agents)
 
     def _put_state(self, over: bool) -> None:
-        """Store the state; keep the old one if ``state()`` fails after an episode's last step."""
+        """Store the state. If ``state()`` fails after an episode's last step, keep the old one."""
         before = [array.copy() for array in self._record.state_arrays] if over else []
         try:
             state = self.env.state

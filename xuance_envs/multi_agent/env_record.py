@@ -19,7 +19,7 @@ from xuance_envs.multi_agent.team import MASK, Team
 
 _ALL = slice(None)
 _ALL_AGENTS = "__all__"
-"""Key of the flag that ends all agents, as in RLlib."""
+"""Key of a flag for all agents, as in RLlib."""
 _BOOL = np.dtype(np.bool_)
 
 _FLAGS = ("terminations", "truncations")
@@ -44,7 +44,7 @@ class EnvRecord:
         ]
         self._rewards = rewards_of(fields["rewards"])
         self._flags = {name: memoryview(fields[name]) for name in ("terminated", "truncated")}  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
-        # Agents that were flagged as ended but are still in the environment's agents.
+        # Agents that were flagged as ended but that the environment still lists in ``agents``.
         self._ended = np.zeros(len(team.agents), np.bool_)
         self.state_arrays = [fields[name] for name in record.state_names]
         self.episode_arrays = [self._ended, *self.state_arrays]
@@ -163,7 +163,7 @@ class EnvRecord:
         self.has_flags = has_flags or self._ends_all
 
     def _end_all(self, agent_set: AgentSet, *given: Mapping[Any, Any]) -> bool:
-        """End the agents without a flag of their own if an ``"__all__"`` flag is set."""
+        """If an ``"__all__"`` flag is set, end the agents that have no flag of their own."""
         fields = [self.fields[name] for name in self._flags]
         unflagged = agent_set.active & ~np.logical_or(*fields)
         set_flags = [

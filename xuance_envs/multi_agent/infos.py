@@ -18,7 +18,7 @@ from xuance_envs.multi_agent.team import MASK, Team
 _RESET_KEYS = ("reset_obs", "reset_info")
 _ALL = slice(None)
 _MAX_KEYS = 1000
-"""Maximum number of cached info keys per agent."""
+"""Maximum number of info keys whose merged names are cached, per agent."""
 
 
 class MultiAgentInfos(LazyInfos):
@@ -85,7 +85,7 @@ class MultiAgentInfos(LazyInfos):
 def infos_by_agent(
     info: Mapping[Any, Any], team: Team, present: NDArray[np.bool_]
 ) -> dict[Any, Any]:
-    """Split a merged info by agent, to restore the info that the environment returned."""
+    """Split a merged info by agent: restore the info that the environment returned."""
     by_agent: dict[Any, Any] = {}
     if team.infos_by_agent:
         for place in np.flatnonzero(present).tolist():

@@ -33,7 +33,7 @@ class MaskRow:
         self._view = memoryview(array)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
 
     def buffer_for(self, mask: Any) -> Row:
-        """Return the fastest storage for masks like this one; it may raise for other masks."""
+        """Return the fastest storage for masks of this type and length; others may raise."""
         if type(mask) is np.ndarray and mask.dtype == np.bool_:
             return self._view
         return self
@@ -91,7 +91,7 @@ class Masks:
                     self.in_observations.add(place)
 
     def begin(self) -> None:
-        """Allow every action, after the record was set to zeros."""
+        """Allow every action in a record that was set to zeros."""
         self._gives_masks[...] = self.any_received
         for masks in self._of_groups:
             masks[...] = True
@@ -106,10 +106,10 @@ class Masks:
             self._gives_masks[...] = self.any_received = True
 
     def is_in_info(self, place: int) -> bool:
-        """Return whether the agent's mask, if it has one, is in its info."""
+        """Return True if the agent's mask comes from its info rather than its observation."""
         return place in self.rows and place not in self.in_observations
 
     def allow_all(self, place: int) -> None:
-        """Allow every action of an agent if its mask is in its info."""
+        """Allow every action of an agent whose mask comes from its info."""
         if self.is_in_info(place):
             self.rows[place].allow_all()

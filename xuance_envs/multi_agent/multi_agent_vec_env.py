@@ -79,9 +79,10 @@ class MultiAgentVecEnv(VecEnvDelegate):
             ``"dummy"`` and ``"subproc"`` for about a second, takes the faster one and reports the
             result in ``autotuned``. The measurement samples actions without masks. If an
             environment rejects one, worker processes are used without a measurement.
-        groups: the agents of each group, by group name. A group shares its arrays. By default,
-            agents with equal spaces form a group, named after its first agent without the number.
-            If all spaces are equal, there are no groups, and actions and results are plain arrays.
+        groups: the agents of each group, by group name. The agents of a group share arrays. By
+            default, agents with equal spaces form a group, named after its first agent without the
+            number. If all spaces are equal, there are no groups, and actions and results are plain
+            arrays.
         state: whether to return the environments' ``state()``: True, False, or ``"auto"`` for
             environments that have a ``state_space``. If ``state()`` fails after an episode's last
             step, the state before that step is returned.
@@ -353,7 +354,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         self.vec_env.send(self._actions.records[envs], envs)
 
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> MultiAgentStep:
-        """Receive the results of the environments that are ready; ``env_ids`` has their indices.
+        """Receive the results of the environments that are ready; ``env_ids`` lists them.
 
         Args:
             min_envs: number of environments to wait for; None for any.

@@ -178,7 +178,7 @@ class StepReader:
         self._record = record
         self._team = record.team
         self._shows_masks = bool(action_masks)
-        # With "auto": environments whose first reset is still unread; None once masks are settled.
+        # With "auto": environments whose first reset was not read yet; None after the decision.
         self._unread = np.ones(num_envs, np.bool_) if action_masks == "auto" else None
         shape = num_envs, len(record.team.agents)
         self.every = np.arange(num_envs)

@@ -132,7 +132,7 @@ def agent_list(agents: Any) -> list[Any]:
 
 
 def mask_size(space: Space[Any]) -> int | None:
-    """Return the length of the space's action masks; None for spaces without masks."""
+    """Return the length of an action mask of the space; None for spaces without masks."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete):

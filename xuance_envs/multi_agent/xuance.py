@@ -163,7 +163,7 @@ class XuanCeVecMultiAgentEnv:
         )
 
     def _take(self, step: MultiAgentStep, agent_mask: NDArray[np.bool_]) -> None:
-        """Convert the results of a step to lists of dicts in ``buf_*``."""
+        """Store the results of a step in ``buf_*``, as lists of dicts."""
         self.buf_obs = self._by_agent(step.obs)
         self.buf_state = [None] * self.num_envs if step.state is None else list(step.state)
         self.buf_avail_actions = self._masks(step)
@@ -284,7 +284,7 @@ class DummyVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
 
     @property
     def envs(self) -> list[Any]:
-        """List of the environments, as a copy; empty once closed."""
+        """New list of the environments; empty once closed."""
         (*environments,) = self.envs_of_agents.environments
         return environments
 

@@ -111,6 +111,6 @@ class XuanCeAgentsEnv(AgentsEnv):
 
 
 def _method_or_attribute(env: Any, name: str) -> Any:
-    """Return a value that is a method of XuanCe's environments and an attribute of its wrappers."""
+    """Return a value: XuanCe's environments have it as a method, its wrapper as an attribute."""
     value = getattr(env, name, None)
     return value() if callable(value) else value

@@ -305,7 +305,7 @@ class Api:
         model: type[S],
         act: Callable[[S, Session, WireFormat], Awaitable[bytes]],
     ) -> Reply:
-        """Execute a request in its session; if the client repeats it, repeat the reply."""
+        """Execute a request in its session; a repeated request gets the stored reply."""
         message, wire_format, digest = await self._receive(request, model)
         session = self.sessions.get(message.session_id, account.owner)
 
@@ -356,7 +356,7 @@ class Api:
         wire_format: WireFormat,
         act: Callable[[], Awaitable[bytes]],
     ) -> Awaitable[bytes]:
-        """Check the reply size of ``act``, reserve memory for a large reply, then run ``act``."""
+        """Check the size of the reply of ``act``; reserve memory if it is large; run ``act``."""
         size = host.answer_bytes(observations, wire_format)
         if size > self._limits.reply:
             raise RefusedError(

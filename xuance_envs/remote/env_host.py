@@ -42,9 +42,9 @@ T = TypeVar("T")
 _MSGPACK = WireFormat.MSGPACK  # enum member lookup is slow
 
 CLOSE_TIMEOUT = 5.0  # seconds for a running command to finish before its process is killed
-SMALL_REPLY = 256 * 2**10  # maximum bytes of observations in a reply that the event loop encodes
-SMALL_INFOS = 16 * 2**10  # maximum bytes of infos in a reply that the event loop reads
-BATCH = 16  # environments rendered or read at a time, because their results may be large
+SMALL_REPLY = 256 * 2**10  # larger observations are encoded in a thread
+SMALL_INFOS = 16 * 2**10  # larger infos are read in a thread
+BATCH = 16  # environments per call of render or get_attr, because results may be large
 
 
 class EnvHost:

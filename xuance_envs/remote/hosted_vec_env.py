@@ -175,7 +175,7 @@ class HostedVecEnv(GroupedVecEnv):
         return reply
 
     def close_extras(self) -> None:
-        """Refuse further commands; :meth:`end_worker` ends the worker."""
+        """Reject further commands. The worker runs until :meth:`end_worker`."""
         self._groups.mark_closed()
 
     def end_worker(self) -> None:

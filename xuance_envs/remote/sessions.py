@@ -253,7 +253,7 @@ class Sessions:
         return iter(list(self._sessions.values()))
 
     def update_limits(self) -> None:
-        """Apply the limits in force."""
+        """Apply the current limits."""
         limits = self._capacity.limits
         self._metrics.max_sessions = limits.sessions
         self._quota.limit(

@@ -25,7 +25,7 @@ def checked_recipe(
     autoreset: Autoreset = Autoreset.SAME_STEP,
     num_workers_hint: str = "num_workers={}",
 ) -> Recipe:
-    """Validate ``env_fns`` and ``env_seed``; the hint is for a number of workers in its place."""
+    """Validate ``env_fns`` and ``env_seed``; an error about the latter contains the hint."""
     functions = checked_functions(env_fns)
     if env_seed is None:
         keywords: list[Mapping[str, Any]] = [{}] * len(functions)

@@ -71,5 +71,5 @@ class DummyVecEnv(GroupedVecEnv):
 
     @property
     def envs(self) -> list[Any]:
-        """List of the environments, as a copy; empty once closed."""
+        """New list of the environments; empty once closed."""
         return self._local.envs

@@ -372,7 +372,7 @@ class GroupedVecEnv(VecEnv):
     def _close_on_error(
         self, must_close: Callable[[Exception], bool], action: Callable[[], _T]
     ) -> _T:
-        """Run ``action``, and close after an error for which ``must_close`` returns True."""
+        """Run ``action``; if it raises an error for which ``must_close`` returns True, close."""
         try:
             return action()
         except Exception as error:

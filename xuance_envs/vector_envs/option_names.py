@@ -57,7 +57,7 @@ def backends_with(options: Mapping[str, Any], with_threads: bool = False) -> lis
 
 @contextmanager
 def naming_misplaced_options(env_kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Explain an environment's refusal of an argument that is an option of its backend."""
+    """Replace the error of an environment that received an option of its backend."""
     try:
         yield
     except (EnvError, TypeError) as error:

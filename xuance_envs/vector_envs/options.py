@@ -50,14 +50,14 @@ class ThreadOptions(SplitOptions, total=False):
 
 
 class ThreadArguments(ThreadOptions, total=False):
-    """Options of threads, and those of other workers for which threads accept only one value."""
+    """Options of threads, including options of processes for which only one value is valid."""
 
     on_worker_failure: Literal["raise"]
     worker_threads: None
 
 
 class ThreadBackendOptions(ThreadOptions, total=False):
-    """Options of ``ThreadVecEnv`` that change its behavior."""
+    """Options of ``ThreadVecEnv``, without those that have only one valid value."""
 
     copy: bool
     check_actions: bool
@@ -104,7 +104,7 @@ class RayOptions(ActorOptions, total=False):
 
 
 class SubprocOptions(ProcessOptions, total=False):
-    """Options of ``SubprocVecEnv`` that are keyword-only in each of its forms."""
+    """Options that are keyword-only in ``SubprocVecEnv`` and ``SubprocVecEnv_Gym``."""
 
     copy: bool
     check_actions: bool

@@ -230,10 +230,9 @@ def start_processes(
 def _main_process_may_spin(workers: int) -> bool:
     """Return whether the main process may spin while it waits for this many workers.
 
-    Without a CPU of its own, a spinning process takes CPU time from a worker between two yields.
-    With two CPUs, this costs more than waking up late. With four it costs less, and with eight it
-    saves a quarter of a fast step. Under a CPU time limit (quota), spinning would use up the time
-    of all processes.
+    A spinning process without a CPU of its own takes CPU time from a worker. On two CPUs, this
+    costs more than waking up late. On four CPUs it costs less, and on eight spinning saves a
+    quarter of the time of a fast step. Under a CPU quota, spinning would use up the quota.
     """
     cpus = available_cpus()
     return workers < cpus or workers == cpus == affinity_cpus() >= MIN_CPUS_TO_SHARE

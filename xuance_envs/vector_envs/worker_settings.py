@@ -60,7 +60,7 @@ class WorkerSettings:
 
     @property
     def restarts(self) -> RestartPolicy | None:
-        """None if worker failures raise."""
+        """Settings of worker restarts; None if worker failures raise."""
         if self.on_worker_failure == "raise":
             return None
         resumes = self.on_worker_failure == "resume"

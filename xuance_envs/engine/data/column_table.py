@@ -22,7 +22,7 @@ from xuance_envs.engine.data.info_columns import (
 )
 
 MAX_REORDERINGS = 8
-"""Maximum number of reorderings; later infos with a different key order store that order."""
+"""Maximum number of reorderings; after them, infos in another key order store their order."""
 
 _FIRST_ARRAY = len(NUMBER_KINDS) + 1
 _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)

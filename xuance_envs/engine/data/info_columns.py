@@ -184,7 +184,7 @@ class InfoArrays:
         return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes.copy())
 
     def copy_numbers(self) -> InfoArrays:
-        """Copy everything but the bytes, which are not in use."""
+        """Copy everything but the bytes of arrays; call this only while no info has an array."""
         return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes)
 
     def take(self, envs: NDArray[np.intp]) -> InfoArrays:
@@ -199,4 +199,4 @@ Columns = Mapping[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]]
 """Each key's kind, values and mask of infos that have it; the mask is None if all have it."""
 
 Frozen = tuple[Callable[[Any], Any], Any]
-"""Function that restores an info's rest, and its argument, the frozen rest."""
+"""Function that restores an info's rest, and its argument: the copied or pickled rest."""

@@ -74,7 +74,7 @@ class _IntegerRow:
 
 
 class _ObjectRow:
-    """Row of a list of objects; stores a frozen copy of the value."""
+    """Row of a list of objects; stores a copy of the value, or its pickle."""
 
     __slots__ = ("_freeze", "_index", "_values")
 
@@ -207,7 +207,7 @@ class SpaceRows:
         return self.layout.unflatten([part[i] for part in self.parts])
 
     def _copies(self, at: Index, sequence: type) -> list[Any]:
-        """Copy some environments' values from every part; lists become ``sequence``."""
+        """Copy some environments' values of every leaf; a ``sequence`` for object leaves."""
         parts = zip(self.parts, self._copiers, strict=True)
         if isinstance(at, slice):
             return [sequence(part) if copiers is None else copiers[0]() for part, copiers in parts]
@@ -314,7 +314,7 @@ def _has_shape(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 def checked_memoryview(vector: NDArray[Any]) -> memoryview | None:
-    """Return a memoryview, which rejects a wrong dtype or length; None if the dtype has none."""
+    """Return a memoryview, which rejects a wrong dtype or length; None for other dtypes."""
     dtype = vector.dtype
     if dtype.char not in _MEMORYVIEW_FORMATS or not dtype.isnative:
         return None

@@ -126,7 +126,7 @@ def _names(letter: str, count: int) -> list[str]:
 def _compile(
     known: Sequence[str], given: Sequence[str], lines: Sequence[str]
 ) -> Callable[..., Any]:
-    """Compile a function with the parameters ``given`` and the bound names ``known``."""
+    """Compile a function with the parameters ``given``, in which the names ``known`` are set."""
     body = "\n        ".join(lines)
     source = f"""
 def make({", ".join(known)}):

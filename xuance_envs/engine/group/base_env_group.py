@@ -137,7 +137,7 @@ class BaseEnvGroup:
         act: Callable[[Any], Any],
         values: Sequence[Any] | None = None,
     ) -> list[Any]:
-        """Call ``act`` with each value (by default, each place); raise errors as an EnvError."""
+        """Call ``act`` with each value (by default, each place); wrap its errors in an EnvError."""
         given = places if values is None else values
         return self._each(command, places, lambda _, value: act(value), None, given)
 

@@ -46,7 +46,11 @@ _BOOL = np.dtype(np.bool_)
 
 
 class EnvGroup(BaseEnvGroup):
-    """Environments stepped in series, which write to their slice of the step arrays."""
+    """Environments stepped in series, which write to their slice of the step arrays.
+
+    ``freeze`` returns a copy of a value that later steps do not change: a deep copy, or the pickle
+    if the main process is another process. ``thaw`` restores the value from it.
+    """
 
     def __init__(
         self,
@@ -178,7 +182,7 @@ class EnvGroup(BaseEnvGroup):
         return self._outcomes.outcome(self._last_reset >= 0)
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:
-        """Reset some environments; write to the same observations and infos as a step."""
+        """Reset some environments; observations and infos go to the same arrays as in a step."""
         self._begin_for([i for i, *_ in resets])
         for i, seed, options in resets:
             given: dict[str, Any] = {} if seed is None else {"seed": seed}
@@ -229,7 +233,7 @@ class EnvGroup(BaseEnvGroup):
     # -- acting states ----------------------------------------------------------------
 
     def _acting_source(self, i: int) -> tuple[bool, Any]:
-        """Return whether the acting state is in the reset rows, and the rest of its info."""
+        """Return whether the next action depends on the reset rows, and the rest of their info."""
         if i in self._sources_of_others:
             return self._sources_of_others[i]
         ended = self._ended and bool(self._terminated[i] or self._truncated[i])
@@ -237,7 +241,7 @@ class EnvGroup(BaseEnvGroup):
         return after_reset, (self._reset_infos if after_reset else self._infos).rest.get(i)
 
     def _begin_for(self, places: Collection[int], actions: list[list[Any]] | None = None) -> None:
-        """Begin a command for some environments; the others keep their acting states."""
+        """Begin a command for some environments; the acting states of the others do not change."""
         others = {i: self._acting_source(i) for i in range(len(self.envs)) if i not in places}
         self._begin(actions)
         self._sources_of_others = others

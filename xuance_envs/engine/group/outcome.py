@@ -33,7 +33,7 @@ Reset = tuple[int, Any, Any]
 
 
 class ActingState(NamedTuple):
-    """Data that the next action depends on: observation leaves, info and pending reset."""
+    """State that the agent acts on: leaves of the last observation, info and pending reset."""
 
     leaves: Sequence[Any]
     info: dict[Any, Any]
@@ -55,7 +55,7 @@ class Autoreset(Enum):
 
 @dataclass
 class StepExtras:
-    """Frozen results of one command that are not in the group's arrays."""
+    """Results of one command that are not in the group's arrays, as copies or pickles."""
 
     layout: ColumnLayout | None = None
     reset_layout: ColumnLayout | None = None

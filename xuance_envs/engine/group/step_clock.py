@@ -52,7 +52,7 @@ class StepTimes:
 
 
 def timing_delta(memory: bytes) -> bytes:
-    """Return :meth:`StepClock.timing_delta`, given only the clock's memory."""
+    """Return :meth:`StepClock.timing_delta` of the clock that has this memory."""
     steps = int(np.frombuffer(memory, np.float64, 1)[0])
     place = 8 * (_RING + (steps - 1) % WINDOW)
     return memory[: 8 * _RING] + memory[place : place + 8]

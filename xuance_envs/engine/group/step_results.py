@@ -25,7 +25,7 @@ Thaw = Callable[[Any], Any]
 
 
 class StepInfos(NamedTuple):
-    """Infos of one step and of its resets, if any, and everything outside the arrays."""
+    """Infos of one step and of the resets in it, and the results outside the arrays."""
 
     infos: InfoBatch
     reset_infos: InfoBatch | None
@@ -53,7 +53,7 @@ def _build(batch: InfoBatch, frozen: dict[int, Any], i: int, thaw: Thaw) -> dict
 
 
 class StepResult(NamedTuple):
-    """Result of one step: bytes or digests of the arrays, with a row per environment; infos."""
+    """Result of one step: bytes or digests of each environment's row in the arrays, and infos."""
 
     observations: Sequence[NDArray[np.uint8]]
     scalars: Sequence[NDArray[np.uint8]]

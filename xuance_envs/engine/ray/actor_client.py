@@ -159,7 +159,7 @@ class ActorClient:
         self._cluster.end_connection(key)
 
     def _confirm_ends(self) -> None:
-        """Forget the ended connections that the actor no longer serves."""
+        """Discard the ended connections that the actor no longer serves."""
         for key, (serve_ref, why) in [*self._ended.items()]:
             if self._cluster.wait([serve_ref], 1, 0.0):
                 self._cluster.withdraw_end(key)

@@ -32,7 +32,7 @@ _MAX_PARTS = 512
 
 _NONCE = _PROOF = 32
 _MAX_CALLERS = 128
-"""Maximum number of peers that authenticate at the same time; the oldest makes room for more."""
+"""Maximum number of peers that authenticate at the same time; a further one replaces the oldest."""
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Settings of keep-alive probes, which prevent idle disconnects and detect failed machines."""
@@ -67,7 +67,7 @@ class Listener:
     def accept(self, seconds: float) -> socket.socket:
         """Wait for an authenticated peer; stop listening afterwards, even after a timeout.
 
-        Peers authenticate side by side, so that none of them delays the others.
+        Peers authenticate concurrently, so that none of them delays the others.
         """
         deadline = monotonic() + seconds
         callers: list[_Caller] = []  # the oldest first

@@ -1,4 +1,4 @@
-"""Close vectorized environments that a forked process inherits."""
+"""Closing of vectorized environments that a forked process inherits."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ class ThreadBackend(Backend[ThreadDriver]):
 
 
 class ReplyPoller(Poller):
-    """Poller for replies of threads, which add their own indices."""
+    """Poller for replies of threads; each thread adds its index when it has replied."""
 
     def __init__(self) -> None:
         self._bell = Doorbell()

@@ -144,7 +144,7 @@ class ThreadDriver(WorkerDriver):
             except BaseException as error:
                 failure = as_exception(command, error)
             self._answer(request, value, failure)
-            # Nothing of a request stays alive in this frame while the thread waits.
+            # No variable of this frame refers to a request while the thread waits.
             del request, arguments, value, failure
         self.host.close()
 

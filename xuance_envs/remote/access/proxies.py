@@ -70,7 +70,7 @@ class Proxies:
         self._trusted = tuple(trusted)
 
     def client(self, peer: Address | None, headers: Headers) -> Address | None:
-        """Return a client's address, as reported by trusted proxies."""
+        """Return a client's address, which trusted proxies report in headers."""
         if peer is not None and not self.trusts(peer):
             return peer
         hops = [

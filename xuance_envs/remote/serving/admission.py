@@ -198,7 +198,7 @@ class Accounts:
         return account
 
     def update_limits(self) -> None:
-        """Apply the limits in force to each account as soon as it is idle."""
+        """Apply the current limits to each account as soon as it is idle."""
         for account in list(self._accounts.values()):
             account.is_outdated = True
             if account.is_idle and not self._capacity.settings.tokens.accepts(account.owner):

@@ -1,4 +1,4 @@
-"""Limits in force, which depend on file descriptors and on the number of names."""
+"""Effective limits, which depend on file descriptors and on the number of token names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROCESSES_PER_WORKER = 2 if system.HAS_GUARDIANS else 1
 
 
 class Capacity:
-    """Settings of a server with the limits in force."""
+    """Settings of a server with its effective limits."""
 
     settings: Settings
 

@@ -168,7 +168,7 @@ class SessionProcess:
         return self._thread.submit(act)
 
     async def run(self, act: Callable[[], T]) -> T:
-        """Run a command, or a part of one, in the thread."""
+        """Run a command, or one step of it, in the thread."""
         self.remove_readers()
         running = self._thread.submit(act)
         self._command_future = running

@@ -118,7 +118,7 @@ class InfoTables:
         self._layout: ColumnLayout | None = None
 
     def table(self, batch: InfoBatch, envs: NDArray[np.intp]) -> InfoTable | None:
-        """Return the table of a batch, or None if its infos are not columns that can be sent."""
+        """Return the table of a batch; None if its infos cannot be sent as columns."""
         layout = batch.common_layout
         if layout is None:
             return self._table_of_columns(batch, envs)

@@ -46,8 +46,8 @@ _NONE = b"\xc0"
 class _Writer:
     """Message encoder; one per thread, because a packer is as expensive to create as to use.
 
-    It joins the top-level dicts and arrays of a message from cached heads and raw data. The library
-    encodes the rest. A templated message needs no traversal.
+    It writes the top-level dicts and arrays of a message itself, from cached heads and raw data.
+    The msgpack library encodes the rest. A message with a template is not traversed.
     """
 
     def __init__(self) -> None:

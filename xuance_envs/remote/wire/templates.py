@@ -9,7 +9,7 @@ MAX_TEMPLATES = 256
 
 
 class MessageTemplate:
-    """Encoded parts of a message around its data; not usable if the data cannot be located."""
+    """Fixed parts of an encoded message; unusable if the data between them was not found."""
 
     __slots__ = ("fixed_parts", "usable")
 
