@@ -84,7 +84,7 @@ class Demo:
     num_envs: tuple[int, ...]
 
     def cases(self, sizes: Sequence[int] | None) -> list[Case]:
-        """Return what to measure; without given sizes, also an expensive environment."""
+        """Return the cases to measure; an expensive environment too, unless sizes were given."""
         cases = [
             Case(f"{num_envs} × {self.env_id}", self.env_fn, num_envs)
             for num_envs in dict.fromkeys(sizes or self.num_envs)
@@ -120,7 +120,7 @@ class CostlyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @dataclass
 class Episodes:
-    """Episodes that ended before a backend was timed."""
+    """Episodes collected before a backend is timed."""
 
     scores: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
@@ -252,7 +252,7 @@ def _demo_of(env_id: str) -> Demo:
 def _demo_case(
     demo: Demo, case: Case, actions: Sequence[Any], seconds: float, bar: tqdm[Any]
 ) -> tuple[list[Throughput], dict[str, Episodes]]:
-    """Collect episodes from, then time, every backend with the environments of a case."""
+    """Collect episodes with the environments of a case in every backend, then time them."""
 
     def show(name: str, rate: float) -> None:
         bar.set_description(f"{case.title}: {name}", refresh=False)

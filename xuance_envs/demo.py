@@ -78,7 +78,7 @@ def show_learning(seed: int, goal: float, out: Path) -> bool:
 
 
 def train(seed: int, goal: float) -> tuple[Any, TrainingHistory]:
-    """Train until the mean return reaches the goal, showing progress."""
+    """Train until the mean return reaches the goal, and show progress."""
     ppo = load_example()
     torch.manual_seed(seed)
     # Small layers are faster with one thread, and the workers need the other cores.

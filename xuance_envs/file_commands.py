@@ -138,7 +138,7 @@ def run_replay(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _recorded_indices(first: int) -> Iterator[None]:
-    """Raise errors with the indices of the recorded vectorized environment."""
+    """Change environment indices in errors to those of the recorded vectorized environment."""
     try:
         yield
     except EnvError as error:

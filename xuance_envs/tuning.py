@@ -56,10 +56,10 @@ MAX_MAKING_SECONDS = 0.5
 """Seconds for making all candidates' environments; this limits their number."""
 
 SLOW_MAKING_SECONDS = 2.0
-"""If making an environment takes longer, no second one is made to exclude import time."""
+"""If making an environment takes longer, import time is not excluded with a second one."""
 
 MIN_ENVS_PER_CPU = 2
-"""If fewer environments per CPU can be made in time, throughput is estimated from one."""
+"""With time for fewer environments per CPU, throughput is estimated from one environment."""
 
 MAX_WAITING_CPU_FRACTION = 0.7
 MIN_SLEEPS_PER_STEP = 0.5
@@ -78,10 +78,10 @@ If this process steps environments, too, the overhead is half as large.
 """
 
 THREAD_OVERHEAD = 10e-6
-"""The same for threads."""
+"""Estimated overhead of a step with threads, in seconds."""
 
 PROBE_OVERHEAD = 150e-6
-"""CPU time of a probed step, in seconds, that a step of many environments spends only once."""
+"""CPU time in seconds of a step with one environment that more environments do not add to."""
 
 NOT_IN_MAIN_PROCESS = frozenset(
     {
@@ -89,7 +89,7 @@ NOT_IN_MAIN_PROCESS = frozenset(
         *("step_timeout", "worker_threads", "record_failures"),
     }
 )
-"""If one of these options is given, the main process is no candidate for stepping a share."""
+"""Options with which the main process does not step a share of the environments."""
 
 MIN_EXPECTED_RATIO = 0.5
 """Candidates with less than this fraction of the highest estimate are not measured."""

@@ -133,7 +133,7 @@ class EnvRecord:
             agent_set.put(observations, rewards)
             no_flags = agent_set.no_flags
             if terminated != no_flags or truncated != no_flags or self.has_flags:
-                self._store_flags(agent_set, *flags)
+                self._store_flags(agent_set, terminated, truncated)
         except STORE_ERRORS:
             self._put_each(agent_set, observations, rewards, terminated, truncated)
         for agent, mask_row in agent_set.masked:

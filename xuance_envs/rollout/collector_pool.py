@@ -117,7 +117,7 @@ class CollectorActorPool:
         return bool(self._pending)
 
     def play(self) -> None:
-        """Start this turn in all collectors that have not started it, without waiting."""
+        """Start this turn, without waiting, in all collectors that have not started it yet."""
         self._send_weights()
         self._await_updates()
         for number, actor in enumerate(self._actors):

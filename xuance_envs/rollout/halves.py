@@ -112,7 +112,7 @@ class HalvesTrial:
         return 1 if len(self._seconds[1]) <= len(self._seconds[2]) else 2
 
     def record(self, seconds: float, steps: int) -> Halves:
-        """Record a turn's duration; after the last turn return the faster mode, else ``"auto"``."""
+        """Record a turn's duration; return the faster mode after the last turn, else ``"auto"``."""
         self._seconds[self.halves].append(seconds / steps)
         if len(self._seconds[2]) < TURNS_PER_MODE:
             return "auto"

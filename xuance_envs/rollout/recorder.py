@@ -59,7 +59,7 @@ def image_of(frame: Any) -> Image.Image:
 
 
 class GifRecorder:
-    """A recorder of episodes of environment 0: the first one, then one per interval of steps.
+    """A recorder of episodes of environment 0: the first one, and then one after each interval.
 
     Each recording is a complete episode with one frame per step, on which the reward so far is
     drawn, or each component of a vector reward. It is saved as ``render_<k>.gif`` at the end of the

@@ -5,9 +5,9 @@ restored games diverged. The emulator draws from a Mersenne Twister in its state
 once per frame and player. Undoing these draws shows which requested action was executed last. A
 restore executes that action in one frame without stickiness, and then loads the state.
 
-The states also omit what the first frame after a reset initializes; Qbert depends on it. Before a
-restore, the emulator therefore executes a frame or is reset, so that it has done so exactly if the
-saved one had.
+The states also omit what the emulator initializes in its first frame after a reset, on which Qbert
+depends. Before a restore, the emulator is therefore reset, or executes a frame if the saved
+emulator had executed one since its reset.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from xuance_envs.state.faults import FaultError
 from xuance_envs.state.handlers import NATIVE, Handler
 
 ALE_ENV_CLASS = "ale_py.env.AtariEnv"
-"""Environment class that does not record which actions it requests from the emulator."""
+"""ale-py's environment class, which does not record the actions that it requests."""
 
 REQUESTED_ATTRIBUTE = "_requested_actions"
 """Environment attribute with the requests to the emulator, oldest first: a deque of (action,
@@ -37,7 +37,7 @@ strength, frames). The first action was certainly executed.
 
 _MAX_STICKINESS = 0.9
 _MAX_REQUESTS = 512
-"""Recorded requests; at stickiness 0.9, all of them repeat with probability below 10^-23."""
+"""Recorded requests. With stickiness 0.9, none of them is executed with probability 10^-23."""
 
 # Layout of a serialized state: the episode's frame count, mode and difficulty, and the last random
 # generator (for sticky actions), preceded by a mark and the length of its text.

@@ -66,7 +66,7 @@ VERIFIED_STEPS = 32
 
 
 def verify_saving(make: Callable[[], Any], index: int) -> str:
-    """Check two new environments; return why this is not possible, or an empty text."""
+    """Check saving with two new environments; return why that is impossible, or an empty text."""
     made: list[Any] = []
     try:
         made += [make(), make()]
@@ -308,7 +308,7 @@ def _has_equality(obj: Any) -> bool:
 
 
 def _state_of(obj: Any) -> Any:
-    """Return what an object's class pickles of it; None if it cannot be pickled."""
+    """Return the data in an object's pickle; None if it cannot be pickled."""
     try:
         return obj.__reduce_ex__(2)[1:]
     except Exception:

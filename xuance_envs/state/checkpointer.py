@@ -39,7 +39,7 @@ class EnvCheckpointer:
 
     @property
     def plan(self) -> StatePlan:
-        """Plan of what is state, rebuilt if objects that are not rebuilt have been replaced."""
+        """Plan of the environment's state; made again if a kept object was replaced."""
         plan = self._plan
         if plan is None or not plan.is_current():
             plan = self._plan = StatePlan(self.env)

@@ -18,10 +18,10 @@ from xuance_envs.state.values.functions import full_name
 from xuance_envs.state.values.graph import ATOMIC
 
 RESOURCES = "kept resources"
-"""Part that names what is not saved and stays with its environment; it is not compared."""
+"""Part that lists the resources, which are not saved; it is not compared."""
 
 _ARGUMENTS = "arguments digest"
-"""Part that is compared for the part "kwargs", which is only shown."""
+"""Part that is compared in place of the part "kwargs", which is only displayed."""
 
 _SINCE_0_3 = _ARGUMENTS, "inner spaces"
 """Parts that descriptions of version 0.2 do not have."""

@@ -1,8 +1,9 @@
 """Checkpoint support for MuJoCo simulations.
 
-``mj_getState`` is incomplete: environments read positions that lag one substep behind it, contacts
-and constraint forces. ``mj_forward`` would compute others than the last step left. A state
-therefore holds all of MjData: the numbers in its struct, its buffer and the used part of its arena.
+``mj_getState`` is incomplete: environments also read contacts, constraint forces, and derived
+positions, which lag one substep behind. ``mj_forward`` would compute different values for them. A
+state therefore holds all of MjData: the numbers in its struct, its buffer and the used part of its
+arena.
 
 Environments change their models at resets. The model is compared with a copy from the
 environment's creation. Differences are state; the copies must be the same on both sides.
@@ -224,7 +225,7 @@ class _Data:
         self.buffer_size: int = struct.nbuffer
         # An offset of 0 is a null pointer.
         self.before_arena = np.uint64(self.arena - 8)
-        # Pointers in the buffer to what plugins hold, which stay.
+        # Pointers in the buffer to the data of plugins; a restore does not change them.
         self.plugins: Any = (
             (ctypes.c_size_t * struct.nplugin).from_address(struct.plugin_data)
             if struct.nplugin

@@ -1,7 +1,7 @@
 """States that version 0.2 saved.
 
-They lack what functions close over, attributes of classes other than the environment's own, and
-pygame's objects. If the environment has any of the first, such a state would not be exact.
+They lack the closures of functions, the attributes of classes other than the environment's own,
+and pygame's objects. Environments whose functions have closures reject such a state.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _RANDOM = "bit_generator", "seeded_generator", "seed_sequence", "random_state", 
 
 
 class StalePlanError(Exception):
-    """The environment holds an object that is not rebuilt and that its plan does not list."""
+    """The environment holds a kept object that its plan does not list."""
 
 
 class _Prelude(NamedTuple):
@@ -74,14 +74,14 @@ _PRELUDE_WITH_KEPT = _Prelude.of(*_COMMON, rebuild.kept_table)
 
 
 class _Cell:
-    """Empty cell of a closure, while functions that have it are being saved."""
+    """Stand-in for an empty closure cell while the functions that use it are saved."""
 
     def __reduce__(self) -> Any:
         return rebuild.cell, ()
 
 
 class StatePickler(pickle.Pickler):
-    """Pickler that writes paths instead of objects that are not rebuilt."""
+    """Pickler that writes paths in place of kept objects."""
 
     def __init__(self, file: Any, plan: StatePlan, is_fresh: bool = True) -> None:
         super().__init__(file, _PROTOCOL)

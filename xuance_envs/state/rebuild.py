@@ -1,7 +1,7 @@
 """Functions that the bytes of a state may call.
 
 A state consists of plain data and calls of these functions, so reading it requires trust in
-nothing else. States name them: they cannot be renamed.
+nothing else. States refer to them by name, so they cannot be renamed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEW_RESOURCES: dict[str, Any] = {
     "_thread.RLock": threading.RLock,
     "pygame.time.Clock": lambda: _pygame().time.Clock(),
 }
-"""Resources of which a new one serves where the target environment has none, by class name."""
+"""Factories of resources that are created if the target lacks them, by class name."""
 
 _NEEDS_TARGET = "works only while a state is loaded into an environment"
 
@@ -60,7 +60,7 @@ def class_named(module: str, name: str, digest: bytes = b"") -> Any:
 
 
 def function_named(module: str, name: str, digest: bytes) -> Any:
-    """Return a function of a module; ``digest`` is that of its code, if it has any in Python."""
+    """Return a function of a module; ``digest`` identifies its code if that is Python."""
     raise TypeError(_NEEDS_TARGET)
 
 
@@ -105,7 +105,7 @@ def with_arguments(made: Any, content: tuple[Any, ...]) -> None:
 
 
 def kept_table(table: tuple[Any, ...]) -> Any:
-    """Find the target environment's objects that are not rebuilt, by their paths."""
+    """Find the target environment's kept objects, by their paths."""
     raise TypeError(_NEEDS_TARGET)
 
 
@@ -120,7 +120,7 @@ def cell() -> Any:
 
 
 def same(value: Any) -> Any:
-    """Return the value itself, a cell that is also a function's."""
+    """Return the value itself: a closure's cell that is also an ordinary value."""
     return value
 
 
@@ -439,4 +439,4 @@ PLAIN_FUNCTIONS: dict[str, Any] = {
 REFERENCES: dict[int, Any] = {
     id(globals()[name]): NotImplemented for name in (*PLAIN_FUNCTIONS, *TARGET_FUNCTIONS)
 }
-"""By id, what picklers return for these functions: that they are pickled by name."""
+"""Reducer results for these functions, by id: picklers refer to them by name."""

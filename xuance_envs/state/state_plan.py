@@ -2,9 +2,9 @@
 
 Every value that an environment holds, at any depth, is state, a constant or a resource. State is
 saved and restored. Constants are compared: the identity of the environment and its spaces in its
-fingerprint, attributes of its classes by :mod:`~xuance_envs.state.values.constants`. Resources stay
-with their environment, as do objects with state handlers, whose state is restored in place.
-Anything else cannot be saved.
+fingerprint, attributes of its classes by :mod:`~xuance_envs.state.values.constants`. Resources, and
+objects with a state handler, are *kept*: a restore uses the object that the target environment has,
+and a handler restores the state in it. Anything else cannot be saved.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from xuance_envs.state.values.reducers import BUFFERS, has_foreign_memory, memor
 from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
 
 Path = tuple[Any, ...]
-"""Location of an object: layer number, attribute name, steps into what it holds."""
+"""Location of an object: layer number, attribute name, steps into the attribute's value."""
 
 _EXCLUDED_NAMES = frozenset({"spec", "_cached_spec", REQUESTED_ATTRIBUTE})
 _NATIVE_MODULES = frozenset({"mujoco", "ale_py", "Box2D"})
@@ -88,14 +88,14 @@ def handler_for(value: Any) -> Handler | None:
 
 
 class KeptTable(NamedTuple):
-    """Paths of a plan's objects that are not rebuilt; saved before all references to them."""
+    """Paths of a plan's kept objects; saved before all references to them."""
 
     table: tuple[Any, ...]
 
 
 @dataclass
 class Kept:
-    """Object that is not rebuilt: one with a state handler, or a resource."""
+    """Kept object: a resource, or an object with a state handler."""
 
     obj: Any
     handler: Handler | None
@@ -190,7 +190,7 @@ class StatePlan:
         self.__dict__.pop("code", None)
 
     def _keep(self, found: Iterable[Kept]) -> None:
-        """Decide how each object that is not rebuilt is found in a target environment."""
+        """Decide how each kept object is found in a target environment."""
         for kept in found:
             if kept.handler is None:
                 self.resources.append(f"{self.text(kept.paths[0])}: {type_name(kept.obj)}")
@@ -215,7 +215,7 @@ class StatePlan:
         return any(handler.replays for handler, _, _ in self.handled)
 
     def is_current(self) -> bool:
-        """Return whether all objects that are not rebuilt are still where they were."""
+        """Return whether all kept objects are still at their paths."""
         for attributes, name, value in self._excluded_in_dicts:
             if attributes.get(name) is not value:
                 return False
@@ -346,7 +346,7 @@ class StatePlan:
 
 
 class _Walk:
-    """Breadth-first search of an environment's values for objects that are not rebuilt."""
+    """Breadth-first search of an environment's values for kept objects."""
 
     def __init__(self, layers: list[Layer], known: dict[int, Path]) -> None:
         self.found: dict[int, Kept] = {}

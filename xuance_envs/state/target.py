@@ -81,7 +81,7 @@ class Target:
         self._spawn = spawn
 
     def kept_table(self, table: tuple[Any, ...]) -> None:
-        """Find the objects that are not rebuilt."""
+        """Find the kept objects of a saved table."""
         self._table = table
         self.kept_objects += self._plan.find_kept(table)
 
@@ -213,7 +213,7 @@ class Target:
         return importlib.import_module(name) if found is None else found
 
     def _search(self, find: Callable[[StatePlan], Any]) -> Any:
-        """Search what the environment holds; update the plan's index before giving up."""
+        """Search the environment's values; if that fails, update the plan's index and try again."""
         found = find(self._plan)
         if found is None and not self._looked_again:
             self._looked_again = True

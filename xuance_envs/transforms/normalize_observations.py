@@ -37,9 +37,9 @@ class NormalizeObservations(ObservationTransform):
     .. math:: \mathrm{clip}\left(\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}, -c, c\right)
 
     Each call first updates the statistics with every observation that it returns, including the
-    last observations of episodes and the first ones in ``reset_obs``. Then it normalizes all of
-    them with the same statistics. After a worker restart, the replacement observation is normalized
-    but not counted. :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
+    last observations of episodes and the first ones in ``reset_obs``. It then normalizes all of
+    them with the updated statistics. After a worker restart, the replacement observation is
+    normalized but not counted. :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
 
     Args:
         vec_env: the vector environment; its observations are a Box of numbers, or a Dict of them.

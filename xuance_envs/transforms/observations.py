@@ -140,7 +140,7 @@ class ObservationTransform(Transform):
         return into.as_batch()
 
     def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
-        """Transform the observations that the next actions of loaded environments depend on."""
+        """Transform the observations that agents act on next, in environments that were loaded."""
         self._put(self._state.memory, self._input_layout.flatten(obs), into)
 
     def _with_rows(self, batch: Any, ids: Sequence[int], values: Sequence[Any]) -> Any:

@@ -384,7 +384,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     # -- pending results ----------------------------------------------------------------
 
     def _drain_pending(self) -> None:
-        """Receive pending results before some environments are reset."""
+        """Receive all pending results; called before a reset of some environments."""
         if self.waiting:
             self.step_wait()
         while self._sending:
@@ -394,7 +394,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
                 self._sending = False
 
     def _discard_pending(self) -> None:
-        """Discard pending results before all environments are reset."""
+        """Discard all pending results; called before a reset of all environments."""
         self._stepping = self._sending = False
         self._received = self._transformed = self._awaiting_first_result = None
 

@@ -86,7 +86,7 @@ class Batch:
 
     @property
     def lost_rows(self) -> NDArray[np.intp]:
-        """Rows that replace the step of a failed worker."""
+        """Rows without a real step, because their worker failed."""
         ended = self.ended
         if not len(ended) or self.terminated[ended].all():
             return NO_ENVS

@@ -1,4 +1,4 @@
-"""Canonical comparison of values: by content and by what is shared, in any process.
+"""Comparison of values by content and by sharing, with the same result in every process.
 
 Sets compare regardless of their order, functions by their code, and classes by their names.
 """
@@ -31,7 +31,7 @@ _MIN_COMPACT = 64
 """Length from which sequences of numbers and strings are compared as a whole."""
 
 _Trail = tuple[Any, Step | None] | None
-"""Path as a linked list: the trail to the holder, and the step from there."""
+"""Path as a linked list: the path to the container, and the step from there."""
 
 
 class Difference(NamedTuple):
@@ -96,7 +96,7 @@ class Tokens:
         return found
 
     def _place(self, value: Any) -> tuple[int, int]:
-        """Return a number for an array's memory, and its place there."""
+        """Return a number for an array's memory block, and the array's position in it."""
         owner = memory_owner(value)
         self._alive.append(owner)
         address = value.__array_interface__["data"][0]

@@ -33,14 +33,14 @@ class Code(NamedTuple):
 
 
 class CodeIndex:
-    """Classes and functions that an environment holds, and those that their code can see."""
+    """Classes and functions that an environment holds, and those that their code refers to."""
 
     def __init__(self, held: Iterable[types.FunctionType], classes: Iterable[type]) -> None:
         self._held = held
         self._classes = classes
 
     def class_named(self, module: str, name: str, digest: bytes) -> type | None:
-        """Return a class by its name; the digest decides between several."""
+        """Return a class by its name and, if several have that name, by its digest."""
         found = self._by_name.get(f"{module}.{name}", [])
         if len(found) > 1 and digest:
             found = [kind for kind in found if class_digest(kind) == digest]

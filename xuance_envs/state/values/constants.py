@@ -1,4 +1,4 @@
-"""Constants: what a state depends on and a restore does not set.
+"""Constants: values that a state depends on but that a restore does not set.
 
 These are the attributes of classes, and the defaults, attributes and closures of their functions
 and of functions in modules. Only classes and functions of the environment's own package, of
@@ -24,7 +24,7 @@ from xuance_envs.state.values.functions import full_name, functions_of_class
 from xuance_envs.state.values.graph import ATOMIC, function_parts, node, step_text
 
 Facts = dict[str, tuple[Any, str]]
-"""By name, what is compared of a constant, and a description of its value."""
+"""Compared form of each constant, and a description of its value, by name."""
 
 _LIBRARIES = frozenset({"gymnasium", "gym", "xuance_envs", "ale_py", "mujoco", "builtins"})
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -45,7 +45,7 @@ class Constants:
         self.classes = self._own(kinds)
 
     def _own(self, values: Iterable[Any]) -> dict[Any, None]:
-        """Return the classes, with their bases, and functions that are not of libraries."""
+        """Return the classes, including base classes, and functions that no library defines."""
         found = [base for each in values for base in getattr(each, "__mro__", (each,))]
         return dict.fromkeys(each for each in found if self._is_own(each.__module__))
 

@@ -47,7 +47,7 @@ def full_name(value: Any) -> str:
 
 
 def named_in_module(value: Any) -> bool:
-    """Return whether a function or class is what its module and qualified name stand for."""
+    """Return True if looking up its module and qualified name finds this function or class."""
     return find_named(getattr(value, "__module__", None), _name_of(value)) is value
 
 
@@ -91,7 +91,7 @@ def functions_of_class(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
 
 @functools.lru_cache(maxsize=256)
 def class_digest(kind: type) -> bytes:
-    """Return a digest of a class's methods and what they use: names may be equal."""
+    """Return a digest of a class's methods and what they use; it tells equal names apart."""
     digest = hashlib.blake2b(digest_size=_DIGEST)
     for name, function in functions_of_class(kind):
         digest.update(name.encode() + code_digest(function.__code__))

@@ -50,7 +50,7 @@ class Node(NamedTuple):
     head: Any
     parts: Iterable[tuple[Step | None, Any]] = ()
     is_shared: bool = True
-    """True if it matters whether two places hold this very value, or two equal ones."""
+    """True if two references to this value must not become two equal values."""
 
 
 def node(value: Any) -> Node:

@@ -56,7 +56,7 @@ def _inherited(kind: Any) -> Any:
 
 
 def incomplete(kind: Any) -> bool:
-    """Return whether a class needs a reducer besides :data:`REDUCERS`."""
+    """Return whether a class's own pickles are incomplete."""
     return _inherited(kind) is not None
 
 

@@ -1,7 +1,7 @@
-"""A process's own resources, which each environment keeps: the whole list.
+"""The list of all resources: objects of one process that stay with their environment.
 
-Windows, renderers, sockets, locks and files mean something in one process only. They are not state,
-as long as nothing depends on what they are doing: a held lock is refused.
+Windows, renderers, sockets, locks and files exist in one process only. They are not state unless
+results depend on their condition: a held lock, for example, is refused.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _check_of(kind: Any) -> Callable[[Any], str | None] | None:
 
 
 def name_of(kind: Any) -> str:
-    """Return the name by which a class is listed."""
+    """Return the name under which a class is listed."""
     name = f"{kind.__module__}.{kind.__qualname__}"
     return "pygame.font.Font" if name == "pygame.ftfont.Font" else name
 
