@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -54,7 +55,11 @@ def test_the_demo_shows_a_table_saves_a_plot_and_ends_with_the_next_command(tmp_
         "2 × CartPole-v1",
         "3 × CartPole-v1",
     ]
-    assert answer.stdout.splitlines()[-1].endswith("python -m xuance_envs bench CartPole-v1")
+    last = answer.stdout.splitlines()[-1]
+    python, _, arguments = last.rpartition(": ")[2].partition(" ")
+    assert arguments == "-m xuance_envs bench CartPole-v1"
+    found = python if "/" in python else shutil.which(python)
+    assert Path(found).absolute() == Path(sys.executable), "the command runs this interpreter"
     assert answer.stderr == "", "progress is shown on terminals only"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -227,7 +228,17 @@ def run_demo(args: argparse.Namespace) -> None:
     plot_throughput(panels, plot, title="Random actions")
     print("Plot:")
     print(plot)
-    print(f"\nNext, with your environment's id: python -m xuance_envs bench {demo.env_id}")
+    print(f"\nNext, with your environment's id: {_python()} -m xuance_envs bench {demo.env_id}")
+
+
+def _python() -> str:
+    """Return the command that runs this interpreter, such as .venv/bin/python in a clone."""
+    found = shutil.which("python")
+    if found is not None and Path(found).absolute() == Path(sys.executable):
+        return "python"
+    with suppress(ValueError):
+        return str(Path(sys.executable).relative_to(Path.cwd()))
+    return sys.executable
 
 
 def _demo_of(env_id: str) -> Demo:

@@ -420,7 +420,7 @@ class _Plan:
             return cls.nothing(
                 f"estimated, not measured: making an environment takes {probe.making_time:.1g} s"
             )
-        reason = "the fastest measured; among those within 10 %, the one with the best estimate"
+        reason = "the fastest measured, or the best estimate among those within 10 % of it"
         if count < num_envs:
             reason += f"; measured with {count} environments, because making them is slow"
         return cls(likely, count, reason)

@@ -121,7 +121,8 @@ class StatePickler(pickle.Pickler):
         if handler_of(kind) is not None:
             self._require_fresh_plan()
             raise FaultError(
-                "", f"a {type_name(obj)} has a state handler, and no path leads to it, as in a set"
+                "",
+                f"a {type_name(obj)} with a state handler cannot be saved here, such as in a set",
             )
         reason = why_refused(kind)
         if reason is not None:

@@ -133,7 +133,7 @@ class Target:
         """Set the arguments and attributes of a partial."""
         arguments, keywords, attributes = content
         if id(made) not in self._new:
-            raise FaultError("", "the state changes a partial that was there before")
+            raise FaultError("", "the state would change a functools.partial that exists already")
         made.__setstate__((made.func, arguments, keywords, attributes))
 
     def with_content(self, made: Any, content: tuple[Any, ...]) -> None:

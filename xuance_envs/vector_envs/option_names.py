@@ -43,7 +43,7 @@ def backends_with(options: Mapping[str, Any], with_threads: bool = False) -> lis
             for name in options
         )
         raise ValueError(
-            f"expected options that one backend has together, got options of these: {having}"
+            f"no backend has all of these options; the backends of each option are {having}"
         )
     if not system.HAS_WORKER_PROCESSES and "subproc" in found:
         found.remove("subproc")

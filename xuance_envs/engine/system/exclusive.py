@@ -77,5 +77,5 @@ def exclusive_wait(method: Callable[[_Self], _Result]) -> Callable[[_Self], _Res
 def _in_use(name: str) -> VecEnvError:
     return VecEnvError(
         f"another thread is using this {name}; use a vectorized environment from "
-        "one thread at a time, such as by a lock"
+        "one thread at a time, for example with a lock"
     )
