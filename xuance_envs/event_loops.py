@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -18,8 +17,8 @@ from typing import Any
 
 logger = logging.getLogger("xuance_envs")
 
-UNINTERRUPTIBLE_WAIT = 0.1 if sys.platform == "win32" else None
-"""Longest wait for a lock in seconds on Windows, where Ctrl-C does not interrupt it."""
+LONGEST_WAIT = 0.1
+"""Seconds of one wait for a lock, which Ctrl-C does not interrupt on Windows."""
 
 CANCEL_TIMEOUT = 1.0
 """Seconds that background tasks get to end after their loop was stopped."""
@@ -91,7 +90,7 @@ class EventLoop:
         future = self._last = asyncio.run_coroutine_threadsafe(outcome_of(awaitable), self.loop)
         while True:
             try:
-                value, error = future.result(UNINTERRUPTIBLE_WAIT)
+                value, error = future.result(LONGEST_WAIT)
                 break
             except FutureTimeoutError:
                 continue
