@@ -9,10 +9,14 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
+from backends import BACKENDS
+from backends import made as made_by
 from faulty_envs import FaultyEnv
+from soaking import assert_flat
 
 from xuance_envs import SubprocVecEnv
 
@@ -164,3 +168,12 @@ def test_killing_a_worker_now_and_then_loses_no_step(stepping):
 @pytest.mark.parametrize("stepping", [in_step, first_ready], ids=["step", "send and recv"])
 def test_killing_a_worker_every_second_for_minutes_loses_no_step(stepping):
     soak(300 if stepping is in_step else 60, 1.0, stepping)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_ten_million_steps_leave_memory_and_all_else_as_it_was(backend):
+    split = {"in_series": 128} if "in_series" in backend.options else {}
+    for made in made_by(backend):
+        assert_flat(made([partial(FaultyEnv, length=LENGTH)] * 256, **split))

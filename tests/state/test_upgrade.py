@@ -1,9 +1,11 @@
-"""State files that version 0.2.0 wrote load, and the environments continue as they did there."""
+"""What version 0.2.0 wrote can be used: states, recorded failures, checkpoints, public names."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,16 @@ import gymnasium
 import numpy as np
 import pytest
 
-from xuance_envs import Atari_Env, DummyVecEnv, EnvStates, Gym_Env, MountainCar, VecEnv
+from xuance_envs import (
+    Atari_Env,
+    DummyVecEnv,
+    EnvStates,
+    Gym_Env,
+    MountainCar,
+    VecEnv,
+    transforms,
+)
+from xuance_envs.__main__ import main
 from xuance_envs.multi_agent import make_multi_agent_vec
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError
@@ -106,3 +117,87 @@ def test_what_a_function_closes_over_is_refused_if_a_state_does_not_hold_it() ->
     EnvCheckpointer(plain).prepare(old_state_of(plain), trusted=False)
     with pytest.raises(FaultError, match=r"version 0\.2.* did not save the variable 'scale'"):
         EnvCheckpointer(scaled).prepare(old_state_of(scaled), trusted=False)
+
+
+# --- recorded failures, checkpoints, names and the protocol --------------------------------------
+
+
+@pytest.mark.parametrize("name", ["dummy", "subproc"])
+def test_a_recorded_failure_happens_again(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["replay", str(FILES / f"failure_{name}.xenvs")])
+    printed = capsys.readouterr().out.splitlines()
+    assert "environment 2 failed in 'step': AssertionError: np.int64(7)" in printed[0]
+    assert "raised: environment 2 failed in 'step': AssertionError: np.int64(7)" in printed[-1]
+
+
+def test_a_checkpoint_of_a_training_run_continues_exactly() -> None:
+    torch = pytest.importorskip("torch")
+    from xuance_envs import RolloutCollector
+
+    class Agent(torch.nn.Module):  # type: ignore[misc, name-defined]
+        """The agent that the checkpoint was written with."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = torch.arange(8.0).reshape(2, 4) / 10
+
+        def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
+            zeros = torch.zeros(len(states))
+            chosen = (states @ self.weights.T).argmax(-1) if actions is None else actions
+            return chosen, zeros, zeros, zeros
+
+    with np.load(FILES / "checkpoint.npz") as file:
+        expected = dict(file)
+    envs: VecEnv = DummyVecEnv([lambda: Gym_Env("CartPole-v1")] * 3)
+    envs = transforms.NormalizeRewards(transforms.NormalizeObservations(envs), gamma=0.9)
+    with RolloutCollector(envs, Agent(), 16, device="cpu", seed=5) as collector:
+        collector.load_state_dict(torch.load(FILES / "checkpoint.pt", weights_only=True))
+        assert collector.global_steps == 3 * 3 * 16
+        collector.rollout()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(getattr(collector, name).detach(), values, name)
+
+
+NAMES = json.loads((FILES / "public_names.json").read_text(encoding="utf-8"))
+
+
+NEEDED = {"sb3": "stable_baselines3", "as_sb3": "stable_baselines3", "xuance": "xuance"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("module", NAMES)
+def test_public_names_can_still_be_imported(module: str) -> None:
+    if library := NEEDED.get(module.rpartition(".")[2]):
+        pytest.importorskip(library)
+    try:
+        imported = importlib.import_module(module)
+    except ImportError as error:
+        if "pip install" not in str(error):
+            raise
+        pytest.skip(str(error))
+    assert [name for name in NAMES[module] if not hasattr(imported, name)] == []
+
+
+def test_a_renamed_module_names_the_new_one() -> None:
+    pytest.importorskip("torch")
+    from xuance_envs.rollout import agents, many_agents
+
+    with pytest.warns(DeprecationWarning, match=r"use xuance_envs\.rollout\.agents\.MultiAgent$"):
+        assert many_agents.MultiAgent is agents.MultiAgent
+
+
+def test_a_server_of_then_is_refused_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("uvicorn")
+    from serving import make_server
+
+    from xuance_envs import RemoteVecEnv
+    from xuance_envs.errors import RemoteError
+    from xuance_envs.remote import api
+
+    monkeypatch.setattr(api, "PROTOCOL_VERSION", 2)
+    server = make_server()
+    try:
+        with pytest.raises(RemoteError, match=r"version 2, this client uses version \d"):
+            RemoteVecEnv(server.url, None, 2)
+    finally:
+        server.close()

@@ -1,0 +1,23 @@
+"""Module of 0.2.0; use :mod:`xuance_envs.rollout.collector` and ``agents``."""
+
+from __future__ import annotations
+
+import warnings
+
+from xuance_envs.errors import caller_stacklevel
+from xuance_envs.rollout import agents as _agents
+from xuance_envs.rollout import collector as _collector
+
+_MODULES = {"MultiAgent": _agents, "MultiAgentRolloutCollector": _collector}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _MODULES[name]
+    warnings.warn(
+        f"{__name__}.{name} is deprecated and will be removed; use {module.__name__}.{name}",
+        DeprecationWarning,
+        stacklevel=caller_stacklevel(),
+    )
+    return getattr(module, name)
