@@ -37,6 +37,7 @@ from xuance_envs.state.values.reducers import (
     is_plain_tensor,
     is_tensor_class,
     reduction,
+    storage_address,
     why_not_saved,
 )
 from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
@@ -146,7 +147,7 @@ class StatePickler(pickle.Pickler):
         if reason is not None:
             raise FaultError("", reason)
         if not is_plain_tensor(tensor):
-            start = tensor.untyped_storage().data_ptr()
+            start = storage_address(tensor)
             self._memory.append((start, start + tensor.untyped_storage().nbytes(), tensor))
 
     def reduce_storage(self, obj: TensorStorage) -> Any:

@@ -22,7 +22,7 @@ from xuance_envs.state.values.graph import (
     node,
     step_text,
 )
-from xuance_envs.state.values.reducers import memory_owner
+from xuance_envs.state.values.reducers import is_tensor_class, memory_owner, storage_address
 from xuance_envs.state.values.resources import is_resource
 
 _DIGEST = 12
@@ -100,7 +100,8 @@ class Tokens:
         owner = memory_owner(value)
         self._alive.append(owner)
         address = value.__array_interface__["data"][0]
-        number, first = self._memory.setdefault(id(owner), (len(self._memory), address))
+        key = storage_address(owner) if is_tensor_class(type(owner)) else id(owner)
+        number, first = self._memory.setdefault(key, (len(self._memory), address))
         return number, address - first
 
 

@@ -211,9 +211,14 @@ class TensorStorage:
 _storages: weakref.WeakValueDictionary[int, TensorStorage] = weakref.WeakValueDictionary()
 
 
+def storage_address(tensor: Any) -> int:
+    address: int = tensor.untyped_storage().data_ptr()
+    return address
+
+
 def tensor_storage(tensor: Any) -> TensorStorage:
     """Return the memory of a tensor: the same object as long as it is referenced."""
-    address = tensor.untyped_storage().data_ptr()
+    address = storage_address(tensor)
     if not address:  # empty
         return TensorStorage(tensor)
     try:
