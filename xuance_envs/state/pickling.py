@@ -33,9 +33,11 @@ from xuance_envs.state.values.reducers import (
     REDUCERS,
     TensorStorage,
     has_foreign_memory,
+    hidden_attributes,
     incomplete,
     is_plain_tensor,
     is_tensor_class,
+    overrides_pickling,
     reduction,
     storage_address,
     why_not_saved,
@@ -95,6 +97,8 @@ class StatePickler(pickle.Pickler):
         self._is_fresh = is_fresh
         self._cells: dict[int, tuple[Any, _Cell]] = {}
         self._plan = plan
+        # Objects whose attributes are being tried.
+        self._tested: frozenset[int] = frozenset()
         # Tensors' memory that is saved: first address, end, owner.
         self._memory: list[tuple[int, int, Any]] = []
 
@@ -136,7 +140,28 @@ class StatePickler(pickle.Pickler):
             return rebuild.new_resource, (name_of(kind),)
         if is_tensor_class(kind):
             self._check_tensor(obj)
-        return reduction(obj) if incomplete(kind) else NotImplemented
+        if incomplete(kind):
+            return reduction(obj)
+        return self._reduce_completely(obj) if overrides_pickling(kind) else NotImplemented
+
+    def _reduce_completely(self, obj: Any) -> Any:
+        """Add the attributes that an object's own pickling methods leave out, if possible."""
+        attributes = {} if id(obj) in self._tested else hidden_attributes(obj)
+        attributes = {n: item for n, item in attributes.items() if self._can_save(item, obj)}
+        reduced = reduction(obj) if attributes else ()
+        if type(reduced) is not tuple or not 2 <= len(reduced) <= 5:
+            return NotImplemented
+        make, arguments, state, items, pairs = [*reduced, None, None, None][:5]
+        return make, arguments, (state, attributes), items, pairs, rebuild.with_all_attributes
+
+    def _can_save(self, value: Any, owner: Any) -> bool:
+        pickler = StatePickler(io.BytesIO(), self._plan)
+        pickler._tested = self._tested | {id(owner)}
+        try:
+            pickler.dump(value)
+        except Exception:  # its owner says that it is no state
+            return False
+        return True
 
     def _require_fresh_plan(self) -> None:
         if not self._is_fresh:

@@ -44,6 +44,11 @@ def with_attributes(made: Any, attributes: dict[str, Any]) -> None:
     raise TypeError(_NEEDS_TARGET)
 
 
+def with_all_attributes(made: Any, content: tuple[Any, dict[str, Any]]) -> None:
+    """Set the state of a new object, and the attributes that it leaves out."""
+    raise TypeError(_NEEDS_TARGET)
+
+
 def with_random(made: Any, state: tuple[Any, dict[str, Any]]) -> None:
     """Set the state and attributes of a new object derived from ``random.Random``."""
     raise TypeError(_NEEDS_TARGET)
@@ -392,6 +397,7 @@ TARGET_FUNCTIONS = tuple(
         partial,
         with_arguments,
         with_attributes,
+        with_all_attributes,
         with_random,
     )
 )

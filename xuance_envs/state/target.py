@@ -115,6 +115,17 @@ class Target:
             else:
                 own[name] = value
 
+    def with_all_attributes(self, made: Any, content: tuple[Any, dict[str, Any]]) -> None:
+        """Set the state of a new object, and the attributes that it leaves out; trusted only."""
+        state, attributes = content
+        self.with_attributes(made, {})
+        if state is not None and hasattr(made, "__setstate__"):
+            made.__setstate__(state)
+        else:
+            for part in state if type(state) is tuple else (state,):
+                self.with_attributes(made, part or {})
+        self.with_attributes(made, attributes)
+
     def with_random(self, made: Any, state: tuple[Any, dict[str, Any]]) -> None:
         """Set the state and attributes of a new object derived from ``random.Random``."""
         drawn, attributes = state

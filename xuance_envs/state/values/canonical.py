@@ -98,9 +98,10 @@ class Tokens:
     def _place(self, value: Any) -> tuple[int, int]:
         """Return a number for an array's memory block, and the array's position in it."""
         owner = memory_owner(value)
+        kind: Any = type(owner)
         self._alive.append(owner)
         address = value.__array_interface__["data"][0]
-        key = storage_address(owner) if is_tensor_class(type(owner)) else id(owner)
+        key = storage_address(owner) if is_tensor_class(kind) else id(owner)
         number, first = self._memory.setdefault(key, (len(self._memory), address))
         return number, address - first
 

@@ -8,11 +8,8 @@ and of functions in modules. Only classes and functions of the environment's own
 from __future__ import annotations
 
 import enum
-import functools
 import re
 import reprlib
-import sys
-import sysconfig
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,17 +17,18 @@ from typing import Any
 from xuance_envs.state.faults import FaultError, MismatchError
 from xuance_envs.state.fingerprint import is_space
 from xuance_envs.state.values.canonical import digest
-from xuance_envs.state.values.functions import full_name, functions_of_class
+from xuance_envs.state.values.functions import (
+    full_name,
+    functions_of_class,
+    is_installed,
+    is_standard,
+)
 from xuance_envs.state.values.graph import ATOMIC, function_parts, node, step_text
 
 Facts = dict[str, tuple[Any, str]]
 """Compared form of each constant, and a description of its value, by name."""
 
-_LIBRARIES = frozenset({"gymnasium", "gym", "xuance_envs", "ale_py", "mujoco", "builtins"})
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_INSTALLED = tuple(
-    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
 _describe = reprlib.Repr()
 _describe.maxstring = _describe.maxother = 120
 
@@ -40,7 +38,7 @@ class Constants:
 
     def __init__(self, kinds: Sequence[type], tokens: Mapping[int, Any]) -> None:
         packages = {base.__module__.partition(".")[0] for kind in kinds for base in kind.__mro__}
-        self._packages = {name for name in packages if not _is_installed(name)} | {"__main__"}
+        self._packages = {name for name in packages if not is_installed(name)} | {"__main__"}
         self._tokens = tokens
         self.classes = self._own(kinds)
 
@@ -70,21 +68,7 @@ class Constants:
         return found, _ADDRESS.sub("", _describe.repr(value))
 
     def _is_own(self, module: str) -> bool:
-        return module.partition(".")[0] in self._packages or not _is_installed(module)
-
-
-@functools.cache
-def _is_installed(module: str) -> bool:
-    if module.partition(".")[0] in _LIBRARIES or _is_standard(module):
-        return True
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
-        return module in sys.modules
-    return file.startswith(_INSTALLED) or "-packages" in file
-
-
-def _is_standard(module: str) -> bool:
-    return module.partition(".")[0] in sys.stdlib_module_names
+        return module.partition(".")[0] in self._packages or not is_installed(module)
 
 
 def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
@@ -92,10 +76,10 @@ def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
     for name, value in list(kind.__dict__.items()):
         if name.startswith("_" if is_enum else "__") or name == "_abc_impl" or is_space(value):
             continue  # spaces are compared in the fingerprint
-        if not (hasattr(type(value), "__get__") and _is_standard(type(value).__module__)):
+        if not (hasattr(type(value), "__get__") and is_standard(type(value).__module__)):
             yield f"class attribute: {kind.__qualname__}.{name}", value
     for name, function in functions_of_class(kind):
-        if _is_installed(function.__module__ or ""):
+        if is_installed(function.__module__ or ""):
             continue  # a library put it there
         yield from _of_function(function, f"class attribute: {kind.__qualname__}.{name}")
 

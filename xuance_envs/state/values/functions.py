@@ -9,11 +9,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+import sysconfig
 import types
 from collections.abc import Iterator
 from typing import Any
 
 _DIGEST = 12
+_LIBRARIES = frozenset({"gymnasium", "gym", "xuance_envs", "ale_py", "mujoco", "builtins"})
+_INSTALLED = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -103,3 +108,18 @@ def class_digest(kind: type) -> bytes:
             elif isinstance(value, types.FunctionType):
                 digest.update(code_digest(value.__code__))
     return digest.digest()
+
+
+@functools.cache
+def is_installed(module: str) -> bool:
+    """Return whether a module belongs to Python, an installed library or this package."""
+    if module.partition(".")[0] in _LIBRARIES or is_standard(module):
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return module in sys.modules
+    return file.startswith(_INSTALLED) or "-packages" in file
+
+
+def is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names

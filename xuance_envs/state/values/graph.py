@@ -23,7 +23,12 @@ import numpy as np
 
 from xuance_envs.state import rebuild
 from xuance_envs.state.values.functions import cell_content, code_digest, full_name, named_in_module
-from xuance_envs.state.values.reducers import is_tensor_class, reduction
+from xuance_envs.state.values.reducers import (
+    hidden_attributes,
+    is_tensor_class,
+    overrides_pickling,
+    reduction,
+)
 from xuance_envs.state.values.seeds import LazySeedSequence, seed_parameters_of
 
 Step = Any
@@ -72,7 +77,7 @@ def node(value: Any) -> Node:
 
 def parts_of(value: Any) -> Iterable[tuple[Step | None, Any]]:
     """Return the parts of a value that may have parts; none if its class cannot be decomposed."""
-    kind = type(value)
+    kind: Any = type(value)
     if isinstance(value, np.ndarray):
         return array_parts(value)
     if kind is dict and is_atomic_sequence(value.values()) and is_atomic_sequence(value):
@@ -80,9 +85,12 @@ def parts_of(value: Any) -> Iterable[tuple[Step | None, Any]]:
     if kind in (list, tuple, deque) and is_atomic_sequence(value):
         return ()
     try:
-        return node(value).parts
+        parts = node(value).parts
     except Exception:
         return ()
+    if not overrides_pickling(kind):
+        return parts
+    return [*parts, *((("attr", name), item) for name, item in hidden_attributes(value).items())]
 
 
 def _atom(value: Any) -> Any:

@@ -12,6 +12,7 @@ import random
 import sys
 import types
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from xuance_envs.state import rebuild
 from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.layers import slots_of
+from xuance_envs.state.values.functions import is_installed
 from xuance_envs.state.values.seeds import LazySeedSequence, seed_parameters_of
 
 _STRIDED: Any = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
@@ -53,6 +55,32 @@ def _inherited(kind: Any) -> Any:
     if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # calls __init__ instead
         return _reduce_ez_pickle
     return BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
+
+
+@functools.cache
+def overrides_pickling(kind: Any) -> bool:
+    """Return whether a class that is not of a library has its own pickling methods."""
+    for base in kind.__mro__[:-1]:
+        for name in ("__getstate__", "__reduce__", "__reduce_ex__"):
+            method = base.__dict__.get(name)
+            if isinstance(method, types.FunctionType) and not is_installed(method.__module__ or ""):
+                return True
+    return False
+
+
+def hidden_attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object that its own pickling methods leave out."""
+    try:
+        _, _, state = [*value.__reduce_ex__(4), None][:3]
+    except Exception:  # pickling explains it
+        return {}
+    states = state if type(state) is tuple else (state,)
+    told = {name: item for part in states if type(part) is dict for name, item in part.items()}
+    attributes = dict(getattr(value, "__dict__", None) or {})
+    for name in slots_of(type(value)):
+        with suppress(AttributeError):
+            attributes[name] = object.__getattribute__(value, name)
+    return {name: item for name, item in attributes.items() if told.get(name, told) is not item}
 
 
 def incomplete(kind: Any) -> bool:
@@ -138,7 +166,8 @@ def _dense(value: Any, dtype: Any) -> tuple[Any, ...]:
 def _reduce_view(value: NDArray[Any], owner: Any) -> Any:
     dtype: Any = value.dtype
     memory = rebuild.memory(owner)
-    if dtype.hasobject and not dtype.kind == memory.dtype.kind == "O":
+    has_objects = dtype.hasobject or memory.dtype.hasobject
+    if has_objects and not dtype.kind == memory.dtype.kind == "O":
         raise FaultError("", "a view of an array whose items hold objects and other values")
     writeable = value.flags.writeable
     if writeable and not memory.flags.writeable:

@@ -1,10 +1,11 @@
-"""Memory and seeds that several objects of an environment share: rebuilt as such, or refused."""
+"""What objects share, and what their pickles leave out: rebuilt as such, or refused."""
 
 from __future__ import annotations
 
 import array
 import ctypes
 import importlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +133,51 @@ def test_a_c_value_in_the_memory_of_another_object_is_refused() -> None:
     env = Holder(lambda _: (owner := bytearray(8), ctypes.c_double.from_buffer(owner)), written)
     env.reset(seed=1)
     with pytest.raises(FaultError, match="C value in the memory of another"):
+        EnvCheckpointer(env).save()
+
+
+class LeavesOut:
+    """Leaves attributes out of its pickles; one of them cannot be saved."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.counts, self.me = number, {0: 0}, self
+        self.lock, self.stream = threading.Lock(), iter(each for each in ())
+
+    def __getstate__(self) -> Any:
+        return {"number": self.number}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+class Recreated:
+    """Is created again by its pickles."""
+
+    __slots__ = ("counts", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number, self.counts = number, {0: 0}
+
+    def __reduce__(self) -> Any:
+        return Recreated, (self.number,)
+
+
+def counted(held: Any, action: int) -> float:
+    held.counts[action] = held.counts.get(action, 0) + 1
+    held.number += action
+    return float(held.number + 10 * sum(held.counts.values()) + (getattr(held, "me", 0) is held))
+
+
+@pytest.mark.parametrize("make", [LeavesOut, Recreated])
+def test_what_an_objects_pickles_leave_out_is_state(make: Any) -> None:
+    assert_goes_on(make, counted)
+
+
+def test_a_view_of_numbers_beside_objects_is_refused() -> None:
+    table = np.zeros(2, [("speed", "f8"), ("name", "O")])
+    env = Holder(lambda _: table["speed"], written)
+    env.reset(seed=1)
+    with pytest.raises(FaultError, match="items hold objects and other values"):
         EnvCheckpointer(env).save()
 
 
