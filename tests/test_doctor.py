@@ -48,6 +48,29 @@ def test_what_does_not_work_is_said_with_its_error_and_the_rest_is_tried(
     assert any(re.match(r"compat.gymnasium.SyncVectorEnv +ok", line) for line in lines[kinds:])
 
 
+def test_the_import_that_turned_the_gil_on_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    warning = (
+        "<frozen importlib._bootstrap>:491: RuntimeWarning: The global interpreter lock (GIL) has "
+        "been enabled to load module 'slow.core', which has not declared that it can run safely "
+        "without the GIL."
+    )
+    commands = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command[-1])
+        return subprocess.CompletedProcess(command, 0, "", warning)
+
+    monkeypatch.setattr(doctor.sysconfig, "get_config_var", lambda name: 1)
+    monkeypatch.setattr(doctor, "gil_is_enabled", lambda: True)
+    monkeypatch.setattr(doctor.subprocess, "run", run)
+    assert doctor._gil() == "on, by the import of slow.core"
+    assert "import gymnasium\n" in commands[0], "not only suspects are imported"
+    warning = ""
+    assert doctor._gil() == "on, by PYTHON_GIL=1 or -X gil=1"
+    monkeypatch.setattr(doctor, "gil_is_enabled", lambda: False)
+    assert doctor._gil() == "off"
+
+
 def test_what_is_missing_is_said_with_what_installs_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

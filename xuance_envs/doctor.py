@@ -83,7 +83,10 @@ def _gil() -> str:
         return "on (this Python is not free-threaded)"
     if not gil_is_enabled():
         return "off"
-    imports = [f"with suppress(ImportError): import {module}" for module in GIL_SUSPECTS]
+    loaded = [name.partition(".")[0] for name in list(sys.modules)]  # in the order of imports
+    modules = dict.fromkeys(name for name in (*loaded, *GIL_SUSPECTS) if name.isidentifier())
+    modules.pop("__main__", None)
+    imports = [f"with suppress(Exception): import {module}" for module in modules]
     command = "\n".join(["from contextlib import suppress", *imports])
     result = subprocess.run(
         [sys.executable, "-W", "always", "-c", command], capture_output=True, text=True, check=False

@@ -23,7 +23,7 @@ from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.errors import EnvError
 from xuance_envs.event_loops import EventLoop, NotAnExceptionError, outcome_of, value_of
 
-NUDGE_INTERVAL = 0.25
+NUDGE_INTERVAL = 0.1
 """Seconds after which calls are started again, in case that an interrupt prevented it."""
 
 CLOSE_TIMEOUT = 1.0

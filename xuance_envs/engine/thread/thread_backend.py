@@ -25,7 +25,7 @@ from xuance_envs.engine.group.single_env import EnvDescription, find_layer
 from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.engine.system.gil import gil_is_enabled
-from xuance_envs.engine.thread.thread_driver import ThreadDriver
+from xuance_envs.engine.thread.thread_driver import LONGEST_WAIT, ThreadDriver
 from xuance_envs.errors import caller_stacklevel, name_envs
 
 if TYPE_CHECKING:
@@ -234,7 +234,10 @@ class ReplyPoller(Poller):
     @override
     def wait(self, busy: Collection[int], until: float | None) -> set[int]:
         while not (ready := self.poll(busy)):
-            left = -1.0 if until is None else max(0.0, until - monotonic())
+            left = LONGEST_WAIT
+            if until is not None:
+                remaining = max(0.0, until - monotonic())
+                left = remaining if left < 0 else min(left, remaining)
             if not self._bell.wait(timeout=left) and until is not None and monotonic() >= until:
                 break
         return ready

@@ -33,11 +33,11 @@ from xuance_envs.errors import VecEnvError, WorkerDiedError, WorkerTimeoutError
 
 logger = logging.getLogger("xuance_envs")
 
-POLL_INTERVAL = 0.25
+POLL_INTERVAL = 0.1
 """Seconds between two checks of a deadline."""
 
-UNINTERRUPTIBLE_WAIT = 0.1
-"""Longest wait for a lock in seconds on Windows, where Ctrl-C does not interrupt it."""
+LONGEST_WAIT = -1.0 if system.LOCK_WAITS_ARE_INTERRUPTIBLE else 0.1
+"""Longest wait for a lock in seconds; limited on Windows, where Ctrl-C does not interrupt it."""
 
 SUSPENSION_THRESHOLD = 1.0
 """Delay of a check, in seconds, above which this process must have been suspended."""
@@ -239,12 +239,10 @@ class ThreadDriver(WorkerDriver):
             system.yield_cpu()
         while self._reply[0] is not request:
             began = monotonic()
-            longest = POLL_INTERVAL if system.LOCK_WAITS_ARE_INTERRUPTIBLE else UNINTERRUPTIBLE_WAIT
+            longest = LONGEST_WAIT
             limits = [limit for limit in (self._deadline.at, deadline) if limit is not None]
             if limits:
-                longest = min(longest, max(0.0, min(limits) - began))
-            elif system.LOCK_WAITS_ARE_INTERRUPTIBLE:
-                longest = -1.0  # until the reply
+                longest = min(POLL_INTERVAL, max(0.0, min(limits) - began))
             if self._replied.wait(timeout=longest):
                 continue
             if self._reply[0] is not request:
