@@ -13,6 +13,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from xuance_envs.engine.cpus import affinity_cpus
 from xuance_envs.engine.system import library_threads
 
 STARTED = time.monotonic()
@@ -66,7 +67,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """How many processes run files side by side: they wait too often for one a core to do."""
-    return min(len(os.sched_getaffinity(0)) + 1, 4)
+    return min(affinity_cpus() + 1, 4)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -46,3 +46,18 @@ def test_without_posix_all_but_worker_processes_works() -> None:
         *("check_imports", "check_backends", "check_transforms_and_states", "check_rollouts"),
         *("check_choice", "check_refusals", "check_client"),
     ]
+
+
+def test_limits_that_a_system_does_not_enforce_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fastapi")
+    from xuance_envs.engine.system.current import system
+    from xuance_envs.remote import cli
+    from xuance_envs.remote.settings import Limits
+
+    monkeypatch.setattr(system, "LIMITS_CPU_AND_MEMORY", False)
+    monkeypatch.setattr(system, "NAME", "macOS")
+    with pytest.raises(ValueError, match=r"^memory, cpu_per_token: .* macOS does not enforce"):
+        Limits(memory=1 << 30, memory_per_session=None, cpu_per_token=9.0)
+    Limits(memory=None, memory_per_session=None)
+    with pytest.raises(ValueError, match="macOS does not enforce"):
+        cli.TOKEN_LIMITS["max-memory-per-token"]("100")

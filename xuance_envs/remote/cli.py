@@ -324,7 +324,9 @@ def _token_limit(name: str, unit: int) -> ParseLimit:
             value = parse(text) * unit
         except argparse.ArgumentTypeError as error:
             raise ValueError(str(error)) from None
-        return {name: value or None}
+        limit: dict[str, Any] = {name: value or None}
+        Limits(**limit)  # raises if this system does not enforce the limit
+        return limit
 
     return parse_limit
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from xuance_envs.engine.system.current import system
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.multi_agent.making import make_agents_env
 from xuance_envs.remote.access.permissions import Permissions, check_keyword
@@ -36,7 +37,8 @@ class Limits:
 
     The server refuses a request beyond a limit with a 4xx status and a message that names the
     limit. Rate limits delay requests, and refuse a request only if the delay would be too long.
-    None means no limit.
+    None means no limit. Limits of memory and CPU time need Linux: elsewhere their default is None,
+    and other values raise ``ValueError``.
 
     Attributes:
         sessions: concurrent sessions.
@@ -96,9 +98,9 @@ class Limits:
     requests_rate_per_session: float | None = None
     steps_rate_per_token: float | None = None
     steps_rate_per_session: float | None = None
-    memory: int | None = 4096 * MIB
+    memory: int | None = 4096 * MIB if system.LIMITS_CPU_AND_MEMORY else None
     memory_per_token: int | None = None
-    memory_per_session: int | None = 8192 * MIB
+    memory_per_session: int | None = 8192 * MIB if system.LIMITS_CPU_AND_MEMORY else None
     cpu_per_token: float | None = None
     cpu_per_session: float | None = None
     connections: int = 1024
@@ -121,6 +123,19 @@ class Limits:
     head: float = 10.0
     upload: float = 30.0
     write: float = 30.0
+
+    def __post_init__(self) -> None:
+        given = [name for name in _CPU_AND_MEMORY if getattr(self, name) is not None]
+        if given and not system.LIMITS_CPU_AND_MEMORY:
+            raise ValueError(
+                f"{', '.join(given)}: expected no limit, because {system.NAME} does not enforce "
+                "limits of memory and CPU time. Omit them, or run the server on Linux"
+            )
+
+
+_CPU_AND_MEMORY = (
+    *("memory", "memory_per_token", "memory_per_session", "cpu_per_token", "cpu_per_session"),
+)
 
 
 LIMIT_SHARES = {
