@@ -54,6 +54,9 @@ def run_doctor(args: argparse.Namespace) -> None:
     for name, make in _backends(args.ray):
         start = time.perf_counter()
         print(f"{name:34}", end="", flush=True)
+        if needs_workers(name) and not system.HAS_WORKER_PROCESSES:
+            print(f"not on this system: {system.NAME} has no worker processes; use threads")
+            continue
         try:
             _smoke_test(make)
         except Exception as error:
@@ -107,8 +110,14 @@ def _how_to_install() -> str:
 def _machine() -> Iterator[list[str]]:
     yield ["CPUs", f"{os.cpu_count()} ({available_cpus()} available to this process)"]
     memory = system.available_memory()
-    free = "unknown" if memory is None else f"{memory / 2**30:.1f} GiB"
+    free = "not on this system" if memory is None else f"{memory / 2**30:.1f} GiB"
     yield ["free shared memory", free]
+    for item, there in (
+        ("worker processes", system.HAS_WORKER_PROCESSES),
+        ("CPU pinning", system.cpu_affinity() is not None),
+        ("server limits of memory and CPU", system.LIMITS_CPU_AND_MEMORY),
+    ):
+        yield [item, "yes" if there else "not on this system"]
     if (files := system.open_files_limits()) is not None:
         soft, hard = files
         yield ["open files", f"at most {soft} (can be raised to {hard})"]
@@ -147,6 +156,13 @@ def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContex
         yield name, partial(_closing, make, functions)
     if not missing_modules("remote"):
         yield "RemoteVecEnv", _running_server
+
+
+def needs_workers(name: str) -> bool:
+    """Return whether a backend steps its environments in other processes of this machine."""
+    return name.startswith(("SubprocVecEnv", "RemoteVecEnv")) or name.endswith(
+        (".AsyncVectorEnv", ".SubprocVecEnv")
+    )
 
 
 def _closing(make: Callable[..., Any], functions: list[Callable[[], Any]]) -> closing[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
+import importlib.util
 import io
 import multiprocessing.forkserver  # the standard library chooses its branches before the change
 import os
@@ -109,6 +110,9 @@ import tempfile
 import types
 
 tempfile._O_TMPFILE_WORKS = False  # type: ignore[attr-defined]
+if (glfw := importlib.util.find_spec("glfw")) is not None and glfw.origin is not None:
+    library = os.path.join(os.path.dirname(glfw.origin), "x11", "libglfw.so")
+    os.environ.setdefault("PYGLFW_LIBRARY", library)  # it would look for one of macOS
 sysconfig.get_config_vars()
 no_proxies = types.ModuleType("_scproxy")
 no_proxies._get_proxies = dict  # type: ignore[attr-defined]

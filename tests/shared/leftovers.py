@@ -6,26 +6,35 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+MAPS = Path("/proc/self/maps")
+DESCRIPTORS = "/proc/self/fd" if MAPS.exists() else "/dev/fd"
+
 
 def held() -> dict[str, int]:
     """Count this process's descriptors, threads, children and shared memories."""
-    descriptors = os.listdir("/proc/self/fd")
+    descriptors = os.listdir(DESCRIPTORS)
     links = []
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
-            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            links.append(os.readlink(f"{DESCRIPTORS}/{descriptor}"))
     return {
         "descriptors": len(descriptors),
         "memories": sum("memfd:xuance_envs" in link for link in links),
-        "maps": Path("/proc/self/maps").read_text().count("memfd:xuance_envs"),
+        "maps": count_maps(),
         "threads": threading.active_count(),
         "children": len(multiprocessing.active_children()),
     }
+
+
+def count_maps() -> int:
+    """Count this process's maps of shared memory; 0 if the system does not list them."""
+    return MAPS.read_text().count("memfd:xuance_envs") if MAPS.exists() else 0
 
 
 @contextlib.contextmanager
@@ -56,6 +65,11 @@ def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> bool:
 def is_running(pid: int) -> bool:
     """Return whether a process is running; zombies are not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        if MAPS.exists():
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        os.kill(pid, 0)
     except OSError:
         return False
+    command = ["ps", "-o", "stat=", "-p", str(pid)]
+    state = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return not state.startswith("Z")

@@ -191,6 +191,7 @@ def test_a_worker_that_dies_while_it_makes_its_environment_is_noticed() -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 def test_without_pidfds_and_memfds_all_works(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> int:
         raise OSError(38, "Function not implemented")
