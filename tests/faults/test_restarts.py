@@ -28,6 +28,7 @@ from xuance_envs import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
+from xuance_envs.engine.system.current import system
 
 LOSSES = {**ENDINGS, **HANGS, "raises": None}
 
@@ -54,10 +55,10 @@ def faulty(place, fault, path, *, at=2, n=6, **keywords):
 
 def kill(envs, worker):
     """Kills a worker, and waits until it is gone."""
-    end = os.pidfd_open(envs.pids[worker])
+    end = system.open_end_watch(envs.pids[worker])
     os.kill(envs.pids[worker], signal.SIGKILL)
     assert select.select([end], [], [], 20)[0]
-    os.close(end)
+    system.close_end_watch(end)
 
 
 def copied(result):
