@@ -107,7 +107,7 @@ class Case:
 
 
 class CostlyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose steps take another millisecond of CPU time."""
+    """Wrapper whose steps take a millisecond of CPU time more."""
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         super().__init__(env_fn())

@@ -42,7 +42,7 @@ class WorkerDriver(Driver):
 
     @abstractmethod
     def attach(self, arrays: StepArrays) -> None:
-        """Set the main process's arrays for the group's results."""
+        """Set the arrays of the main process to which the group's results are written."""
 
 
 STARTUP_COMMANDS = frozenset({"build", "attach", "rebuild"})

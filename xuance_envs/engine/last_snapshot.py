@@ -51,7 +51,7 @@ class LastSnapshot:
         self._built_infos.update({place: batch.build(place, place) for place in places})
 
     def step_infos(self, outcome: Outcome) -> StepInfos:
-        """Return the infos of the last step of all environments, which had this outcome."""
+        """Return the infos of the last step of all environments, whose outcome is given."""
         assert self._batch is not None
         return StepInfos(self._batch, self._reset_batch, outcome.rest or StepExtras())
 

@@ -200,7 +200,7 @@ def original_info_key(name: Any) -> Any:
 
 
 def _split_key(name: Any) -> tuple[int | None, Any]:
-    """Split a merged key into the agent's place and the original key; -1 or None for no agent."""
+    """Split a merged key into place and key; the place is -1 or None if it is of no agent."""
     if isinstance(name, tuple):
         place, key = name
         return place, key

@@ -110,13 +110,13 @@ class RecordLayout:
         return np.ndarray(len(records), self.action_dtype, records)
 
     def observations(self, records: NDArray[Any]) -> Any:
-        """Read the observations, by group unless the team is one group."""
+        """Read the observations: one batch, or with several groups a dict by group."""
         if self.team.is_one:
             return self.groups[0].read(records)
         return {fields.group.name: fields.read(records) for fields in self.groups}
 
     def masks(self, records: NDArray[Any]) -> Any:
-        """Read the masks, by group unless the team is one group; None if there are none."""
+        """Read the masks: one array, or with several groups a dict by group; None if none."""
         if self.team.is_one:
             return self.groups[0].read_masks(records)
         masks = {fields.group.name: fields.read_masks(records) for fields in self.groups}

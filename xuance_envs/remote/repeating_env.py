@@ -96,7 +96,7 @@ def has_objects(layout: SpaceLayout) -> bool:
 
 
 class ObjectCounter(InfoFilter):
-    """Wrapper that counts observations without a fixed shape towards the limit of a reply."""
+    """Wrapper that counts the bytes of observations without a fixed shape, which are limited."""
 
     def __init__(
         self, env: Any, index: int, infos: frozenset[str] | None, objects: ObjectBudget

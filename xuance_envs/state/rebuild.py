@@ -125,7 +125,7 @@ def cell() -> Any:
 
 
 def same(value: Any) -> Any:
-    """Return the value itself: a closure's cell that is also an ordinary value."""
+    """Return the value itself: a closure cell that the environment also holds as a value."""
     return value
 
 

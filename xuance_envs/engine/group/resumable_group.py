@@ -156,7 +156,7 @@ class ResumableGroup(RestorableGroup):
                 twin.close()
 
     def _infos_of_step(self, outcome: Outcome) -> StepInfos:
-        """Return the infos of the last step, which had this outcome."""
+        """Return the infos of the last step, whose outcome is given."""
         infos = self._info_columns(False).batch(self._group_of, {})
         resets = self._info_columns(True).batch(self._group_of, {}) if outcome.ended else None
         return StepInfos(infos, resets, outcome.rest or StepExtras())

@@ -20,7 +20,7 @@ FLUSH_TIMEOUT = 1.0
 class BackgroundHandler(logging.Handler):
     """Handler that writes records to a file descriptor in a background thread.
 
-    If a pipe is not read, writing to it blocks, here only the thread. The thread does not use
+    Writing to a pipe that is not read blocks, but only this thread. The thread does not use
     ``sys.stderr``, because a blocked write to it holds a lock that Python needs at exit.
     """
 
