@@ -182,7 +182,7 @@ RESUME: dict[str, Guess] = {
         ValueError,
         "expected states of 4 environments, got 2",
     ),
-    "pickle": (lambda: pickle.dumps(walks()), TypeError, "save_state() saves its environments"),
+    "pickle": (lambda: pickle.dumps(walks()), TypeError, "use save_state()"),
     "deepcopy": (lambda: copy.deepcopy(walks()), TypeError, "cannot pickle or copy DummyVecEnv"),
     "after close": (lambda: closed().step([0] * 4), ClosedVecEnvError, "create a new one"),
 }

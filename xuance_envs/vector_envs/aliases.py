@@ -1,8 +1,9 @@
-"""Attributes of ``VecEnv`` under the names that other libraries use."""
+"""Attributes of ``VecEnv`` under the names of other libraries; answers to other guesses."""
 
 from __future__ import annotations
 
 from operator import attrgetter
+from typing import NoReturn
 
 
 def _alias(name: str, library: str = "XuanCe") -> property:
@@ -15,7 +16,7 @@ def _alias(name: str, library: str = "XuanCe") -> property:
 
 
 class VecEnvAliases:
-    """Aliases; ``dir()`` omits XuanCe's, which differ in spelling only."""
+    """Aliases; ``dir()`` omits XuanCe's, which differ in spelling only. Pickling is an error."""
 
     buf_truncated = _alias("buf_truncations")
     buf_trunctions = _alias("buf_truncations")
@@ -25,6 +26,9 @@ class VecEnvAliases:
     max_episode_length = _alias("max_episode_steps")
     single_observation_space = _alias("observation_space", "Gymnasium")
     single_action_space = _alias("action_space", "Gymnasium")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot pickle or copy {type(self).__name__}; use save_state()")
 
     def __dir__(self) -> list[str]:
         hidden = {name for name in vars(VecEnvAliases) if name.startswith(("buf_", "max_"))}

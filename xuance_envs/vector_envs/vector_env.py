@@ -206,11 +206,6 @@ class VecEnv(VecEnvAliases, ABC):
             NotSteppingError: no step is pending.
         """
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"cannot pickle or copy {type(self).__name__}; save_state() saves its environments"
-        )
-
     def sample_actions(self, rng: np.random.Generator | int | None = None) -> Any:
         """Sample one random action per environment, in a form that ``step`` accepts.
 
