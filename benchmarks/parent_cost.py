@@ -6,12 +6,15 @@ the calling thread (time.thread_time), not wall-clock time. Spinning would count
 the main process blocks instead, and falling asleep and waking up are counted. On a busy machine
 the figures are higher, because other processes evict the caches.
 
-Each figure is the median of the rounds, in microseconds per environment step.
+Each figure is the median of the rounds, in microseconds per environment step. For comparison, a
+bare loop writes one byte to each of as many sleeping processes and reads one byte from each. Its
+figures are in microseconds per worker and step.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -72,10 +75,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     run = begin()
     results = measure_costs(args)
+    bare = {w: measure_bare_loop(args, w) for w in args.workers}
     tables = {call: table([row for row in results if row["call"] == call]) for call in args.calls}
     for call, text in tables.items():
         print(f"\n{call}: µs of the main process's CPU time per environment step\n\n{text}")
-    finish(args, __doc__, run, tables[args.calls[0]], results=results)
+    print(
+        f"\nµs of the main process's CPU time per worker and step\n\n{worker_table(results, bare)}"
+    )
+    finish(args, __doc__, run, tables[args.calls[0]], results=results, bare_loop=bare)
     if args.png:
         draw(args.png, run, [row for row in results if row["call"] == args.calls[0]])
 
@@ -117,6 +124,44 @@ def measure_size(args: argparse.Namespace, num_envs: int, workers: int) -> list[
     ]
 
 
+def measure_bare_loop(args: argparse.Namespace, workers: int) -> float:
+    """Return the CPU time per process and step of a bare loop over pipes, in microseconds."""
+    pipes = [echoing_process() for _ in range(workers)]
+    rounds = []
+    for _ in range(args.rounds):
+        exchange(pipes, max(1, args.steps // 10))
+        start = time.thread_time()
+        exchange(pipes, args.steps)
+        rounds.append((time.thread_time() - start) / (args.steps * workers) * 1e6)
+    for pid, *ends in reversed(pipes):  # each process holds the pipes of those before it
+        for end in ends:
+            os.close(end)
+        os.waitpid(pid, 0)
+    return statistics.median(rounds)
+
+
+def echoing_process() -> tuple[int, int, int]:
+    """Start a process that answers each byte with one; return its pid and the pipe's two ends."""
+    (requests, ours), (replies, theirs) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(ours)
+        while os.read(requests, 1):
+            os.write(theirs, b"x")
+        os._exit(0)
+    os.close(requests)
+    os.close(theirs)
+    return pid, ours, replies
+
+
+def exchange(pipes: Sequence[tuple[int, int, int]], steps: int) -> None:
+    for _ in range(steps):
+        for _, requests, _ in pipes:
+            os.write(requests, b"x")
+        for _, _, replies in pipes:
+            os.read(replies, 1)
+
+
 def cpu_microseconds(
     go_on: Callable[[VecEnv, Any, int], None], vec_env: VecEnv, actions: Any, steps: int
 ) -> float:
@@ -137,6 +182,19 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     ]
     header = ["environments", *(f"{w} worker{'s' if w != 1 else ''}" for w in workers)]
     return markdown_table(header, rows, words=0)
+
+
+def worker_table(results: Sequence[dict[str, Any]], bare: dict[int, float]) -> str:
+    """Return a table of the costs per worker, with as few environments as measured."""
+    fewest: dict[int, float] = {}
+    for row in sorted(results, key=lambda row: -row["environments"]):
+        if row["call"] == "step":
+            fewest[row["workers"]] = row["microseconds"] * row["environments"] / row["workers"]
+    rows = [
+        [f"{w}", f"{fewest[w]:.2f}", f"{bare[w]:.2f}", f"{fewest[w] / bare[w]:.2f}"]
+        for w in sorted(fewest)
+    ]
+    return markdown_table(["workers", "step", "bare loop", "ratio"], rows)
 
 
 def draw(path: Path, run: dict[str, Any], results: Sequence[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Event counters of the kernel (eventfd), on Linux."""
+"""Use of the kernel's event counters (eventfd), which only Linux has."""
 
 from __future__ import annotations
 
@@ -6,24 +6,8 @@ import os
 import sys
 from contextlib import suppress
 
-SUPPORTED = hasattr(os, "eventfd")
-"""True if this system has eventfd."""
-
 COUNTER_BYTES = 8
 """Size of a read, which returns the counter."""
-
-
-def open_counters(*flags: int) -> tuple[int, ...] | None:
-    """Open a non-blocking counter for each value, or return None if this is not permitted."""
-    counters: list[int] = []
-    try:
-        for each in flags:
-            counters.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | each))
-    except OSError:
-        for fd in counters:
-            os.close(fd)
-        return None
-    return tuple(counters)
 
 
 def increment(number: int) -> bytes:

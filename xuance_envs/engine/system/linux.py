@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -56,6 +57,28 @@ def open_end_watch(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # an old kernel, or not permitted
         return None
+
+
+def open_counters(*semaphores: bool) -> tuple[int, ...] | None:
+    """Open non-blocking event counters, semaphores or not; return None if unsupported."""
+    counters: list[int] = []
+    try:
+        for semaphore in semaphores:
+            flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK | (os.EFD_SEMAPHORE if semaphore else 0)
+            counters.append(above_stdio(os.eventfd(0, flags)))
+    except (AttributeError, OSError):  # an old C library, or not permitted
+        for fd in counters:
+            os.close(fd)
+        return None
+    return tuple(counters)
+
+
+def watch_together(fds: Iterable[int]) -> select.epoll:
+    """Return an object whose descriptor is readable while one of these is."""
+    watch = select.epoll()
+    for fd in fds:
+        watch.register(fd, select.EPOLLIN)
+    return watch
 
 
 def open_anonymous_file() -> int:

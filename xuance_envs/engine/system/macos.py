@@ -59,6 +59,14 @@ def close_end_watch(fd: int) -> None:
     _queues.pop(fd).close()
 
 
+def open_counters(*semaphores: bool) -> None:
+    """Return None: macOS has no event counters."""
+
+
+def watch_together(fds: Iterable[int]) -> Any:
+    raise NotImplementedError("macOS has no event counters")
+
+
 def become_guardian() -> NoReturn:
     raise NotImplementedError("macOS has no guardian processes")
 
