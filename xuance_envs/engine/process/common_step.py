@@ -31,12 +31,11 @@ Invariants:
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.driver import CommonDriver, Driver
@@ -47,9 +46,6 @@ from xuance_envs.engine.process.settings import CommonSettings, PassedFd
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.system import eventfds
 from xuance_envs.engine.system.current import system
-
-if TYPE_CHECKING:
-    from xuance_envs.engine.process.driver import ProcessDriver
 
 MIN_WORKERS = 8
 """Number of workers from which a common wake-up is faster than a pipe each."""
@@ -80,9 +76,7 @@ def open_common_step(
     memory: SharedMemory, codes_at: int, workers: int, spin: float, expect_ready: bool
 ) -> CommonStep | None:
     """Open the counters and map the codes; return None if the system has no such counters."""
-    if not eventfds.SUPPORTED:
-        return None
-    counters = eventfds.open_counters(0, 0, os.EFD_SEMAPHORE, 0)
+    counters = system.open_counters(False, False, True, False)
     if counters is None:
         return None
     return CommonStep(memory, counters, codes_at, workers, spin, expect_ready)
@@ -109,7 +103,7 @@ class CommonStep(CommonDriver):
             bytes([ReplyType.OK] * workers),
         )
         self._spin, self._expect_ready = spin, expect_ready
-        self._workers: Sequence[ProcessDriver] = ()
+        self._workers: Sequence[Any] = ()
         self._drivers: Sequence[Driver] = ()
         self._local: Sequence[tuple[int, Driver]] = ()
         # Drivers that a step must ask each, because they log or copy it.
@@ -121,12 +115,12 @@ class CommonStep(CommonDriver):
         self._rung: list[int] = [0]
         self._handed_over = False
         self._bell: Inbox
-        self._ends: select.epoll
+        self._ends: Any
 
     def attach(
-        self, workers: Sequence[ProcessDriver], drivers: Sequence[Driver], timeout: float | None
+        self, workers: Sequence[Any], drivers: Sequence[Driver], timeout: float | None
     ) -> None:
-        """Set the workers, in a list that restarts change, and all drivers of a step."""
+        """Set the workers' drivers, in a list that restarts change, and the drivers of a step."""
         self._workers, self._drivers, self._timeout = workers, drivers, timeout
         self._local = [(k, each) for k, each in enumerate(drivers) if each.runs_in_result]
         self._through_drivers = drivers[0] is not workers[0]
@@ -279,9 +273,7 @@ class CommonStep(CommonDriver):
         eventfds.drain(self._tokens)
         eventfds.drain(self._bell_fd)
         os.write(self._tokens, eventfds.increment(len(channels) - 1))
-        ends = select.epoll()
-        for driver in self._workers:
-            ends.register(driver.worker.peer, select.EPOLLIN)
+        ends = system.watch_together([driver.worker.peer for driver in self._workers])
         self._ends, self._number = ends, 1  # so that the next step has starts[0]
         self._bell = Inbox(self._bell_fd, ends.fileno(), self._spin, self._expect_ready)
         self._armed, self._failed = True, False

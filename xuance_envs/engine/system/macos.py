@@ -7,7 +7,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 assert sys.platform == "darwin" or not TYPE_CHECKING  # type checkers skip the rest elsewhere
 
