@@ -113,4 +113,4 @@ def test_what_the_system_lacks_is_not_a_failure(
     assert re.search(r"compat.gymnasium.AsyncVectorEnv +not on this system", text)
     assert re.search(r"ThreadVecEnv_Gym +ok", text)
     assert "failed" not in text
-    assert re.search(r"\| worker processes +\| not on this system", text)
+    assert re.search(r"\| worker processes +\| +not on this system", text)

@@ -18,6 +18,11 @@ from scripts import start_script
 from xuance_envs import SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.engine.process import process_backend
 from xuance_envs.engine.process.shutdown import stop_workers
+from xuance_envs.engine.system.current import system
+
+needs_reports = pytest.mark.skipif(
+    system.NAME != "Linux", reason="crash reports go to standard error there"
+)
 
 COMMANDS = {"auto-reset": "step"}
 
@@ -88,9 +93,9 @@ def test_a_worker_that_hangs_is_an_error_that_says_where_it_was(place, fault):
     error = caught.value
     assert (error.env_indices, error.env_index, error.timeout) == ((4, 5), 4, 0.3)
     assert error.command == COMMANDS.get(place, place)
-    assert {"waits": "in wait", "spins": "in spin", "hangs in C": "in hang_in_c"}[fault] in str(
-        error
-    )
+    if system.NAME == "Linux":  # elsewhere the stack is printed
+        place = {"waits": "in wait", "spins": "in spin", "hangs in C": "in hang_in_c"}[fault]
+        assert place in str(error)
     assert not is_running(error.pid)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
@@ -124,6 +129,7 @@ def test_no_fault_of_a_close_gets_out_of_it(fault, impatient):
     assert not any(map(is_running, pids))
 
 
+@needs_reports
 def test_a_crash_in_native_code_is_told_with_the_last_words_and_the_stack():
     with pytest.raises(WorkerDiedError) as caught:
         go_through_all(make("step", "crashes"))
@@ -137,12 +143,14 @@ def test_a_crash_in_native_code_is_told_with_the_last_words_and_the_stack():
     assert text.count("\n") <= 41
 
 
+@needs_reports
 @pytest.mark.parametrize("context", ["spawn", "fork"])
 def test_so_it_is_with_other_ways_to_start(context):
     with pytest.raises(WorkerDiedError, match=r"about to crash\n[\s\S]*in crash"):
         go_through_all(make("step", "crashes", context=context, step_timeout=None))
 
 
+@needs_reports
 def test_so_it_is_in_a_forked_one_where_a_library_has_put_a_handler_in_place(tmp_path):
     script = """
         import faulthandler, signal
