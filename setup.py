@@ -30,6 +30,7 @@ EXTRAS = {
         'mujoco>=3.1,<4; python_version < "3.11"',
     ],
     "multi-agent": ['mpe2>=1; python_version < "3.14"', "pettingzoo>=1.25"],
+    "multi-objective": ["mo-gymnasium>=1.3"],
     "torch": ["torch>=2.4", "tqdm>=4.64", "Pillow>=10.1"],
     "remote": [
         "fastapi>=0.110",
@@ -60,6 +61,7 @@ EXTRAS["docs"] = [
 EXTRAS["test"] = [
     *EXTRAS["box2d"],
     *EXTRAS["multi-agent"],
+    *EXTRAS["multi-objective"],
     "array-api-compat>=1.11",  # for Gymnasium's NumpyToTorch
     *RENDERING,
     'envpool>=1.1; sys_platform == "linux" and python_version >= "3.11" '

@@ -2,9 +2,9 @@
 
     python docs/record_gallery.py [NAME ...]
 
-The policies are short hand-written rules. The script needs the extras ``atari``, ``mujoco`` and
-``torch``, and ``gymnasium[box2d,classic-control]``. MuJoCo without a display needs OSMesa
-(``apt-get install libosmesa6``) and the variable ``MUJOCO_GL=osmesa``.
+The policies are short hand-written rules. The script needs the extras ``atari``, ``mujoco``,
+``multi-objective`` and ``torch``, and ``gymnasium[box2d,classic-control]``. MuJoCo without a
+display needs OSMesa (``apt-get install libosmesa6``) and the variable ``MUJOCO_GL=osmesa``.
 """
 
 from __future__ import annotations
@@ -47,14 +47,17 @@ class Film:
 
     @property
     def path(self) -> Path:
-        return FOLDER / f"{self.env_id.rpartition('/')[2].rpartition('-')[0].lower()}.gif"
+        name = self.env_id.rpartition("/")[2].rpartition(":")[2]
+        return FOLDER / f"{name.rpartition('-')[0].lower()}.gif"
 
     def make(self) -> Any:
         if self.env_id.startswith("ALE/"):
             return Atari_Env(
                 self.env_id, seed=self.seed, obs_type="ram", terminal_on_life_loss=False
             )
-        return Gym_Env(self.env_id, seed=self.seed, render_mode="rgb_array")
+        # The checker would warn about vector rewards.
+        options: Any = {"render_mode": "rgb_array", "disable_env_checker": True}
+        return Gym_Env(self.env_id, seed=self.seed, **options)
 
 
 # --- policies -------------------------------------------------------------------------------------
@@ -103,6 +106,11 @@ def wave(env: Any, state: Any, step: int) -> Any:
     return np.sin(0.55 * step + 1.2 * joints).astype(np.float32)
 
 
+def dive(env: Any, state: Any, step: int) -> int:
+    """Go right to the most valuable treasure's column, then down."""
+    return 3 if state[1] < 10 else 1
+
+
 def follow(ball: int, paddle: int, more: str, less: str) -> Player:
     """Move the paddle to the ball; arguments are their addresses in RAM."""
 
@@ -127,6 +135,7 @@ FILMS = [
     Film("ALE/Pong-v5", follow(54, 51, "LEFT", "RIGHT"), steps=200, every=2),
     Film("HalfCheetah-v5", wave, steps=100, every=4, fps=5),
     Film("Ant-v5", stroll, steps=100, every=4, fps=5),
+    Film("mo_gymnasium:deep-sea-treasure-v0", dive, steps=20, every=3, fps=3),
 ]
 
 
@@ -152,7 +161,7 @@ def record(film: Film, path: Path) -> None:
                 recorder.before_step(lambda: small(env.render()))
             state, reward, terminated, truncated, _ = env.step(film.play(env, state, step))
             finished = terminated or truncated or step == film.steps - 1
-            recorder.after_step(round(float(reward), 1), finished, step)
+            recorder.after_step(np.round(reward, 1), finished, step)
             if finished:
                 break
         env.close()

@@ -90,6 +90,11 @@ def test_import_star_works_with_one_extra_or_none(extra: str | None) -> None:
             "    make_multi_agent_vec('mpe2:simple_spread_v3', 2, backend='dummy')",
         ),
         (
+            "mo_gymnasium",
+            "multi-objective",
+            "from xuance_envs import Gym_Env; Gym_Env('mo_gymnasium:deep-sea-treasure-v0')",
+        ),
+        (
             "pettingzoo",
             "multi-agent",
             "from xuance_envs import as_parallel_env; as_parallel_env(None, 0)",

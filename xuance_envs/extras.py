@@ -14,6 +14,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "gym": ("gym",),
     "mujoco": ("mujoco",),
     "multi-agent": ("mpe2", "pettingzoo"),
+    "multi-objective": ("mo_gymnasium",),
     "plot": ("matplotlib", "tqdm"),
     "ray": ("ray",),
     "remote": ("fastapi", "uvicorn", "httpx", "httptools", "msgpack"),
@@ -47,8 +48,8 @@ def naming_extra(env: object) -> Iterator[None]:
     try:
         yield
     except (ImportError, DependencyNotInstalled) as error:
-        cause = error if isinstance(error, ImportError) else error.__cause__
-        for extra, modules in EXTRAS.items():
-            if isinstance(cause, ImportError) and cause.name and cause.name in modules:
-                raise missing_extra(f"environment {env!r}", extra, cause) from error
+        for cause in (error, error.__cause__):  # Gymnasium's own errors have no name
+            for extra, modules in EXTRAS.items():
+                if isinstance(cause, ImportError) and cause.name and cause.name in modules:
+                    raise missing_extra(f"environment {env!r}", extra, cause) from error
         raise

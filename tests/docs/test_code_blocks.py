@@ -72,12 +72,27 @@ xuance.environment = types.ModuleType("xuance.environment")
 xuance.environment.REGISTRY_VEC_ENV = {}
 sys.modules |= {"xuance": xuance, "xuance.environment": xuance.environment}
 """,
+    "multi_objective.md": """
+import sys, warnings
+import torch
+
+sys.warnoptions[:] = []  # mo-gymnasium warns about its bounds, in workers too
+warnings.simplefilter("ignore")
+
+class agent:
+    device = "cpu"
+
+    def get_actions_and_values(states, actions=None):
+        nothing = torch.zeros(len(states))
+        return nothing.int(), nothing, nothing, nothing
+""",
 }
 
 NEEDS = {
     "migrating.md": ("stable_baselines3",),
     "index.md": ("stable_baselines3",),
     "ray.md": ("torch",),
+    "multi_objective.md": ("mo_gymnasium", "torch"),
     "remote.md": ("httpx",),
 }
 """What a page's Python imports, its stand-ins included, and only extras bring."""

@@ -31,7 +31,7 @@ def test_the_page_shows_all_films(script: dict[str, Any]) -> None:
     page = (ROOT / "docs/gallery.md").read_text(encoding="utf-8")
     for film in script["FILMS"]:
         assert f"](_static/gallery/{film.path.name})" in page
-        assert film.env_id.removeprefix("ALE/").removesuffix("-v5") in page
+        assert film.env_id.rpartition("/")[2].rpartition(":")[2].removesuffix("-v5") in page
 
 
 RECORD = """

@@ -59,8 +59,8 @@ def close_end_watch(fd: int) -> None:
     _queues.pop(fd).close()
 
 
-def open_counters(*semaphores: bool) -> None:
-    """Return None: macOS has no event counters."""
+def open_counters(*semaphores: bool) -> tuple[int, ...] | None:
+    return None
 
 
 def watch_together(fds: Iterable[int]) -> Any:

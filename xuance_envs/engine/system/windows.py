@@ -88,7 +88,7 @@ def open_end_watch(pid: int) -> int | None:
     return None
 
 
-def open_counters(*semaphores: bool) -> None:
+def open_counters(*semaphores: bool) -> tuple[int, ...] | None:
     return None
 
 
