@@ -18,6 +18,7 @@ import pytest
 from gymnasium import spaces
 from interrupts import Instant
 from tianshou_envs import Board, Broken, Corridor, Fatal, Holding, Parting, Untyped
+from vector_reward_envs import GoalsEnv, Summing
 
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # compiling takes longer than all of these tests
 pytest.importorskip("tianshou")
@@ -150,6 +151,19 @@ def test_several_rewards_are_taken_as_objects(make, closing):
     mine.seed(0), other.seed(0)
     mine.reset(), other.reset()
     same(mine.step([0, 1, 0]), other.step([0, 1, 0]))
+
+
+@kinds
+def test_vectors_are_taken_where_they_are_declared(make, closing):
+    env_fns = [partial(GoalsEnv, 3, 9)] * 3
+    mine, other = closing(make(env_fns)), closing(theirs.DummyVectorEnv(env_fns))
+    mine.reset(seed=0), other.reset(seed=0)
+    for actions, ids in (([0, 1, 2], None), ([3, 4], [0, 2])):
+        found, expected = mine.step(actions, ids), other.step(actions, ids)
+        np.testing.assert_array_equal(found[1], expected[1])
+        assert found[1].shape == (len(actions), 3)
+    with pytest.raises(RuntimeError, match=r"environment 1 has a different reward_space"):
+        make([GoalsEnv, lambda: Summing(GoalsEnv())])
 
 
 @kinds
