@@ -152,11 +152,17 @@ CASES: dict[str, tuple[int, Make, float, dict[str, Runner]]] = {
     "waiting, 256 × 100 ms": (256, partial(SleepingEnv, 0.1), 0.1, {"threads": THREADS}),
     "coroutines, 1,000 × 100 ms": (
         *(1000, partial(AsyncSleepingEnv, 0.1), 0.1),
-        {"coroutines": partial(steps, ThreadVecEnv)},
+        {
+            "a group each": partial(steps, partial(ThreadVecEnv, in_series=1)),
+            "one group": partial(steps, partial(ThreadVecEnv, in_series=1000)),
+        },
     ),
     "coroutines, 256 × 5 ms": (
         *(256, partial(AsyncSleepingEnv, 5e-3), 5e-3),
-        {"coroutines": partial(steps, ThreadVecEnv)},
+        {
+            "a group each": partial(steps, partial(ThreadVecEnv, in_series=1)),
+            "one group": partial(steps, partial(ThreadVecEnv, in_series=256)),
+        },
     ),
     "recv, 256 × 10 to 500 ms": (
         *(256, partial(VaryingSleepEnv, 0.01, 0.5), 0.255),
