@@ -90,6 +90,14 @@ def test_a_seed_of_the_environments_own_generator_stays_shared() -> None:
         del env.found, twin.found  # type: ignore[attr-defined]
 
 
+def test_seeds_that_nothing_else_holds_are_saved_as_numbers() -> None:
+    env = gymnasium.make("CartPole-v1")
+    env.reset(seed=4)
+    source = EnvCheckpointer(env)
+    for _ in range(2):
+        assert b"seed_sequence" not in source.save()
+
+
 def test_forks_have_seeds_of_their_own() -> None:
     env = Holder(seed_and_generators, spawned)
     env.reset(seed=1)
@@ -162,13 +170,24 @@ class Recreated:
         return Recreated, (self.number,)
 
 
+class Nested:
+    """Leaves the next one out of its pickles."""
+
+    def __init__(self, number: int, depth: int = 40) -> None:
+        self.number, self.counts = number, {0: 0}
+        self.next = Nested(number, depth - 1) if depth else None
+
+    def __getstate__(self) -> Any:
+        return {"number": self.number}
+
+
 def counted(held: Any, action: int) -> float:
     held.counts[action] = held.counts.get(action, 0) + 1
     held.number += action
     return float(held.number + 10 * sum(held.counts.values()) + (getattr(held, "me", 0) is held))
 
 
-@pytest.mark.parametrize("make", [LeavesOut, Recreated])
+@pytest.mark.parametrize("make", [LeavesOut, Recreated, Nested])
 def test_what_an_objects_pickles_leave_out_is_state(make: Any) -> None:
     assert_goes_on(make, counted)
 

@@ -97,8 +97,9 @@ class StatePickler(pickle.Pickler):
         self._is_fresh = is_fresh
         self._cells: dict[int, tuple[Any, _Cell]] = {}
         self._plan = plan
-        # Objects whose attributes are being tried.
-        self._tested: frozenset[int] = frozenset()
+        # Objects of which an attribute is being tried, and results by the attributes' ids.
+        self._tried: set[int] = set()
+        self._can_be_saved: dict[int, tuple[Any, bool]] = {}
         # Tensors' memory that is saved: first address, end, owner.
         self._memory: list[tuple[int, int, Any]] = []
 
@@ -146,22 +147,29 @@ class StatePickler(pickle.Pickler):
 
     def _reduce_completely(self, obj: Any) -> Any:
         """Add the attributes that an object's own pickling methods leave out, if possible."""
-        attributes = {} if id(obj) in self._tested else hidden_attributes(obj)
-        attributes = {n: item for n, item in attributes.items() if self._can_save(item, obj)}
+        if id(obj) in self._tried:
+            return NotImplemented
+        self._tried.add(id(obj))
+        attributes = {n: item for n, item in hidden_attributes(obj).items() if self._can_save(item)}
+        self._tried.remove(id(obj))
         reduced = reduction(obj) if attributes else ()
         if type(reduced) is not tuple or not 2 <= len(reduced) <= 5:
             return NotImplemented
         make, arguments, state, items, pairs = [*reduced, None, None, None][:5]
         return make, arguments, (state, attributes), items, pairs, rebuild.with_all_attributes
 
-    def _can_save(self, value: Any, owner: Any) -> bool:
-        pickler = StatePickler(io.BytesIO(), self._plan)
-        pickler._tested = self._tested | {id(owner)}
-        try:
-            pickler.dump(value)
-        except Exception:  # its owner says that it is no state
-            return False
-        return True
+    def _can_save(self, value: Any) -> bool:
+        found = self._can_be_saved.get(id(value))
+        if found is None:
+            pickler = StatePickler(io.BytesIO(), self._plan)
+            pickler._tried, pickler._can_be_saved = self._tried, self._can_be_saved
+            try:
+                pickler.dump(value)
+                found = value, True
+            except Exception:  # its owner says that it is no state
+                found = value, False
+            self._can_be_saved[id(value)] = found
+        return found[1]
 
     def _require_fresh_plan(self) -> None:
         if not self._is_fresh:

@@ -375,6 +375,7 @@ class _Walk:
                     kept.paths.append(path)
             elif id(value) not in self._seen:
                 self._visit(value, kind, path)
+        self._seen.clear()  # whether only its owner holds a value decides how it is saved
 
     def _visit(self, value: Any, kind: Any, path: Path) -> None:
         handler = handler_for(value)
