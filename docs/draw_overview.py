@@ -91,7 +91,7 @@ def picture() -> str:
     parts = [
         '<svg role="img" class="overview" xmlns="http://www.w3.org/2000/svg" '
         f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'font-family="sans-serif" fill="{INK}">',
+        f'style="max-width: 100%; height: auto" font-family="sans-serif" fill="{INK}">',
         "<title>one vectorized environment, five backends</title>",
         STYLE,
         '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
