@@ -7,17 +7,28 @@ import gc
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+from backends import quick_forkserver
 
 from xuance_envs.engine.cpus import affinity_cpus
 from xuance_envs.engine.system import library_threads
 
+__all__ = ["quick_forkserver"]
+
 STARTED = time.monotonic()
 BUDGET = "TEST_BUDGET_SECONDS"
+LONGEST = 3.0
+"""Seconds that a test takes at most without the marker ``slow``, which gives the reason."""
+PRESSURE = Path("/proc/pressure/cpu")
+STALLED = pytest.StashKey[float]()
+durations: dict[str, float] = {}
+unexplained: dict[str, float] = {}
 
 # On a machine whose cores are shared, one slow example says nothing about the code.
 hypothesis.settings.register_profile("here", deadline=None)
@@ -102,13 +113,58 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+# --- durations ----------------------------------------------------------------------------------
+
+
+def seconds_stalled() -> float:
+    """Return for how many seconds some process has waited for a CPU since the system's start."""
+    try:
+        return int(PRESSURE.read_text().partition("total=")[2].split()[0]) / 1e6
+    except (OSError, IndexError):
+        return 0.0
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[STALLED] = seconds_stalled()
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    stalled = seconds_stalled() - item.stash.get(STALLED, 0.0)
+    item.user_properties.append(("stalled", stalled))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up the phases of a test, less what it waited for other processes."""
+    durations[report.nodeid] = durations.get(report.nodeid, 0.0) + report.duration
+    if report.when == "teardown" and not {"slow", "long"} & report.keywords.keys():
+        seconds = durations[report.nodeid] - float(dict(report.user_properties).get("stalled", 0.0))
+        if seconds > LONGEST:
+            unexplained[report.nodeid] = seconds
+
+
+def over_budget() -> bool:
+    return BUDGET in os.environ and time.monotonic() - STARTED > float(os.environ[BUDGET])
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run that exceeds the budget, if the environment sets one."""
-    if BUDGET in os.environ and time.monotonic() - STARTED > float(os.environ[BUDGET]):
+    """Record durations. Fail a run over its budget, or with slow tests that give no reason."""
+    config = session.config
+    is_main = "PYTEST_XDIST_WORKER" not in os.environ
+    if is_main and hasattr(config, "cache") and durations:
+        config.cache.set("xuance_envs/durations", durations)
+    if over_budget() or (BUDGET in os.environ and unexplained):
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.option.markexpr == "not long":
+        for name, seconds in unexplained.items():
+            terminalreporter.write_line(f"{name}: {seconds:.1f} s; mark it slow with the reason")
     if BUDGET in os.environ or config.option.numprocesses:
+        files: Counter[str] = Counter()
+        for name, seconds in durations.items():
+            files[name.partition("::")[0]] += seconds  # type: ignore[assignment]
+        slowest = ", ".join(f"{file} {seconds:.0f} s" for file, seconds in files.most_common(5))
+        terminalreporter.write_line(f"slowest files: {slowest}")
         seconds, budget = time.monotonic() - STARTED, float(os.environ.get(BUDGET, 600))
         terminalreporter.write_line(f"tests took {seconds:.0f} s of a budget of {budget:.0f} s")

@@ -125,6 +125,7 @@ def run_example(*arguments):
     return run_python("-W", "error", EXAMPLE, *arguments)
 
 
+@pytest.mark.slow("a training run")
 @pytest.mark.parametrize(
     ("env_id", "backend"), [("CartPole-v1", "subproc"), ("Pendulum-v1", "dummy")]
 )

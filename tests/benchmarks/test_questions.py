@@ -65,6 +65,7 @@ def test_masks_are_compared_with_none(tmp_path: Path) -> None:
     assert all(row["steps_per_second"] > 0 for row in answer.record["results"])
 
 
+@pytest.mark.slow("starts every contender")
 def test_rollouts_with_masks_have_a_limit(tmp_path: Path) -> None:
     pytest.importorskip("sb3_contrib")
     answer = run_script("masking", tmp_path, *SHORT, "--work", "1")
@@ -127,6 +128,7 @@ def test_starts_are_timed_and_who_cannot_start_is_said(tmp_path: Path) -> None:
     assert all(row["seconds"] > 0 for row in answer.record["results"])
 
 
+@pytest.mark.slow("trains with each contender")
 def test_a_training_with_each_vector_environment(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     short = ("--num-envs", "2", "--steps", "100", "--rounds", "1")
@@ -153,6 +155,7 @@ def test_many_agents_beside_bare_loops(tmp_path: Path) -> None:
     assert [row["of_limit"] == 1 for row in rows] == [True, *[False] * 5]
 
 
+@pytest.mark.slow("trains with each contender")
 def test_a_training_of_many_agents(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("mpe2")
@@ -379,6 +382,7 @@ def test_rounds_that_differ_too_much_are_made_again_by_all(
     assert any("rounds doubled" in note for note in notes) == (rounds == 8)
 
 
+@pytest.mark.slow("starts every contender")
 def test_what_transforms_cost_is_measured_beside_other_libraries(tmp_path: Path) -> None:
     pytest.importorskip("stable_baselines3")
     options = ("--env", "Pendulum-v1", "--num-envs", "3", "--in-workers", "2")
@@ -409,6 +413,7 @@ def test_how_a_continuous_task_is_learned_is_measured_and_drawn(tmp_path: Path) 
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow("saves every kind of environment")
 def test_states_have_every_figure(tmp_path: Path) -> None:
     short = ("--rounds", "1", "--seconds", "0.05", "--steps", "20", "--envs", "CartPole")
     answer = run_script("state", tmp_path, *short)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from benchmark_runs import run_script
 
 
+@pytest.mark.slow("each attack runs once against a server")
 def test_it_measures_all_three_counts_requests_and_makes_each_attack(tmp_path: Path) -> None:
     short = ("--num-envs", "2", "--rounds", "1", "--seconds", "0.05", "--sessions", "2")
     short += ("--attacks", "1")

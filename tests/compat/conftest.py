@@ -5,12 +5,9 @@ from __future__ import annotations
 import multiprocessing
 
 import pytest
-from backends import quick_forkserver
 from example_envs import NamedEnv
 from gymnasium import Env
 from gymnasium.envs.classic_control import CartPoleEnv
-
-__all__ = ["quick_forkserver"]
 
 
 @pytest.fixture(autouse=True)

@@ -41,6 +41,7 @@ def checkpoint(folder: Path) -> Any:
     return torch.load(folder / "checkpoint.pt", weights_only=True)
 
 
+@pytest.mark.slow("three training runs in processes of their own")
 @pytest.mark.parametrize(
     ("script", "env_id", "steps", "after"),
     [

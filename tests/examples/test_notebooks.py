@@ -49,6 +49,7 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.slow("a training run")
 def test_the_first_training_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     history = run("first_training.ipynb", monkeypatch)["history"]
     assert history[-1].mean() > max(400, 5 * history[0].mean())
@@ -65,6 +66,7 @@ def test_what_is_saved_goes_on_as_it_did_here_and_elsewhere(
     assert np.nanstd(angles[5]) > 0, "the futures part"
 
 
+@pytest.mark.slow("a training run")
 def test_many_agents_learn_to_cover_their_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mpe2")
     history = run("multi_agent.ipynb", monkeypatch)["history"]

@@ -28,6 +28,7 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.slow("measures with one half and two")
 def test_it_prints_its_figures() -> None:
     answer = run_python(
         *(EXAMPLE, "--num-envs", "4", "--think", "1", "--sleep"),

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
 
 import pytest
-from backends import quick_forkserver
 from leftovers import nothing_left
 
-__all__ = ["no_leftovers", "quick_forkserver"]
+__all__ = ["no_leftovers"]
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from backends import hosted, quick_forkserver
+from backends import hosted
 
 from xuance_envs import MultiAgentVecEnv
 from xuance_envs.multi_agent.adapters import agents_env
-
-__all__ = ["quick_forkserver"]
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "dummy": {"backend": "dummy"},

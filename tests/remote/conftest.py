@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from backends import need_remote, quick_forkserver
+from backends import need_remote
 
 if TYPE_CHECKING:
     from serving import ServerMaker
 
     from xuance_envs.remote.server import Server
-
-__all__ = ["quick_forkserver"]
 
 
 def pytest_pycollect_makemodule() -> None:

@@ -19,6 +19,7 @@ def cells(kind: str) -> list[str]:
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
 
 
+@pytest.mark.slow("trains an agent over HTTP")
 def test_it_runs_from_the_first_cell_to_the_last(
     serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from play_envs import PlayEnv
+from play_envs import Meeting, PlayEnv, Uneven
 from rollout_reference import Player, parts_of
 
 import xuance_envs.rollout.agent_loop as loop_module
@@ -55,14 +55,6 @@ class Thinker(Player):
         if actions is None:
             actions = (first.double().reshape(len(first), -1).sum(1) * 1e3).long() % 2
         return super().get_actions_and_values(states, actions)
-
-
-class Uneven(PlayEnv):
-    """Its steps take longer or shorter, so that workers answer in any order."""
-
-    def step(self, action):
-        time.sleep(float(self.random.random()) * 1e-3)
-        return super().step(action)
 
 
 class StagedTransfer(Transfer):
@@ -138,17 +130,6 @@ def test_an_agent_that_draws_does_so_in_that_order():
         other = Player(TWO)
         for row in collector.actions:
             assert row.tolist() == [*other.draw(2).tolist(), *other.draw(3).tolist()]
-
-
-class Meeting(PlayEnv):
-    """Takes a while for a step, and says when it was in the midst of it."""
-
-    def step(self, action):
-        time.sleep(0.01)
-        result = super().step(action)
-        result[-1]["at"] = time.monotonic()
-        time.sleep(0.01)
-        return result
 
 
 def test_one_half_steps_while_the_agent_thinks_about_the_other():

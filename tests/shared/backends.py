@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import multiprocessing
 import threading
 import time
@@ -13,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Atari, SubprocVecEnv_Gym
+from xuance_envs.multi_agent.xuance import SubprocVecMultiAgentEnv
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.thread_vec_env import ThreadVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.worker_settings import ProcessSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +117,34 @@ class Maker:
             self._made.pop().close()
 
 
+DEFAULT_STARTS = (
+    ProcessSettings,
+    SubprocVecEnv,
+    SubprocVecEnv_Atari,
+    SubprocVecEnv_Gym,
+    SubprocVecMultiAgentEnv,
+)
+FORKSERVER = {"spawn": "forkserver"}
+
+
 @pytest.fixture(scope="session", autouse=True)
-def quick_forkserver() -> None:
-    """Preload the modules that workers need, so that a forkserver starts them in milliseconds."""
+def quick_forkserver(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fork workers from a process without threads that has loaded their modules.
+
+    Tests that name another start method get it, and with ``-m long`` defaults are what users get.
+    """
     multiprocessing.set_forkserver_preload(["tests.shared.preloaded"])
+    multiprocessing.set_start_method("forkserver", force=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in DEFAULT_STARTS if request.config.option.markexpr == "not long" else ():
+            init = inspect.getclosurevars(kind.__init__).nonlocals.get("init", kind.__init__)
+            named, placed = (init.__kwdefaults__ or {}), (init.__defaults__ or ())
+            quick = {name: FORKSERVER.get(str(value), value) for name, value in named.items()}
+            patch.setattr(init, "__kwdefaults__", quick)
+            patch.setattr(
+                init, "__defaults__", tuple(FORKSERVER.get(str(value), value) for value in placed)
+            )
+        yield
 
 
 @pytest.fixture(params=rows(BACKENDS), ids=str)

@@ -6,6 +6,7 @@ import copy
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,22 @@ class HangingEnv(SeededEnv):
 class NeverMadeEnv(SeededEnv):
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         threading.Event().wait()
+
+
+class Uneven(PlayEnv):
+    """Its steps take longer or shorter, so that workers answer in any order."""
+
+    def step(self, action):
+        time.sleep(float(self.random.random()) * 1e-3)
+        return super().step(action)
+
+
+class Meeting(PlayEnv):
+    """Takes a while for a step, and says when it was in the midst of it."""
+
+    def step(self, action):
+        time.sleep(0.01)
+        result = super().step(action)
+        result[-1]["at"] = time.monotonic()
+        time.sleep(0.01)
+        return result

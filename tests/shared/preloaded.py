@@ -14,13 +14,20 @@ FOLDER = str(Path(__file__).parent)
 MODULES = [
     "xuance_envs.engine.process.worker",
     "xuance_envs.engine.group.group_states",
+    "xuance_envs.engine.group.stored_states",
+    "xuance_envs.multi_agent.adapters",
+    "xuance_envs.multi_agent.xuance_env",
     "xuance_envs.remote.repeating_env",
+    "agents_envs",
     "backends",
     "comparing",
+    "compat_envs",
     "example_envs",
     "faulty_envs",
     "masked_envs",
+    "play_envs",
     "stateful_envs",
+    "walking",
 ]
 
 if FOLDER not in sys.path:

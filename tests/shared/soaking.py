@@ -46,7 +46,7 @@ def usage() -> Usage:
 
 
 def assert_flat(envs: VecEnv, steps: int = STEPS) -> None:
-    """Step environments, resetting some by hand, and compare use after a tenth and at the end."""
+    """Step environments, reset some by hand, and compare the use after a tenth with the end."""
     envs.reset(seed=1)
     actions = np.zeros(envs.num_envs, int)
     early = None

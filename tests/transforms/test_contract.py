@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from backends import DUMMY, WORKERS, Maker, made, quick_forkserver
+from backends import DUMMY, WORKERS, Maker, made
 from contract import contract
 from transformed import BEYOND, WITHOUT_EFFECT, within
 
@@ -18,7 +18,7 @@ NOT_THEIRS = frozenset(
     }
 )
 
-globals().update(contract(NOT_THEIRS), quick_forkserver=quick_forkserver)
+globals().update(contract(NOT_THEIRS))
 
 FAR = pytest.mark.far("everywhere")
 pytestmark = FAR

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from backends import make, make_either, make_local, make_on_all, quick_forkserver
+from backends import make, make_either, make_local, make_on_all
 
-__all__ = ["make", "make_either", "make_local", "make_on_all", "quick_forkserver"]
+__all__ = ["make", "make_either", "make_local", "make_on_all"]
