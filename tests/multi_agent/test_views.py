@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 from agents_envs import FOREVER, MIXED, Herd, Silent, Squad
+from gymnasium import spaces
 
 from xuance_envs import MultiAgentVecEnv, as_parallel_env, per_agent_rows
 from xuance_envs.compat import from_gymnasium
@@ -70,6 +71,40 @@ def test_rows_of_agents_that_do_not_play_are_padded():
         [[y, n, y], [y, n, y], [n, n, n], [n, n, n], [y, n, y]],
     ]
     rows.close()
+
+
+def test_rows_of_nested_observations_are_nested():
+    options = {"plays": COMES_AND_GOES, "length": 4}
+    plain, nested = (per_agent_rows(herds(2, kind, **options)) for kind in (Herd, Paired))
+    obs, pairs = (rows.reset(seed=0)[0] for rows in (plain, nested))
+    for _ in range(6):
+        assert type(pairs) is tuple
+        assert pairs in nested.observation_space
+        np.testing.assert_array_equal(pairs[0], obs)
+        np.testing.assert_array_equal(pairs[1]["same"], obs)
+        obs, pairs = (rows.step(np.zeros(6, int))[0] for rows in (plain, nested))
+    plain.close()
+    nested.close()
+
+
+class Paired(Herd):
+    """Observes a pair of what its base observes, and a dict of it."""
+
+    def observation_space(self, agent):
+        space = super().observation_space(agent)
+        return spaces.Tuple((space, spaces.Dict(same=space)))
+
+    def reset(self, **given):
+        obs, infos = super().reset(**given)
+        return paired(obs), infos
+
+    def step(self, actions):
+        obs, *rest = super().step(actions)
+        return paired(obs), *rest
+
+
+def paired(obs):
+    return {agent: (one, {"same": one}) for agent, one in obs.items()}
 
 
 @pytest.mark.parametrize("library", ["gymnasium", "sb3"])

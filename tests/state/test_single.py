@@ -98,7 +98,8 @@ ATARIS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", VERSION_BOUND_LIBRARIES)
 def test_it_goes_on_exactly(name: str) -> None:
-    check_saving(VERSION_BOUND_LIBRARIES[name], steps=120)
+    # Each state of Taxi holds all its transitions.
+    check_saving(VERSION_BOUND_LIBRARIES[name], steps=12 if name == "taxi" else 120)
 
 
 @pytest.mark.parametrize("name", ATARIS)
