@@ -179,7 +179,7 @@ def test_an_import_that_fails_in_a_worker_is_told(monkeypatch, tmp_path):
     with pytest.raises(
         WorkerDiedError, match=r"(?s)during 'construct': it exited with code 1.*no such luck"
     ):
-        SubprocVecEnv([FaultyEnv])
+        SubprocVecEnv([FaultyEnv], context="spawn")
 
 
 def test_the_death_of_one_is_noticed_while_others_are_waited_for():

@@ -22,6 +22,8 @@ from xuance_envs import SubprocVecEnv
 
 LENGTH = 23
 GROUP = 2
+LEAST = 1000
+"""Steps, on a machine that is busy, too."""
 
 
 class Killer(threading.Thread):
@@ -121,7 +123,6 @@ def soak(seconds, between_kills, stepping):
     assert count.mismatches == []
     assert killer.kills - 4 <= record.warnings <= killer.kills  # the last may not be noticed
     assert record.warnings >= seconds / between_kills / 4
-    assert count.steps > 1000
 
 
 class Records(logging.Handler):
@@ -141,7 +142,7 @@ class Records(logging.Handler):
 
 def in_step(envs, count, end):
     envs.reset(seed=1)
-    while time.monotonic() < end:
+    while time.monotonic() < end or count.steps <= LEAST:
         count.take(range(envs.num_envs), *envs.step([0] * envs.num_envs))
 
 
@@ -150,7 +151,7 @@ def first_ready(envs, count, end):
     envs.async_reset(seed=1)
     ids = envs.recv(envs.num_envs).env_ids
     envs.send([0] * len(ids), ids)
-    while time.monotonic() < end:
+    while time.monotonic() < end or count.steps <= LEAST:
         *batch, ids = envs.recv()
         count.take(ids.tolist(), *batch)
         envs.send([0] * len(ids), ids)
