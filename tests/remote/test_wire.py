@@ -554,3 +554,12 @@ def test_a_message_with_a_limit_is_the_same_or_too_large(form: WireFormat, messa
     with pytest.raises(TooLargeError):
         dumps(message, form, len(whole) - 1)
     assert loads(dumps("after it", form), form) == "after it"
+
+
+@pytest.mark.parametrize("form", list(WireFormat))
+def test_a_message_is_read_if_its_nodes_are_few_however_many_its_bytes(form: WireFormat) -> None:
+    text, many = dumps("x" * 1000, form), dumps([0] * 1000, form)
+    assert loads(text, form, max_nodes=100) == "x" * 1000
+    assert loads(many, form, max_nodes=len(many)) == [0] * 1000
+    with pytest.raises(TooManyNodesError):
+        loads(many, form, max_nodes=500)
