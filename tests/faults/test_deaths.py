@@ -259,6 +259,7 @@ def test_an_answer_longer_than_the_pipe_may_be_taken_late():
 WAITING = "envs.step([0, 0])"
 
 
+@pytest.mark.slow("is stopped for longer than a step may take")
 @pytest.mark.parametrize(
     ("stepped", "with_workers"),
     [

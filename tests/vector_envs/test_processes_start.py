@@ -106,7 +106,7 @@ def test_the_number_of_threads_in_workers_can_be_chosen(monkeypatch: pytest.Monk
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     with SubprocVecEnv([ProcessEnv], worker_threads=3) as envs:
         assert envs.call("variables")[0]["OMP_NUM_THREADS"] == "3"
-    with SubprocVecEnv([ProcessEnv], worker_threads=None) as envs:
+    with SubprocVecEnv([ProcessEnv], context="spawn", worker_threads=None) as envs:
         assert envs.call("variables")[0]["OMP_NUM_THREADS"] == "8"
 
 
@@ -207,6 +207,7 @@ def test_without_pidfds_and_memfds_all_works(monkeypatch: pytest.MonkeyPatch) ->
             envs.step([0, 0])
 
 
+@pytest.mark.slow("waits for the time limit of a start")
 def test_the_start_is_bounded_though_a_worker_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
