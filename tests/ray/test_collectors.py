@@ -37,6 +37,7 @@ from collected_envs import (
 from gymnasium.wrappers import NormalizeReward
 from masked_envs import MaskedEnv
 from play_envs import DyingEnv, FailingEnv, HangingEnv, NeverMadeEnv, SeededEnv
+from vector_reward_envs import GoalsEnv
 
 from xuance_envs import (
     AlreadySteppingError,
@@ -99,6 +100,35 @@ def test_an_agent_that_takes_masks_is_given_those_of_its_environments(where: str
             assert torch.equal(collector.actions, own.actions)
             assert torch.equal(collector.values, own.values)
             assert torch.equal(collector.advantages(0.9, 0.8), own.advantages(0.9, 0.8))
+
+
+class ThreeValued:
+    """Estimates one value for each of three components of a reward, or one for their sum."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
+        nothing = torch.zeros(len(states))
+        values = states[:, :1] * torch.arange(1.0, self.k + 1)
+        return states[:, 0].int() % 9, nothing, values if self.k > 1 else values[:, 0], nothing
+
+
+@pytest.mark.parametrize("scalarize", [None, [1.0, -0.5, 2.0]])
+def test_vector_rewards_are_those_of_one_collector(scalarize: Any) -> None:
+    functions = [partial(GoalsEnv, 3, 3 + i) for i in range(4)]
+    agent = ThreeValued(3 if scalarize is None else 1)
+    options: Any = {"seed": 40, "scalarize": scalarize}
+    own = RolloutCollector(DummyVecEnv(functions), agent, 6, device="cpu", **options)
+    with own, RayRolloutCollector(functions, agent, 2, 6, processes=1, **options) as collector:
+        for _ in range(2):
+            own.rollout()
+            collector.rollout()
+            assert own.rewards.shape == ((6, 4, 3) if scalarize is None else (6, 4))
+            assert torch.equal(collector.rewards, own.rewards)
+            assert torch.equal(collector.values, own.values)
+            assert torch.equal(collector.advantages(0.9, 0.8), own.advantages(0.9, 0.8))
+        assert str(collector.mean_ep_return) == str(own.mean_ep_return)
 
 
 def test_what_is_delivered_stays_as_it_is() -> None:
