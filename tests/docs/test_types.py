@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(\S*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE = {"python", "{code-block}python", "{testsetup}", "{testcode}", "{doctest}"}
 
-GIVEN = {"ray": "from typing import Any\nagent: Any = None\nlearn: Any = None\n"}
+AGENT = "from typing import Any\nagent: Any = None\n"
+GIVEN = {"multi_objective": AGENT, "ray": AGENT + "learn: Any = None\n"}
 """Names that a page's blocks use and do not define."""
 
 PYRIGHT = {

@@ -104,7 +104,7 @@ def test_workers_do_not_see_mpi_and_have_one_thread(monkeypatch: pytest.MonkeyPa
 
 def test_the_number_of_threads_in_workers_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    with SubprocVecEnv([ProcessEnv], worker_threads=3) as envs:
+    with SubprocVecEnv([ProcessEnv], context="spawn", worker_threads=3) as envs:
         assert envs.call("variables")[0]["OMP_NUM_THREADS"] == "3"
     with SubprocVecEnv([ProcessEnv], context="spawn", worker_threads=None) as envs:
         assert envs.call("variables")[0]["OMP_NUM_THREADS"] == "8"

@@ -174,8 +174,8 @@ class LoopDriver(ThreadDriver):
         task = next(iter(self.running.values()), None)
         if task is None or task is asyncio.current_task(self._loop.loop):
             return super()._hang_details()
-        self._loop.post(task.cancel)
         stack = [traceback.format_stack(frame, 1)[0] for frame in frames_of(task)]
+        self._loop.post(task.cancel)
         return "The coroutine was cancelled. It was waiting in:\n" + "".join(stack)
 
     @override
