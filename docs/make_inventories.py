@@ -101,6 +101,7 @@ NAMES: dict[str, dict[str, dict[str, str]]] = {
             "api/env/": "gymnasium.Env",
             "api/registry/": "gymnasium.envs.registration.EnvSpec",
             "api/spaces/": "gymnasium.spaces.Space",
+            "api/spaces/fundamental/": "gymnasium.spaces.Box",
             "api/vector/": "gymnasium.vector.VectorEnv gymnasium.vector.AutoresetMode",
             "api/vector/async_vector_env/": "gymnasium.vector.AsyncVectorEnv",
             "api/vector/sync_vector_env/": "gymnasium.vector.SyncVectorEnv",

@@ -237,7 +237,7 @@ class ScalarizeRewards(RewardTransform):
         ...     reward_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
         ...     def step(self, action):
         ...         obs, reward, *rest = self.env.step(action)
-        ...         return obs, np.array([reward, -float(action)]), *rest
+        ...         return obs, np.array([reward, 0.0 - action]), *rest
         >>> envs = DummyVecEnv([lambda: TwoGoals(gymnasium.make("CartPole-v1"))] * 3)
         >>> with ScalarizeRewards(envs, [1, 0.5]) as envs:
         ...     obs, infos = envs.reset(seed=0)

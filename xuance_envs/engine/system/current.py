@@ -1,4 +1,4 @@
-"""The calls of this operating system, as the module :data:`system`.
+"""The calls of this operating system, as the module ``system``.
 
 The modules ``linux``, ``macos`` and ``windows`` define the same names. Nothing else in the package
 asks which system it runs on.
