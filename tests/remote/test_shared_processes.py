@@ -104,7 +104,7 @@ def test_a_process_that_ends_ends_the_episodes_in_it_and_says_so(
         answer = step(ask, episodes, 0, 0)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (409, "closed")
-        assert "shared a worker process" in error["message"]
+        assert "their worker process, which they shared" in error["message"]
         assert told in error["message"]
     assert step(other, apart, 0, 0).status_code == 200
     again = ask.ask("create", env_id="Mischievous").json()["episode_ids"]

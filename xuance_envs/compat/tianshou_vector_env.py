@@ -205,7 +205,7 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
         if len(seeds) != self.env_num:
             raise ValueError(
                 f"seed: expected an int or {self.env_num} seeds, one per environment, "
-                f"got {len(seeds)}"
+                f"got a sequence of {len(seeds)}"
             )
         answers = self._stepper.apply_to(
             self._every, tianshou_env_functions.seed, [(each,) for each in seeds]

@@ -71,7 +71,10 @@ class Driver(ABC):
 
     @abstractmethod
     def submit_step(self, tag: int, actions: Any) -> None:
-        """Start a step with the actions in the arrays and those from :meth:`pack_actions`."""
+        """Start a step, whose actions are in the shared step arrays.
+
+        ``actions`` has the packed leaves without an array form: see :meth:`pack_actions`.
+        """
 
     @abstractmethod
     def pack(self, command: str, *arguments: Any) -> Any:

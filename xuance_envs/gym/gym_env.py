@@ -230,9 +230,9 @@ def _has_checked_steps(checker: Any) -> bool:
 class MountainCar(Gym_Env):
     """A ``Gym_Env`` that concatenates the last 4 observations.
 
-    Observations are :class:`~xuance_envs.gym.lazy_frames.LazyFrames`, for MountainCar of shape
-    ``(8,)`` and dtype float32. After a reset, all four are the first observation. The observation
-    space repeats the environment's bounds 4 times.
+    Observations are :class:`~xuance_envs.gym.lazy_frames.LazyFrames`. With the default environment,
+    MountainCar-v0, their shape is ``(8,)`` and their dtype float32. After a reset, all four are the
+    first observation. The observation space repeats the environment's bounds 4 times.
 
     Args:
         env_id: an environment whose observation space is a `Box`.

@@ -52,7 +52,7 @@ class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.render()
 
     def close(self) -> None:
-        """Close the environment; further calls do nothing."""
+        """Close the environment. Calling ``close`` again does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self.env.close()

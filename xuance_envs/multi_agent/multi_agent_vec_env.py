@@ -396,7 +396,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         return self._reader.start(*results, np.atleast_1d(np.asarray(dst_ids, np.intp)))
 
     def close(self) -> None:
-        """Close all environments and release all resources; further calls do nothing."""
+        """Close all environments and release resources. Calling ``close`` again does nothing."""
         self.vec_env.close()
 
     def __enter__(self: V) -> V:

@@ -228,7 +228,7 @@ class XuanCeVecMultiAgentEnv:
         return self.envs_of_agents.render(mode)
 
     def close(self) -> None:
-        """Close all environments and release all resources; further calls do nothing."""
+        """Close all environments and release resources. Calling ``close`` again does nothing."""
         self.envs_of_agents.close()
 
     close_extras = close

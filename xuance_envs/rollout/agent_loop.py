@@ -316,7 +316,7 @@ class AgentLoop(EpisodeMetrics):
         return render_folder() if self.recorder is None else self.recorder.folder
 
     def close(self) -> None:
-        """Close the environments; further calls do nothing."""
+        """Close the environments. Calling ``close`` again does nothing."""
         self.vec_env.close()
 
     def __enter__(self: L) -> L:

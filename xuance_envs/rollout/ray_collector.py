@@ -432,7 +432,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         return self._layout.permute(state)
 
     def close(self) -> None:
-        """Stop the collectors; further calls do nothing."""
+        """Stop the collectors. Calling ``close`` again does nothing."""
         if self._finalizer.alive:
             self._actors.close()
         self._finalizer()
@@ -450,12 +450,12 @@ def _env_functions(
     if callable(env_fns):
         if num_envs is None or num_envs < 1:
             raise ValueError(
-                f"num_envs: expected at least 1 with a single callable, got {num_envs}"
+                f"num_envs: must be at least 1 if env_fns is a single callable, got {num_envs}"
             )
         return [env_fns] * num_envs
     if num_envs is not None:
         raise ValueError(
-            f"num_envs: expected None with a callable for each environment, got {num_envs}"
+            f"num_envs: must be None if env_fns has one callable per environment, got {num_envs}"
         )
     return env_fns
 

@@ -1,10 +1,10 @@
-"""Selection of the attributes of an environment that are state.
+"""Classification of the values that an environment holds, at any depth.
 
-Every value that an environment holds, at any depth, is state, a constant or a resource. State is
-saved and restored. Constants are compared: the identity of the environment and its spaces in its
-fingerprint, attributes of its classes by :mod:`~xuance_envs.state.values.constants`. Resources, and
-objects with a state handler, are *kept*: a restore uses the object that the target environment has,
-and a handler restores the state in it. Anything else cannot be saved.
+Each is state, a constant, a resource, or something that cannot be saved. State is saved and
+restored. Constants are compared when a state is loaded. The fingerprint covers the environment's
+identity and spaces; :mod:`~xuance_envs.state.values.constants` covers the attributes of its
+classes. Resources, and objects with a state handler, are *kept*: a restore uses the object that the
+target environment has. A handler also restores the state in its object.
 """
 
 from __future__ import annotations

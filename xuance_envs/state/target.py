@@ -62,7 +62,10 @@ SAFE_CLASSES = frozenset(
 
 
 class Target:
-    """Functions that resolve a state's references in the target environment."""
+    """The functions of :mod:`rebuild`, bound to one target environment.
+
+    They look up the objects, functions and classes that a saved state refers to.
+    """
 
     method = staticmethod(getattr)
     bound = staticmethod(types.MethodType)

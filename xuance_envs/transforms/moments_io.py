@@ -23,7 +23,10 @@ def env_id_of(vec_env: VecEnv) -> str:
 
 
 def moment_key(what: str, name: str) -> str:
-    """Return the key for one quantity of one part of the observations."""
+    """Return the dict key of a statistic of one observation part.
+
+    ``what`` is "mean" or "squares"; ``name`` is empty if there is only one part.
+    """
     return f"{what}.{name}" if name else what
 
 

@@ -115,7 +115,10 @@ def check_in_space(
 
 
 def all_in_space(space: Space[Any], batch: NDArray[Any] | None) -> bool:
-    """Return whether a batch is in its space; return False for spaces that need a slower check."""
+    """Return True if a fast check shows that all actions are in ``space``.
+
+    False is not conclusive: spaces other than Discrete and Box have no fast check.
+    """
     if batch is None:
         return False
     if type(space) is spaces.Discrete:

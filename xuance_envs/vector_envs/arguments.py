@@ -121,7 +121,8 @@ def seed_per_env(seed: int | Sequence[int | None] | None, ids: Sequence[int]) ->
     seeds = list(seed)
     if len(seeds) != len(ids):
         raise ValueError(
-            f"seed: expected an int or {len(ids)} seeds, one per environment, got {len(seeds)}"
+            f"seed: expected an int or {len(ids)} seeds, one per environment, got a sequence of "
+            f"{len(seeds)}"
         )
     return [None if one is None else checked_seed(f"seed[{i}]", one) for i, one in enumerate(seeds)]
 

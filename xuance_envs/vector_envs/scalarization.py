@@ -29,6 +29,9 @@ def checked_weights(name: str, weights: ArrayLike, reward_space: Box | None) -> 
 
 
 def weighted_sum(rewards: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weighted sums of vectors ``(..., k)``, each independent of the others' number."""
+    """Return the weighted sums of vectors ``(..., k)``.
+
+    Each sum is bitwise the same however many vectors are in the batch.
+    """
     total: NDArray[np.float64] = np.multiply(rewards, weights, dtype=np.float64).sum(axis=-1)
     return total

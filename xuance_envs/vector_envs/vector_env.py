@@ -477,7 +477,7 @@ class VecEnv(VecEnvAliases, ABC):
         self._not_supported("render")
 
     def close(self) -> None:
-        """Close all environments and release all resources; further calls do nothing."""
+        """Close all environments and release resources. Calling ``close`` again does nothing."""
         if not self.closed:
             self._closed = True
             self.close_extras()

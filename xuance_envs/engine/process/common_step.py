@@ -3,29 +3,34 @@
 Without it, the main process writes a byte to each worker and reads one from each. Both sides share
 four event counters (eventfd) and an array with one byte per worker:
 
-- ``starts[p]``: the main process increments it to start a step. Workers wait for it and take
-  nothing from it. Steps use the two in turn, so no worker takes a wake-up twice.
+- ``starts[0]``, ``starts[1]``: the main process increments one to start a step. Workers poll it
+  but do not read it, because a read would reset it. Steps alternate between the two, so no worker
+  reacts twice to the same wake-up.
 - ``tokens``: a semaphore. A worker that has finished takes a token. One that finds none is the
   last: it refills the tokens and rings the bell.
 - ``bell``: the main process waits for it, and for the end of any worker.
-- ``codes``: ``WAITING`` asks a worker for a step, and the worker replaces it by its reply. With
-  another code, it takes part in the wake-up without a step: its request is in its pipe.
+- ``codes``: ``WAITING`` asks a worker for a step, and the worker replaces it by its reply. A worker
+  that finds another code does not step. It only takes a token, and then reads its request from its
+  pipe.
+
+The main process is *armed* when the next step can use the common wake-up.
 
 Invariants:
 
-1. Between steps, if the main process is armed, every worker waits for the same start. The bell and
-   that start are zero, and there is one token less than workers.
+1. Between steps of an armed main process, all workers wait for the same counter of ``starts``. The
+   bell and that counter are zero, and there is one token less than workers.
 2. A worker writes its results, then its code, then takes a token, then writes to its pipe what a
    code cannot express. So its results are complete when its code is set, and all results are
    complete when the bell has rung. The system calls in between are memory barriers.
-3. The main process clears a start after the bell has rung and before it increments the other one.
-   So every worker has taken a wake-up before it is cleared.
-4. Every failure disarms, because the tokens that were taken are unknown: the end of a worker or an
-   expired deadline. Then the main process polls each worker's code. It arms again with a step
-   through the pipes, which tells each worker to wait for ``starts[0]`` next. When all have replied,
-   none uses the counters, so they can be set.
-5. Every call can be repeated after an interrupt. One call in C makes and records each read and
-   write; one statement makes assignments that belong together.
+3. After the bell has rung, the main process clears the counter of that step and increments the
+   other one. So every worker has reacted to a wake-up before it is cleared.
+4. A failure (a worker ended or a deadline passed) disarms the main process, because it cannot know
+   which tokens were taken. It then polls the workers' codes. To re-arm, it clears ``starts``, and
+   starts a step through the pipes that also tells each worker to wait for ``starts[0]`` next. Once
+   all workers have replied, none uses ``tokens`` and ``bell``, so it can set them.
+5. Every call can be repeated after an interrupt such as KeyboardInterrupt. For this, a write and
+   the record that it happened are made in a single C call (``list.extend(map(os.write, ...))``),
+   and related attributes are assigned in one statement.
 """
 
 from __future__ import annotations
@@ -83,7 +88,7 @@ def open_common_step(
 
 
 class CommonStep(CommonDriver):
-    """Main process's side."""
+    """The main process's side."""
 
     def __init__(
         self,
@@ -120,7 +125,10 @@ class CommonStep(CommonDriver):
     def attach(
         self, workers: Sequence[Any], drivers: Sequence[Driver], timeout: float | None
     ) -> None:
-        """Set the workers' drivers, in a list that restarts change, and the drivers of a step."""
+        """Set the workers' drivers (``workers``) and the drivers that a step asks (``drivers``).
+
+        Restarts replace items of ``workers``.
+        """
         self._workers, self._drivers, self._timeout = workers, drivers, timeout
         self._local = [(k, each) for k, each in enumerate(drivers) if each.runs_in_result]
         self._through_drivers = drivers[0] is not workers[0]
@@ -260,7 +268,10 @@ class CommonStep(CommonDriver):
         return _FOLLOW_AND_STEP if tag == self._arming_tag else STEP
 
     def _arm_with(self, tag: int) -> None:
-        """Arm with this step, which starts through the pipes; a negative tag is of none."""
+        """Use this step, which is started through the pipes, to arm.
+
+        A negative tag means that no step is to arm.
+        """
         for counter in self._starts if tag >= 0 else ():
             eventfds.drain(counter)
         self._arming_tag = tag
@@ -280,7 +291,7 @@ class CommonStep(CommonDriver):
 
 
 class Follower:
-    """Worker's side."""
+    """A worker's side."""
 
     def __init__(self, settings: CommonSettings | None, memory: SharedMemory, index: int) -> None:
         self._following = False

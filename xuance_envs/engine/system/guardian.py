@@ -4,7 +4,7 @@ The started process forks: the child becomes the worker, and the parent becomes 
 a subreaper, the guardian inherits all orphaned processes that the environments started. When
 the worker ends, the guardian kills these processes, and ends with the worker's exit code or
 signal. Signals for the worker are sent to the guardian. It forwards SIGTERM and SIGABRT
-unchanged, and :data:`KILL_SIGNAL` as SIGKILL. The two have separate process groups.
+unchanged, and :data:`KILL_SIGNAL` as SIGKILL. Worker and guardian are in separate process groups.
 """
 
 from __future__ import annotations

@@ -51,7 +51,10 @@ def after_fork(callback: Callable[[], object]) -> None:
 
 @contextmanager
 def held_fork() -> Iterator[None]:
-    """Fork a process, which does nothing and ends with the context."""
+    """Fork a child that exits at once and is reaped when the context ends.
+
+    Used to run the libraries' fork hooks, which stop their threads.
+    """
     # An exception from a signal handler would make the child continue this program.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -123,7 +126,8 @@ def end_after_main(requests: int, grace: float) -> None:
     while not end.poll():
         pass
     time.sleep(grace / 2)
-    signal.alarm(2)  # postpone the native end, which leaves the rest of the group
+    # Postpone the alarm of end_natively_after_main, which ends this process but not its group.
+    signal.alarm(2)
     time.sleep(grace / 2)
     kill_group(0)
 

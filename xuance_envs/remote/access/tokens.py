@@ -31,7 +31,7 @@ logger = logging.getLogger("xuance_envs")
 TOKENS_VARIABLE = "XUANCE_ENVS_TOKENS"
 
 ADMIN = "admin"
-"""Setting after a token that permits listing and ending all sessions."""
+"""Word after a token in the file. It allows the token's owner to list and end all sessions."""
 
 ParseLimit = Callable[[str], Mapping[str, float | None]]
 
@@ -55,9 +55,10 @@ class Tokens:
     Args:
         tokens: accepted tokens. Without ``tokens`` and ``file``, the server accepts every request.
         file: file with more tokens; :meth:`reload` reads it again.
-        limits: parsers of the limits that a line of the file may set, by name. A parser converts
-            the text of a value to the fields of :class:`~xuance_envs.remote.settings.Limits` that
-            it replaces, or raises ValueError.
+        limits: maps the name of each limit that a line of the file may set to its parser. A parser
+            takes the value as text and returns the fields of
+            :class:`~xuance_envs.remote.settings.Limits` to override. It raises ValueError if the
+            text is invalid.
 
     Raises:
         OSError: the file cannot be read.

@@ -129,7 +129,7 @@ def check_single(headers: Iterable[tuple[bytes, bytes]]) -> RefusedError | None:
 def check_host(
     headers: Iterable[tuple[bytes, bytes]], hosts: frozenset[bytes]
 ) -> RefusedError | None:
-    """Return a refusal if a request is for a host, or from a host's web page, not in ``hosts``."""
+    """Return a refusal if Host or Origin names a host that is not in ``hosts``, else None."""
     for name, value in headers:
         if name == b"host" or name == b"origin":
             address = value.lower().rpartition(b"://")[2]

@@ -133,8 +133,9 @@ class SessionProcess:
             raise RefusedError(
                 409,
                 "closed",
-                "these environments are closed: they shared a worker process with others of the "
-                f"session, and it has ended: {self._exit_message}",
+                "these environments are closed because their worker process, which they shared "
+                "with other environments of the session, has ended: "
+                f"{self._exit_message}",
             )
 
     async def wait_idle(self, seconds: float) -> None:

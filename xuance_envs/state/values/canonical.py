@@ -43,7 +43,10 @@ class Difference(NamedTuple):
 
 
 class Tokens:
-    """Tokens of a value's graph, in a fixed order; ``known`` has those of opaque objects by id."""
+    """Serialize a value and everything it refers to as comparable items (tokens), in a fixed order.
+
+    ``known`` maps the id of an object that is not examined to its token.
+    """
 
     def __init__(self, known: Mapping[int, Any] | None = None) -> None:
         self._known = known or {}
