@@ -3,9 +3,9 @@
     python examples/multi_objective_ppo.py
     python examples/multi_objective_ppo.py --weights 0.5 5 --steps 100000
 
-A submarine searches for treasures, of which the more valuable ones are farther away. A reward has
-two components: the treasure, and -1 for each step. Each weight of the time gives a policy of its
-own: the heavier the time, the nearer its treasure.
+A submarine searches for treasures. More valuable treasures are farther away. A reward has two
+components: the treasure, and -1 for each step. One policy is trained for each weight of this time
+penalty: the greater the weight, the nearer the treasure that the policy reaches.
 
 The script needs the extras `torch` and `multi-objective`. The algorithm is that of `train_ppo.py`.
 """

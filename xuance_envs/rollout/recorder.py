@@ -61,9 +61,9 @@ def image_of(frame: Any) -> Image.Image:
 class GifRecorder:
     """A recorder of episodes of environment 0: the first one, and then one after each interval.
 
-    Each recording is a complete episode with one frame per step, on which the reward so far is
-    drawn, or each component of a vector reward. It is saved as ``render_<k>.gif`` at the end of the
-    episode, with k counting from 0.
+    Each recording is a complete episode with one frame per step. Frames show the cumulative reward
+    of the episode, one number per component. At the end of the episode, the recording is saved as
+    ``render_<k>.gif``, with k counting from 0.
 
     Args:
         render_every: interval between recordings, in steps summed over all environments. The next

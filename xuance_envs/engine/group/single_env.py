@@ -93,14 +93,14 @@ def check_env_api(env: Any) -> Any:
 
 
 def is_asynchronous(env: Any) -> bool:
-    """Return whether ``reset`` and ``step`` are ``async def``, in any layer; raise if one is."""
+    """Return whether ``reset`` and ``step`` are both ``async def``; raise if only one is."""
     layers = {name: asynchronous_layer(env, name) for name in ("reset", "step")}
     found = [layer for layer in layers.values() if layer is not None]
     if len(found) == 1:
         (one,) = (name for name, layer in layers.items() if layer is not None)
         (other,) = layers.keys() - {one}
         raise BadValueError(
-            f"expected reset and step that are both asynchronous, or neither: {one} of "
+            f"expected reset and step to be both asynchronous, or neither: {one} of "
             f"{type(found[0]).__name__} is 'async def', and {other} of {describe(env)} is not"
         )
     return bool(found)
