@@ -75,7 +75,7 @@ class ActionMasks:
         return self._method_masks.copy()  # type: ignore[no-any-return]  # flat, so an array
 
     def deferred(self, envs: NDArray[np.intp]) -> Callable[[StepInfos], Any]:
-        """Return a function of infos that returns the masks of ``envs`` in their present states."""
+        """Return a function that takes infos and returns the current masks of ``envs``."""
         layout, space, count = self._layout, self._space, len(self._all_envs)
         watched = self._watched[envs]
         from_method = None
@@ -188,7 +188,7 @@ def _missing_mask_error(env: int) -> AttributeError:
 def _masks_from_infos(
     rows: SpaceRows, places: NDArray[np.intp], infos: StepInfos
 ) -> NDArray[np.bool_]:
-    """Copy masks from infos, or after an episode's end from reset infos; return the rows set."""
+    """Copy masks from infos, or from reset infos if an episode ended; return the rows set."""
     given = np.zeros(len(rows), np.bool_)
     batch, ends = infos.parts
     sources = [(batch, infos.envs)]

@@ -4,9 +4,9 @@ cloudpickle gives each class an id, by which a process recognizes its own class 
 But cloudpickle then overwrites the class's attributes with those in the pickle. Here, the
 classes and module functions that this process already has stay unchanged.
 
-Pickles also change the types of some of NumPy's values. Where two C integers are equally wide, as
-``long`` and ``long long`` on Linux, NumPy has a type for each. Their dtypes are equal, and pickles
-name only one. Pickles of arrays with another byte order may convert it.
+Pickles also change the types of some of NumPy's values. On Linux, for example, NumPy has types for
+``long`` and for ``long long``, which have the same width. Their dtypes compare equal, and pickles
+use only one of them. Pickles of arrays that are not in native byte order may convert them.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Driver(ABC):
     def fds(self) -> tuple[int, ...]:
         """File descriptors that become readable when a result may be available.
 
-        A driver without any needs a backend with a :class:`Poller` of its own.
+        If a driver has none, its backend needs its own :class:`Poller`.
         """
         return ()
 

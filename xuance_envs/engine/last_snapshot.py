@@ -51,7 +51,7 @@ class LastSnapshot:
         self._built_infos.update({place: batch.build(place, place) for place in places})
 
     def step_infos(self, outcome: Outcome) -> StepInfos:
-        """Return the infos of the last step of all environments, whose outcome is given."""
+        """Return all environments' infos of the last step from its outcome."""
         assert self._batch is not None
         return StepInfos(self._batch, self._reset_batch, outcome.rest or StepExtras())
 

@@ -52,7 +52,7 @@ class PicklingDriver(WorkerDriver):
 
 
 def pickled_functions(functions: Sequence[Callable[..., Any]], lo: int, hint: str = "") -> bytes:
-    """Pickle a worker's environment functions; ``hint`` ends the error for one that cannot be."""
+    """Pickle a worker's environment functions; ``hint`` ends the error if one cannot be pickled."""
     try:
         return dumps_for_worker(functions)
     except Exception as error:

@@ -8,8 +8,9 @@ command after the failure:
 - Step of some environments: the same applies to these environments. The next step of the others
   truncates their episodes, unless the user resets them first.
 - Reset: the given environments are reset. The next step of the others truncates their episodes.
-- Any other command: a submitted command raises, because it may have run in part. Otherwise, it
-  runs on the reset environments. In both cases, the next step truncates the episodes.
+- Any other command: if the worker failed during the command, the command raises, because it may
+  have run in part. If the worker had failed before, the command runs on the reset environments. In
+  both cases, the next step truncates the episodes.
 
 Other workers do not wait for a restart.
 """

@@ -448,7 +448,7 @@ class StudentGymEnvVectorized:
         return self._session.request("call", request, _parse_results)
 
     def close(self) -> None:
-        """Close the session and its environments; further calls have no effect."""
+        """Close the session and its environments. Calling ``close`` again does nothing."""
         self.closed = True
         self._session.close()
 

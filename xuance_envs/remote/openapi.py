@@ -53,7 +53,7 @@ def add_document(
     root_path: str,
     check: Callable[[Request], Any],
 ) -> Reply:
-    """Add a route for the OpenAPI document, which first calls ``check``; return the reply.
+    """Add a route that calls ``check`` and returns the OpenAPI document; return its reply.
 
     FastAPI would encode the document for each request, which would delay other clients.
     """

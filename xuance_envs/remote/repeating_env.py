@@ -134,7 +134,7 @@ class ObjectCounter(InfoFilter):
 
 
 RESET = 0
-"""Number of requests that reset environments; requests that repeat actions have others."""
+"""Request number of all resets; each request that repeats actions has its own number."""
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ class Server:
             raise RuntimeError("the server did not start; see the log")
 
     def close(self) -> None:
-        """Stop serving, close all sessions and end their workers; further calls have no effect.
+        """Stop serving, close all sessions and end their workers. A second call does nothing.
 
         Requests in progress may take up to ``settings.seconds_to_finish`` to finish first.
         """

@@ -191,7 +191,7 @@ class _ClientSocket(socket.socket):
 
 
 class PlainTransport(HttpTransport):
-    """HTTP/1.1 without TLS to one server, over persistent connections; safe for several threads.
+    """HTTP/1.1 without TLS to one server, over persistent connections; thread-safe.
 
     It reads exactly one complete response of limited size per request.
     """

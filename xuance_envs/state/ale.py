@@ -1,13 +1,14 @@
 """Checkpoint support for Atari's emulator.
 
 ale-py's states omit the last executed action, which sticky actions may repeat: 12 to 16 % of
-restored games diverged. The emulator draws from a Mersenne Twister in its state whether to repeat,
-once per frame and player. Undoing these draws shows which requested action was executed last. A
-restore executes that action in one frame without stickiness, and then loads the state.
+restored games diverged. Once per frame and player, the emulator draws a number that decides whether
+it repeats the last action. The generator, a Mersenne Twister, is part of the state. Undoing its
+draws shows which requested action was executed last. A restore executes that action in one frame
+without stickiness, and then loads the state.
 
-The states also omit what the emulator initializes in its first frame after a reset, on which Qbert
-depends. Before a restore, the emulator is therefore reset, or executes a frame if the saved
-emulator had executed one since its reset.
+The states also omit values that the emulator initializes in its first frame after a reset. Qbert
+depends on them. If the saved emulator had executed no frame since its reset, a restore therefore
+resets the emulator first. Otherwise the emulator executes a frame, unless it already has.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ strength, frames). The first action was certainly executed.
 
 _MAX_STICKINESS = 0.9
 _MAX_REQUESTS = 512
-"""Recorded requests. With stickiness 0.9, none of them is executed with probability 10^-23."""
+"""Number of recorded requests.
+
+At stickiness 0.9, the probability that none of them was executed is 10^-23.
+"""
 
 # Layout of a serialized state: the episode's frame count, mode and difficulty, and the last random
 # generator (for sticky actions), preceded by a mark and the length of its text.

@@ -25,10 +25,10 @@ __getattr__ = deprecated_aliases(__name__, difference="describe_difference")
 def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) -> list[str]:
     """Check that an environment continues exactly from a saved state.
 
-    One environment takes random actions, is saved, and takes more. The state is loaded into a
-    second environment with a different history, which then takes the same actions in turn with the
-    first. All observations, rewards, flags and infos must be bitwise identical, including those of
-    resets. Only the wall-clock time ``episode["t"]`` may differ.
+    One environment takes random actions and is saved. The state is loaded into a second environment
+    with a different history. Both then take the same actions, in turn. All observations, rewards,
+    flags and infos must be bitwise identical, including those of resets. Only the wall-clock time
+    ``episode["t"]`` may differ.
 
     Args:
         env_fn: creates the environment; called twice.
@@ -40,8 +40,8 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
         windows, locks and open files.
 
     Raises:
-        StateError: the environment cannot be saved, or continues differently; names the first
-            difference, and the first attribute that differs.
+        StateError: the environment cannot be saved, or the second environment continues
+            differently. The error names the first result and the first attribute that differ.
         StateMismatchError: the two environments differ in something that a state cannot restore.
 
     Example:
@@ -125,7 +125,7 @@ _Transcript = list[tuple[str, Any]]
 
 
 class _Player:
-    """Player of random actions that respect action masks, from infos or an environment's method."""
+    """Random player that respects action masks from infos or from an environment's method."""
 
     def __init__(self, space: Any, seed: int, finish_result: Finisher) -> None:
         self._space = copy.deepcopy(space)

@@ -1,4 +1,4 @@
-"""Saved states of a vector environment's environments, as one immutable value."""
+"""Saved states of sub-environments of a vectorized environment, as one immutable value."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class EnvStates:
             what: the operation that needs the states, for the error.
 
         Raises:
-            StateError: a state is kept elsewhere; says why.
+            StateError: a state is kept elsewhere; the error says why.
         """
         for env in self.envs:
             if env.elsewhere:

@@ -5,8 +5,9 @@ positions, which lag one substep behind. ``mj_forward`` would compute different 
 state therefore holds all of MjData: the numbers in its struct, its buffer and the used part of its
 arena.
 
-Environments change their models at resets. The model is compared with a copy from the
-environment's creation. Differences are state; the copies must be the same on both sides.
+Environments change their models at resets. Each model is therefore compared with a copy from the
+environment's creation, and the differences are saved. The copies of the saved environment and of
+the target must be the same.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def _describe_model(model: Any, _: Any) -> tuple[str, dict[str, Any]]:
 # -- MjData ------------------------------------------------------------------------------
 
 _NOT_STATE = frozenset({"narena", "nbuffer", "nplugin", "threadpool", "threadlock", "signature"})
-"""Sizes, which are compared, and a process's own resources."""
+"""Fields of MjData that are not saved: sizes, which are compared, and resources of the process."""
 
 _Value = tuple[bytes, bytes, bytes, bytes, bytes]
 """Numbers of the struct, statistics of the solver, offsets into the arena, buffer, used arena."""

@@ -49,7 +49,7 @@ _PROTOCOL = 5
 
 _REBUILD = "xuance_envs.state.rebuild"
 _RANDOM = "bit_generator", "seeded_generator", "seed_sequence", "random_state", "python_random"
-"""Functions whose results draw other numbers in forks."""
+"""Functions that create generators and seeds, which draw different numbers in forks."""
 
 
 class StalePlanError(Exception):
@@ -57,7 +57,7 @@ class StalePlanError(Exception):
 
 
 class _Prelude(NamedTuple):
-    """Functions of almost every state, pickled once: pickling one by name takes long."""
+    """Functions that almost every state uses, pickled only once because this is slow."""
 
     content: bytes
     memo: Any
@@ -184,7 +184,7 @@ class StatePickler(pickle.Pickler):
             self._memory.append((start, start + tensor.untyped_storage().nbytes(), tensor))
 
     def reduce_storage(self, obj: TensorStorage) -> Any:
-        """Reduce the memory of tensors; that of an array is the array's."""
+        """Reduce the memory of tensors; refer to an array or buffer that owns the memory."""
         start, end = rebuild.extent(obj)
         for owner in self._plan.held.buffers:
             first, last = rebuild.extent(owner)
@@ -200,7 +200,7 @@ class StatePickler(pickle.Pickler):
             self._check_memory()
 
     def _check_memory(self) -> None:
-        """Refuse memory that objects share and that would not be shared after loading."""
+        """Raise if objects share memory that they would not share after loading."""
         places = self._memory
         for _, value in self.memo.copy().values():
             if id(value) in self._plan.foreign_owners:
@@ -325,7 +325,7 @@ class StateUnpickler(pickle.Unpickler):
 
     @property
     def unsafe_class(self) -> tuple[str, str] | None:
-        """The first class that an inspected state names and that is not safe."""
+        """The first unsafe class that an inspected state names."""
         return getattr(self._target, "unsafe", None)
 
     @override

@@ -1,7 +1,7 @@
 """Functions that the bytes of a state may call.
 
-A state consists of plain data and calls of these functions, so reading it requires trust in
-nothing else. States refer to them by name, so they cannot be renamed.
+A state consists of plain data and calls of these functions, so reading an untrusted state executes
+no other code. States refer to the functions by name, so they cannot be renamed.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def memory(owner: Any) -> NDArray[Any]:
 
 
 def extent(owner: Any) -> tuple[int, int]:
-    """Return the address of a memory's first byte, and of that behind the last."""
+    """Return the addresses of a memory's first byte and of the byte after its last."""
     flat = memory(owner)
     start = flat.__array_interface__["data"][0]
     return start, start + flat.nbytes
@@ -299,7 +299,7 @@ BIT_GENERATORS = {"MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"}
 
 
 def bit_generator(kind: str, state: dict[str, Any], seed: Any) -> Any:
-    """Return a bit generator in a given state, with a seed or the parameters of one."""
+    """Return a bit generator in a given state; ``seed`` may be a seed sequence's parameters."""
     if kind not in BIT_GENERATORS:
         raise ValueError(f"expected a bit generator of NumPy, got {kind!r}")
     made = getattr(np.random, kind)(UNSEEDED)
@@ -313,7 +313,7 @@ def seeded_generator(kind: str, state: dict[str, Any], seed: Any) -> np.random.G
 
 
 def seed_sequence(*parameters: Any) -> np.random.SeedSequence:
-    """Return a seed sequence that others than a bit generator hold."""
+    """Return a seed sequence that an object other than a bit generator holds."""
     return LazySeedSequence(parameters).made
 
 

@@ -63,7 +63,7 @@ class BulkInfoWriter:
 
 
 class LazyRowExtras(Mapping[int, Frozen]):
-    """Info values outside columns by environment, kept as arrays until a dict is built."""
+    """Info values outside columns, by environment; kept as arrays until a dict is built."""
 
     def __init__(
         self,

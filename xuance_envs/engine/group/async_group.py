@@ -1,4 +1,4 @@
-"""Environment group whose environments, or some of them, are asynchronous."""
+"""Environment group in which some or all environments are asynchronous."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xuance_envs.errors import EnvError
 from xuance_envs.event_loops import EventLoop, NotAnExceptionError, outcome_of, value_of
 
 NUDGE_INTERVAL = 0.1
-"""Seconds after which calls are started again, in case that an interrupt prevented it."""
+"""Seconds after which calls are started again, in case an interrupt prevented their start."""
 
 CLOSE_TIMEOUT = 1.0
 """Seconds that the loop's thread gets to end."""
@@ -104,7 +104,7 @@ class AsyncGroup(ResumableGroup):
         return super().command(name)
 
     def prepare(self, command: str, arguments: Sequence[Any]) -> AwaitedCalls | None:
-        """Return the calls to await before a command, so that it does not wait itself."""
+        """Return the calls to await before a command, so that the command does not wait itself."""
         if command == "step":
             actions, number = arguments
             self._set_calls(number, self._step_calls(actions, None))
@@ -273,7 +273,7 @@ def _ignore() -> None:
 
 
 class _AwaitedEnv:
-    """An asynchronous environment as the group's ordinary code calls it."""
+    """Synchronous view of an asynchronous environment, for the group's ordinary code."""
 
     def __init__(self, group: AsyncGroup, place: int) -> None:
         self._group = group

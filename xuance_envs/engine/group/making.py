@@ -1,4 +1,4 @@
-"""Creation of the group of a kind that fits its environments."""
+"""Creation of a group, of the kind that fits its environments."""
 
 from __future__ import annotations
 

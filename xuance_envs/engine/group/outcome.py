@@ -76,9 +76,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ResultWithStates:
-    """Result of a command, the states after it or why there are none, and the cost in seconds.
+    """Result of a command and the states after it.
 
-    If a replay was verified, also a difference that was found, or why this was not possible.
+    ``refusal`` is the reason if there are no states, and ``cost`` the seconds for saving them. If a
+    replay was to be verified, ``verified`` has the first difference and the reason why it could not
+    be verified; each is empty if there is none.
     """
 
     result: Any
@@ -98,7 +100,7 @@ class _Writer(Protocol):
 
 
 class OutcomeBuilder:
-    """Builder of outcomes, which contain a new column layout only once."""
+    """Builder of outcomes; it reports each new column layout only once."""
 
     def __init__(
         self,

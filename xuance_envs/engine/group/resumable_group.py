@@ -133,7 +133,7 @@ class ResumableGroup(RestorableGroup):
         results: Sequence[StepResult | None],
         registry: bytes | None,
     ) -> tuple[str, str]:
-        """Repeat steps in new environments; return a difference, and why this was not possible."""
+        """Repeat steps in new environments; return a difference or an obstacle, as texts."""
         try:
             twin = self._make_twin()
         except Exception as error:
@@ -156,7 +156,7 @@ class ResumableGroup(RestorableGroup):
                 twin.close()
 
     def _infos_of_step(self, outcome: Outcome) -> StepInfos:
-        """Return the infos of the last step, whose outcome is given."""
+        """Return the infos of the last step from its outcome."""
         infos = self._info_columns(False).batch(self._group_of, {})
         resets = self._info_columns(True).batch(self._group_of, {}) if outcome.ended else None
         return StepInfos(infos, resets, outcome.rest or StepExtras())

@@ -1,4 +1,4 @@
-"""Recorded results of steps, which the steps of a replay are compared with."""
+"""Recorded results of steps, for comparison with a replay."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import StepExtras
 
 RESTARTED_KEY = "worker_restarted"
-"""Info key of the first step after a restart, which the repetition of that step lacks."""
+"""Info key that the first step after a restart adds; a replay of that step lacks it."""
 
 _MAX_COPIED_BYTES = 1 << 13
-"""Limit of the copies of small arrays in one step; of larger arrays, digests are recorded."""
+"""Maximum bytes of array copies per step; larger arrays are recorded as digests."""
 
 _SCALARS = {"reward": np.float64, "terminated flag": np.bool_, "truncated flag": np.bool_}
 

@@ -203,7 +203,7 @@ class Channel:
     def join(
         self, tag: int, wait_code: Callable[[float | None], int], deadline: float | None
     ) -> None:
-        """Record a request that reaches the worker otherwise; ``wait_code`` waits for its reply.
+        """Record a request that is not sent through the pipe; ``wait_code`` waits for its reply.
 
         The reply is in the pipe if the code is 0.
         """

@@ -6,8 +6,8 @@ four event counters (eventfd) and an array with one byte per worker:
 - ``starts[0]``, ``starts[1]``: the main process increments one to start a step. Workers poll it
   but do not read it, because a read would reset it. Steps alternate between the two, so no worker
   reacts twice to the same wake-up.
-- ``tokens``: a semaphore. A worker that has finished takes a token. One that finds none is the
-  last: it refills the tokens and rings the bell.
+- ``tokens``: a semaphore. A worker that has finished takes a token. A worker that finds none
+  is the last: it refills the tokens and rings the bell.
 - ``bell``: the main process waits for it, and for the end of any worker.
 - ``codes``: ``WAITING`` asks a worker for a step, and the worker replaces it by its reply. A worker
   that finds another code does not step. It only takes a token, and then reads its request from its
@@ -71,7 +71,7 @@ _BELL_TIMEOUT = 1.0
 """Seconds until the bell must ring after the last reply."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1e-4, 1e-2
-"""Seconds between two looks at the code of a worker after a failure."""
+"""Seconds between two checks of a worker's code after a failure."""
 
 _FOLLOW_AND_STEP = frame(RequestType.FOLLOW) + STEP
 _ONE = eventfds.increment(1)

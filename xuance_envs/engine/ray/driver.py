@@ -26,7 +26,7 @@ from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
 GRACE = 5.0
-"""Seconds beyond a time limit in which an actor can report that its worker process exceeded it."""
+"""Seconds after a time limit within which an actor may report that its worker exceeded it."""
 
 _NO_WAIT = 0.0
 

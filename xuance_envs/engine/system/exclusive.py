@@ -21,7 +21,7 @@ _Result = TypeVar("_Result")
 def exclusive(
     method: Callable[Concatenate[_Self, _Params], _Result],
 ) -> Callable[Concatenate[_Self, _Params], _Result]:
-    """Decorate a method so that it raises while another thread is in such a method."""
+    """Decorate a method so that it raises while another thread is in a decorated method."""
 
     @functools.wraps(method)
     def checked(self: Any, /, *args: Any, **kwargs: Any) -> _Result:
@@ -39,7 +39,7 @@ def exclusive(
 
 
 def exclusive_start(method: Callable[[_Self, Any], None]) -> Callable[[_Self, Any], None]:
-    """Decorate a method that starts a step: without ``**kwargs``, in a third of the time."""
+    """Do the same for a method that starts a step, in a third of the time."""
 
     @functools.wraps(method)
     def checked(self: Any, actions: Any) -> None:
@@ -57,7 +57,7 @@ def exclusive_start(method: Callable[[_Self, Any], None]) -> Callable[[_Self, An
 
 
 def exclusive_wait(method: Callable[[_Self], _Result]) -> Callable[[_Self], _Result]:
-    """Decorate a method that finishes a step."""
+    """Do the same for a method that finishes a step."""
 
     @functools.wraps(method)
     def checked(self: Any) -> _Result:

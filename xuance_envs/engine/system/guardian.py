@@ -29,7 +29,7 @@ _SET_CHILD_SUBREAPER = 36
 def become_guardian() -> None:
     """Turn this process into a guardian; return only in its child, the worker.
 
-    Both have sessions of their own, so that signals for either do not reach the other.
+    Guardian and worker have separate sessions, so that a signal for one does not reach the other.
     """
     import ctypes
 

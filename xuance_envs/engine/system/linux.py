@@ -74,7 +74,7 @@ def open_counters(*semaphores: bool) -> tuple[int, ...] | None:
 
 
 def watch_together(fds: Iterable[int]) -> select.epoll:
-    """Return an object whose descriptor is readable while one of these is."""
+    """Return an object whose descriptor is readable while one of ``fds`` is."""
     watch = select.epoll()
     for fd in fds:
         watch.register(fd, select.EPOLLIN)

@@ -104,11 +104,11 @@ def ignore_sigint() -> None:
 
 
 def start_group() -> None:
-    """Leave the process group, so that signals for either group do not reach the other.
+    """Start a process group, so that signals for it and for the former group stay separate.
 
-    In a session of its own, each worker would be a group for the kernel's scheduler, and a step
-    would take 5 % longer. The kernel stops groups that use the terminal in the background, unless
-    they ignore these signals.
+    A session per worker would separate them, too. But the kernel schedules each session as a unit,
+    and a step would take 5 % longer. The kernel stops background groups that use the terminal,
+    unless they ignore SIGTTOU and SIGTTIN.
     """
     os.setpgid(0, 0)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
@@ -188,7 +188,7 @@ def raise_open_files_limit() -> None:
 
 
 def hangup_signal() -> Any:
-    """Return the signal of a closed terminal, None where there is none."""
+    """Return the signal that a closing terminal sends; None if the system has none."""
     return signal.SIGHUP
 
 
@@ -197,13 +197,13 @@ def unix_socket() -> socket.socket:
 
 
 def limit_unsent(connection: socket.socket, nbytes: int) -> None:
-    """Limit the bytes that the kernel accepts before it has sent others."""
+    """Limit the unsent bytes above which the kernel accepts no more."""
     if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, nbytes)
 
 
 def is_closed_by_peer(connection: socket.socket) -> bool:
-    """Return whether the peer has closed a connection of which everything was read."""
+    """Return whether the peer has closed a connection, if all its data was read before."""
     with suppress(OSError):
         return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     return False

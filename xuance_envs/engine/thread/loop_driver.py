@@ -1,4 +1,4 @@
-"""Driver of asynchronous environments, whose groups share a thread with an event loop."""
+"""Driver of asynchronous environments; all groups share one thread and its event loop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class GroupLoop(EventLoop):
         super().serve()
 
     def wake(self) -> None:
-        """Let the loop's thread look into the inbox."""
+        """Make the loop's thread check the inbox."""
         if self.inbox:
             self.post(self._begin_requests)
 
@@ -46,7 +46,7 @@ class GroupLoop(EventLoop):
             self.inbox.popleft().begin()
 
     def remove(self, driver: ThreadDriver) -> None:
-        """Stop after the last driver was removed."""
+        """Remove a driver; stop the loop after the last one."""
         self.drivers.discard(driver)
         if not self.drivers:
             self.stop()

@@ -92,7 +92,7 @@ class ThreadBackend(Backend[ThreadDriver]):
         return described
 
     def _place_groups(self) -> None:
-        """Move asynchronous environments to one event loop, and all others from it."""
+        """Move asynchronous groups to the event loop, and all other groups off it."""
         placed: list[ThreadDriver] = []
         for worker in self.workers:
             on_loop = self._loop is not None and worker in self._loop.drivers

@@ -56,7 +56,7 @@ _LEAVE = "leave"
 
 
 class Deadline:
-    """Time limit of a reply, which does not run out while this process is suspended."""
+    """Time limit of a reply; it does not run out while this process is suspended."""
 
     def __init__(self, limit: float | None) -> None:
         self.limit = limit
@@ -149,7 +149,7 @@ class ThreadDriver(WorkerDriver):
         self.host.close()
 
     def take_over(self, other: ThreadDriver) -> None:
-        """Serve the group of another driver, whose thread does not use it any more."""
+        """Serve the group of another driver whose thread no longer uses it."""
         self.host, self._active_env, self._times = other.host, other._active_env, other._times
         self._answer(self._request, self.host.group.describe(), None)
 
@@ -280,7 +280,7 @@ class ThreadDriver(WorkerDriver):
         return StepTimes.read(self._times)
 
     def request_stop(self) -> None:
-        """Close the environments in their thread and end it, after its current request."""
+        """After the current request, close the environments in their thread and end the thread."""
         self.stopping = True
         self._request = 0, _STOP, ()
         self._reply = self._request, None, None

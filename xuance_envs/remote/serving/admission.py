@@ -70,7 +70,7 @@ _STATE_UNITS = {
 
 
 class Quota:
-    """Usage and limits of a session, token or server; usage includes starting environments."""
+    """Usage and limits of a session, token or server; starting environments count as used."""
 
     def __init__(self, scope: str) -> None:
         self.scope = scope

@@ -45,7 +45,7 @@ WRITE_BUFFER = 64 * 2**10
 """Bytes of unread replies at which a connection starts no further requests."""
 
 SHARED_BODY = 4 * 2**10
-"""Bytes from which a body is not copied behind its head: many connections may wait for one body."""
+"""Minimum bytes of a body that is sent without a copy, because many connections may share it."""
 
 WRITE_CHUNK = 256 * 2**10
 """Maximum bytes of a reply to pass to the transport at a time."""

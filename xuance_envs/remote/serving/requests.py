@@ -35,7 +35,7 @@ SMALL_BODY = 32 * 2**10
 """Maximum bytes of a body that needs no session and is decoded in the event loop."""
 
 NO_OWNER = "-"
-"""Owner in the log of a request without a valid token."""
+"""Owner that the log shows for a request without a valid token."""
 
 Read = Callable[[int, float], Awaitable[bytes]]
 """Function that reads a body, given the maximum bytes and seconds."""

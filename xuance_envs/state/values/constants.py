@@ -2,7 +2,7 @@
 
 These are the attributes of classes, and the defaults, attributes and closures of their functions
 and of functions in modules. Only classes and functions of the environment's own package, of
-``__main__`` and of other modules that are not installed are looked at.
+``__main__`` and of other modules that are not installed are compared.
 """
 
 from __future__ import annotations

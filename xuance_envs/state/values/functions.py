@@ -96,7 +96,7 @@ def functions_of_class(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
 
 @functools.lru_cache(maxsize=256)
 def class_digest(kind: type) -> bytes:
-    """Return a digest of a class's methods and what they use; it tells equal names apart."""
+    """Return a digest of a class's methods and what they use; it distinguishes equal names."""
     digest = hashlib.blake2b(digest_size=_DIGEST)
     for name, function in functions_of_class(kind):
         digest.update(name.encode() + code_digest(function.__code__))

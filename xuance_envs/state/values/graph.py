@@ -59,7 +59,7 @@ class Node(NamedTuple):
 
 
 def node(value: Any) -> Node:
-    """Decompose a value; raises what its class raises when it is pickled."""
+    """Decompose a value; exceptions that its class raises during pickling propagate."""
     kind: Any = type(value)
     if kind in ATOMIC:
         return Node(_atom(value), (), is_shared=False)

@@ -59,7 +59,7 @@ def _inherited(kind: Any) -> Any:
 
 @functools.cache
 def overrides_pickling(kind: Any) -> bool:
-    """Return whether a class that is not of a library has its own pickling methods."""
+    """Return whether a class outside libraries defines its own pickling methods."""
     for base in kind.__mro__[:-1]:
         for name in ("__getstate__", "__reduce__", "__reduce_ex__"):
             method = base.__dict__.get(name)
@@ -92,7 +92,7 @@ def incomplete(kind: Any) -> bool:
 
 _C_DATA: Any = ctypes.c_int.__mro__[-2]
 BUFFERS: Any = np.ndarray, bytearray, array.array, ctypes.Array, ctypes.Structure
-"""Types of owners of memory that views are rebuilt in."""
+"""Types of objects that own memory; their views are rebuilt in that memory."""
 
 
 def memory_owner(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The list of all resources: objects of one process that stay with their environment.
 
-Windows, renderers, sockets, locks and files exist in one process only. They are not state unless
-results depend on their condition: a held lock, for example, is refused.
+Windows, renderers, sockets, locks and files exist in one process only. They are not saved. If
+results may depend on a resource's condition, as with a held lock, saving raises.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def name_of(kind: Any) -> str:
 
 
 def is_resource(value: Any, library: str = "") -> bool:
-    """Return whether a value, held by an environment of a library, is a resource."""
+    """Return whether a value that an environment from ``library`` holds is a resource."""
     kind: Any = type(value)
     if _check_of(kind) is not None:
         return True
