@@ -85,7 +85,7 @@ class Demo:
     num_envs: tuple[int, ...]
 
     def cases(self, sizes: Sequence[int] | None) -> list[Case]:
-        """Return the cases to measure; an expensive environment too, unless sizes were given."""
+        """Return the cases to measure, with an expensive environment unless sizes were given."""
         cases = [
             Case(f"{num_envs} × {self.env_id}", self.env_fn, num_envs)
             for num_envs in dict.fromkeys(sizes or self.num_envs)
@@ -107,7 +107,7 @@ class Case:
 
 
 class CostlyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Wrapper whose steps take a millisecond of CPU time more."""
+    """Wrapper that adds a millisecond of CPU time to each step."""
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         super().__init__(env_fn())

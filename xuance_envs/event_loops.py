@@ -82,7 +82,7 @@ class EventLoop:
             self.loop.call_soon_threadsafe(function)
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
-        """Wait for a result; cancel the one before, if its wait was interrupted."""
+        """Wait for a result; first cancel an earlier call whose wait was interrupted."""
         import asyncio
 
         if self._last is not None:
@@ -126,7 +126,7 @@ def value_of(value: Any, error: BaseException | None) -> Any:
 
 
 class Finisher:
-    """Waiter for results that may be awaitables; starts a thread for the first that is."""
+    """Waiter for results that may be awaitables; starts a thread for the first awaitable."""
 
     def __init__(self) -> None:
         self._loop: EventLoop | None = None

@@ -130,7 +130,7 @@ def make_vec(
             or ``seed`` (pass the seed to ``reset``).
         vector_kwargs: options of the vector environment class, such as
             ``{"on_worker_failure": "restart"}``. ``backend="auto"`` chooses among the backends that
-            have all of them.
+            support all of them.
         wrappers: functions applied to every environment, in this order.
         **env_kwargs: further arguments for every environment.
 

@@ -59,7 +59,7 @@ SLOW_MAKING_SECONDS = 2.0
 """If making an environment takes longer, import time is not excluded with a second one."""
 
 MIN_ENVS_PER_CPU = 2
-"""With time for fewer environments per CPU, throughput is estimated from one environment."""
+"""With time for fewer environments per CPU than this, one environment gives the estimate."""
 
 MAX_WAITING_CPU_FRACTION = 0.7
 MIN_SLEEPS_PER_STEP = 0.5
@@ -81,7 +81,7 @@ THREAD_OVERHEAD = 10e-6
 """Estimated overhead of a step with threads, in seconds."""
 
 PROBE_OVERHEAD = 150e-6
-"""CPU time in seconds of a step with one environment that more environments do not add to."""
+"""Part of a step's CPU time, in seconds, that does not grow with the number of environments."""
 
 NOT_IN_MAIN_PROCESS = frozenset(
     {
@@ -203,8 +203,8 @@ def autotune(
     Args:
         env_fn: makes one environment.
         num_envs: number of environments to choose a backend for.
-        options: options that the backend must have, such as ``{"on_worker_failure": "restart"}``.
-            They are among the options of each candidate.
+        options: options that the backend must support, such as
+            ``{"on_worker_failure": "restart"}``. Every candidate uses them.
         allow_threads: consider :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv` if the
             environments wait, or if the global interpreter lock (GIL) is off. Environments in
             threads share the working directory, global random generators and other global state.

@@ -65,8 +65,8 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
             implementation, with one process per environment and at its speed.
         observation_mode: as for :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`.
         autoreset_mode: as for :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`.
-        max_concurrency: maximum number of environments stepped at the same time, that is, of
-            workers.
+        max_concurrency: maximum number of workers, and so of environments that step at the same
+            time.
         **options: further arguments of
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
 

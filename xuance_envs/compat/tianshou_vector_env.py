@@ -193,7 +193,7 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
             seed: an int gives environment i ``seed + i``; a list has one seed per environment.
 
         Returns:
-            The result of each environment's ``seed``, or a list with its seed.
+            For each environment, the result of its ``seed`` method, or a list with its seed.
         """
         self._assert_is_not_closed()
         if seed is None:

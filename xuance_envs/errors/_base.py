@@ -58,7 +58,7 @@ class NotSteppingError(VecEnvError):
 
 
 class NotResetError(VecEnvError, ResetNeeded):
-    """Environments were stepped that have never been reset or loaded.
+    """A step was requested of an environment that has never been reset or loaded.
 
     Nothing has been stepped, and the vectorized environment stays usable. The class also derives
     from :class:`gymnasium.error.ResetNeeded`.

@@ -43,14 +43,14 @@ class WorkerDiedError(_WorkerError):
     """A worker process ended unexpectedly: it crashed, exited or was killed.
 
     Attributes:
-        env_indices (tuple[int, ...]): indices of its environments.
+        env_indices (tuple[int, ...]): indices of the worker's environments.
         pid (int | None): process id.
         exitcode (int | None): exit status, or the negative number of the signal that killed it,
             as in :attr:`multiprocessing.Process.exitcode`; None if unknown.
-        command (str): the last command sent to it.
-        details (str): further lines of the message, such as the end of its standard error and the
+        command (str): the last command sent to the worker.
+        details (str): further lines of the message, such as the end of standard error and the
             stack of the crash.
-        env_index (int | None): the environment it was running; None if unknown.
+        env_index (int | None): the environment that the worker was running; None if unknown.
         restarted (bool): True if a new worker replaces it and the vec env stays usable.
 
     Example:
@@ -105,13 +105,13 @@ class WorkerTimeoutError(_WorkerError):
     """A worker process did not answer in time.
 
     Attributes:
-        env_indices (tuple[int, ...]): indices of its environments.
+        env_indices (tuple[int, ...]): indices of the worker's environments.
         pid (int | None): process id; None if it was not started, or if none of several workers
             answered ``recv``.
         timeout (float): the time limit, in seconds.
         command (str): the unanswered command.
-        details (str): further lines of the message, such as its stack when it was killed.
-        env_index (int | None): the environment it was running; None if unknown.
+        details (str): further lines of the message, such as the worker's stack when it was killed.
+        env_index (int | None): the environment that the worker was running; None if unknown.
         restarted (bool): True if a new worker replaces it and the vec env stays usable.
 
     Example:

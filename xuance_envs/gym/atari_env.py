@@ -48,8 +48,9 @@ class Atari_Env(EnvWrapper):
     ``ram``       ``(128*num_stack,)``
     ============= ================================
 
-    Observations are :class:`~xuance_envs.gym.lazy_frames.LazyFrames`, oldest frame first, which
-    share their common frames. Every info, including that of a reset, has these keys:
+    Observations are :class:`~xuance_envs.gym.lazy_frames.LazyFrames`, oldest frame first.
+    Consecutive observations share their common frames. Every info, including that of a reset, has
+    these keys:
 
     - ``episode_step`` (int) and ``episode_score`` (float): steps and unclipped rewards of the
       current game, over all lives;

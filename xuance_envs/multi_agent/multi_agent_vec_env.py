@@ -98,7 +98,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         runtime_env: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
         scheduling_strategy: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
         address: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
-        **options: options of the backend's class. ``"auto"`` chooses a backend that has them all.
+        **options: options of the backend's class. ``"auto"`` chooses a backend that supports them.
 
     Attributes:
         agents (tuple): ids of the agents, in the order of ``possible_agents``.

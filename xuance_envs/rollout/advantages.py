@@ -23,11 +23,11 @@ def generalized_advantages(
 
     Args:
         rewards: ``(T, N)``, or ``(T, N, k)`` for k components, each with its own advantages.
-        values: in the shape of ``rewards``, of the states before each step.
+        values: values of the states before each step, in the shape of ``rewards``.
         terminated: ``(T, N)`` bool.
         ended: ``(T, N)`` bool: the last steps of segments, including the whole last row.
-        end_values: ``(E,)`` or ``(E, k)``, of the segments' last states, ordered by environment,
-            then by time.
+        end_values: values of the segments' last states, ``(E,)`` or ``(E, k)``, ordered by
+            environment, then by time.
         gamma: discount factor per step.
         gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.
 

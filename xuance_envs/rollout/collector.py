@@ -82,14 +82,14 @@ class RolloutCollector(RolloutLoop):
             cores. An agent that samples actions then samples them for one half at a time.
             ``"auto"`` measures both modes during the first steps and keeps the faster one.
         scalarize: turns vector rewards into numbers: k weights of the components, or a function of
-            rewards ``(n, k)`` that returns n numbers. None keeps vectors, and the agent then
-            estimates a value of each component.
+            rewards ``(n, k)`` that returns n numbers. None keeps vectors. The agent must
+            then return one value per component.
 
     Raises:
         ValueError: an argument is out of range, observations cannot become tensors, or the action
             space is not Discrete, MultiDiscrete, MultiBinary or Box.
         TypeError: ``vec_env`` is not a vec env of this package; the message names the adapter for
-            Gymnasium and XuanCe ones.
+            those of Gymnasium and XuanCe.
 
     Attributes:
         states: ``(T, N, *state_shape)`` of ``state_dtype``, the states before each step; for a Dict
@@ -186,7 +186,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
     Attributes:
         obs: ``(T, N, A, *shape)`` of ``state_dtype``, the observations before each step; for Dict
             and Tuple spaces dicts and tuples of tensors. Neither they nor the states require grad.
-        states: ``(T, N, *state_shape)``, the global states before each step; None if none.
+        states: ``(T, N, *state_shape)``, global states before each step; None if there are none.
         action_masks (torch.Tensor | None): ``(T, N, A, k)`` bool; None if there are none.
         actions (torch.Tensor): ``(T, N, A, *action_shape)``: float32 for Box, otherwise int32.
         rewards (torch.Tensor): ``(T, N, A)`` float32.

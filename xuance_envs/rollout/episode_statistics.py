@@ -15,7 +15,7 @@ class EpisodeHistory:
 
     An episode's return is ``info["episode"]["r"]``, else ``info["episode_score"]``, else the sum of
     its rewards. A recorded return counts only if it has the shape of a reward. For vector rewards,
-    returns and their statistics are arrays ``(k,)``, with each component's own. An episode's length
+    returns and their statistics are arrays ``(k,)``, one entry per component. An episode's length
     is ``info["episode"]["l"]``, else ``info["episode_step"]``, else its number of steps. A lost
     life (``lives`` in the info without ``game_over``) does not finish an episode.
     """

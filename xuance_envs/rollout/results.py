@@ -62,7 +62,7 @@ class RolloutResults:
             gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.
 
         Returns:
-            ``(T, N)`` float32; for vector rewards ``(T, N, k)``, with each component's own.
+            ``(T, N)`` float32; for vector rewards ``(T, N, k)``, computed for each component.
             Advantages plus ``values`` are the value targets.
 
         Raises:

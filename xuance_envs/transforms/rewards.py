@@ -157,8 +157,8 @@ class TransformRewards(RewardTransform):
         vec_env: the vector environment.
         function: called with the rewards ``(n,)`` of any number of environments: float64 from
             ``step``, float32 from ``recv``. Returns n numbers. Each must depend only on its own
-            reward. Vector rewards are ``(n, k)``; the function returns n numbers or ``(n, j)``. It
-            is called once with ones when the transform is made, which shows the shape.
+            reward. Vector rewards are ``(n, k)``; the function returns n numbers or ``(n, j)``.
+            When the transform is created, the function is called once with ones to find this shape.
         keep_raw: True to keep ``raw_observations`` from the start, not only once they are read.
 
     Raises:

@@ -127,7 +127,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_rewards(self) -> NDArray[np.float32]:
         """Rewards of the last step or ``recv`` before any transform, float32.
 
-        They have the shape that the environments' own rewards have.
+        Their shape is that of the environments' own rewards.
         """
         return self.raw_results.rewards.copy()
 

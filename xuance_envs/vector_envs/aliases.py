@@ -1,4 +1,4 @@
-"""Attributes of ``VecEnv`` under the names of other libraries; answers to other guesses."""
+"""Attributes of ``VecEnv`` under the names of other libraries; an error for pickling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _alias(name: str, library: str = "XuanCe") -> property:
 
 
 class VecEnvAliases:
-    """Aliases; ``dir()`` omits XuanCe's, which differ in spelling only. Pickling is an error."""
+    """Aliases; ``dir()`` omits XuanCe's, which differ in spelling only. Pickling raises."""
 
     buf_truncated = _alias("buf_truncations")
     buf_trunctions = _alias("buf_truncations")

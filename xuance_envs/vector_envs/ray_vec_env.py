@@ -54,7 +54,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
             ``num_workers`` and ``envs_per_worker`` may be given.
         num_workers: number of workers, from 1 to the number of environments, which are split
             evenly.
-        envs_per_worker: another name for an int ``in_series``.
+        envs_per_worker: another name for ``in_series``, as an int.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``; otherwise without
             arguments.
         actors: ``"machine"`` starts one actor per node, with as many worker processes as the node

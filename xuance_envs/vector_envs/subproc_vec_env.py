@@ -70,7 +70,7 @@ class SubprocVecEnv(GroupedVecEnv):
             ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
         num_workers: number of workers, from 1 to the number of environments, which are split
             evenly. The main process's own share (``caller_steps``) is not counted.
-        envs_per_worker: another name for an int ``in_series``.
+        envs_per_worker: another name for ``in_series``, as an int.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
         copy: True to return new arrays in each step; False to return read-only views that the next
             step overwrites.

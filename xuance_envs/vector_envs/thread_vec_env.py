@@ -53,7 +53,7 @@ class ThreadVecEnv(GroupedVecEnv):
             one of ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
         num_workers: number of threads, from 1 to the number of environments, which are split
             evenly. The main thread's own share (``caller_steps``) is not counted.
-        envs_per_worker: another name for an int ``in_series``.
+        envs_per_worker: another name for ``in_series``, as an int.
         copy: True to return new arrays in each step; False to return read-only views that the next
             step overwrites.
         caller_steps: True to step one share of the environments in the calling thread, while the

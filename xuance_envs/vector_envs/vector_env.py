@@ -392,7 +392,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             env_ids: indices of the environments; None for all.
-            verify: True to check first that saving is exact in each worker; warns if it cannot.
+            verify: True to first check in each worker that saving is exact; warns if unable to.
 
         Returns:
             An immutable value with one state per environment, in the order of ``env_ids``.
