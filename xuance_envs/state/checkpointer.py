@@ -228,7 +228,7 @@ def _explain_failure(
             return plan.fault(path, inner, f"cannot be saved: {why}")
     for n, (k, name, value) in enumerate(held):
         reason = _pickling_error(plan, held[: n + 1])
-        if reason is not None:  # with what others hold
+        if reason is not None:  # only together with the attributes before it
             return plan.fault((k, name), value, f"cannot be saved: {reason}")
     for (_, obj, path), value in zip(plan.handled, handled, strict=True):
         reason = _pickling_error(plan, value)

@@ -97,7 +97,7 @@ class StatePickler(pickle.Pickler):
         self._is_fresh = is_fresh
         self._cells: dict[int, tuple[Any, _Cell]] = {}
         self._plan = plan
-        # Objects of which an attribute is being tried, and results by the attributes' ids.
+        # Ids of objects whose attributes are being tried, and by an attribute's id, the result.
         self._tried: set[int] = set()
         self._can_be_saved: dict[int, tuple[Any, bool]] = {}
         # Tensors' memory that is saved: first address, end, owner.
@@ -166,7 +166,7 @@ class StatePickler(pickle.Pickler):
             try:
                 pickler.dump(value)
                 found = value, True
-            except Exception:  # its owner says that it is no state
+            except Exception:  # not saved: the owner must recreate it
                 found = value, False
             self._can_be_saved[id(value)] = found
         return found[1]

@@ -375,7 +375,7 @@ class _Walk:
                     kept.paths.append(path)
             elif id(value) not in self._seen:
                 self._visit(value, kind, path)
-        self._seen.clear()  # whether only its owner holds a value decides how it is saved
+        self._seen.clear()  # its references would count as holders of the values
 
     def _visit(self, value: Any, kind: Any, path: Path) -> None:
         handler = handler_for(value)

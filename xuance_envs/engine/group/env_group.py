@@ -95,7 +95,7 @@ class EnvGroup(BaseEnvGroup):
             arrays.reset_observations.objects,
         )
         self.clock = StepClock(n, self._progress.times)
-        # Called in place of the environments; in the next step, a ResetOnStep may be.
+        # Objects whose methods are called. In one step, a ResetOnStep may replace the environment.
         self._targets = self._make_targets()
         self._step_targets: list[Any] = list(self._targets)
         self._reset_instead: list[int] = []

@@ -204,7 +204,7 @@ class GroupStates:
         try:
             self.prepare_states(*arguments, registry, data)
         except EnvError:
-            # Some environments create in a reset what their states refer to.
+            # Some environments create objects only in a reset, and their states refer to these.
             self._group.each("load_state", places, lambda i: self._group.envs[i].reset())
             self.prepare_states(*arguments, registry, data)
         self.load_states(places)

@@ -111,7 +111,7 @@ class CommonStep(CommonDriver):
         self._workers: Sequence[Any] = ()
         self._drivers: Sequence[Driver] = ()
         self._local: Sequence[tuple[int, Driver]] = ()
-        # Drivers that a step must ask each, because they log or copy it.
+        # Drivers whose submit_step each step calls, because they log or copy the step.
         self._asked: Sequence[Driver] = ()
         self._through_drivers = False
         self._armed, self._failed = False, True
@@ -135,7 +135,7 @@ class CommonStep(CommonDriver):
         self._asked = drivers if self._through_drivers else [each for _, each in self._local]
 
     def close(self) -> None:
-        self._workers = self._drivers = self._asked = self._local = ()  # which refer to this object
+        self._workers = self._drivers = self._asked = self._local = ()  # they refer to this object
         counters, self._counters = self._counters, ()
         for fd in counters:
             os.close(fd)
