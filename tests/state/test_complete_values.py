@@ -272,7 +272,7 @@ def overlapping(number: int) -> Any:
     return from_array(number)[1:]  # nothing holds the array
 
 
-APART = "Holder.held: .*share memory are saved apart: torch.Tensor and torch.Tensor"
+APART = "Holder.held: .*would not share it after loading: torch.Tensor and torch.Tensor"
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def _compare_continuations(
 
 
 _NO_ATTRIBUTE = (
-    "No attribute differs before. It depends on something outside the environment's attributes, "
+    "No attribute differed before. The result depends on something outside the attributes, "
     "such as the generators of random and numpy.random, module variables, or files"
 )
 

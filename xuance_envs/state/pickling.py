@@ -128,7 +128,8 @@ class StatePickler(pickle.Pickler):
             self._require_fresh_plan()
             raise FaultError(
                 "",
-                f"a {type_name(obj)} with a state handler cannot be saved here, such as in a set",
+                f"a {type_name(obj)} with a state handler cannot be saved here, for example in a "
+                "set",
             )
         reason = why_refused(kind)
         if reason is not None:
@@ -212,7 +213,9 @@ class StatePickler(pickle.Pickler):
             if start < end:
                 self._require_fresh_plan()
                 names = " and ".join(type_name(each) for each in (one, other))
-                raise FaultError("", f"two objects that share memory are saved apart: {names}")
+                raise FaultError(
+                    "", f"two objects share memory, but would not share it after loading: {names}"
+                )
 
     def reduce_function(self, obj: types.FunctionType) -> Any:
         digest = code_digest(obj.__code__)

@@ -68,7 +68,7 @@ def _check_foreign(array: Any, value: Any) -> None:
             "array in a library's memory", f"{dtype} {shape}", f"{array.dtype.str} {array.shape}"
         )
     if not array.flags.writeable and content != array.tobytes():
-        raise FaultError("", "an array in a library's memory is read-only and has other content")
+        raise FaultError("", "a read-only array in a library's memory differs from the saved one")
 
 
 def _load_foreign(array: Any, value: Any, _: Any) -> None:

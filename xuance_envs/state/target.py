@@ -208,7 +208,9 @@ class Target:
         """Return a function with this code and these cells."""
         found = self._search(lambda plan: plan.code.function(digest, self._trusted))
         if found is None:
-            trust = "" if self._trusted else ", or load it with trusted=True if it is elsewhere"
+            trust = (
+                "" if self._trusted else ", or load it with trusted=True if its modules define it"
+            )
             raise FaultError(
                 "",
                 f"the state contains the function {module}.{name}, and this environment has no "

@@ -244,7 +244,7 @@ def fork_hazard() -> str | None:
     if torch is not None and torch.cuda.is_initialized():
         return "CUDA is initialized, and does not work in a forked process"
     if threading.active_count() > 1:
-        return "other threads may hold locks, on which a forked process would wait forever"
+        return "other threads may hold locks for which a forked process would wait forever"
     if (threads := count_native_threads()) > 0:
         return (
             f"{threads} threads of native libraries (such as OpenCV or OpenMP) are running, and a "

@@ -260,7 +260,7 @@ class ThreadDriver(WorkerDriver):
         return WorkerTimeoutError(envs, None, limit, command, details, running)
 
     def _hang_details(self) -> str:
-        text = "A thread cannot be killed: it goes on until its environment returns. Its stack:\n"
+        text = "A thread cannot be killed: it continues until its environment returns. Its stack:\n"
         frame = sys._current_frames().get(self.thread.ident or 0)
         return text if frame is None else text + "".join(traceback.format_stack(frame))
 
