@@ -1,15 +1,15 @@
-"""Compare threads and coroutines with worker processes, the ideal, and TorchRL's AsyncEnvPool.
+"""Compare threads and coroutines with worker processes, an optimum, and TorchRL's AsyncEnvPool.
 
 Each case has a reference, and each implementation runs in a fresh process:
 
-- ``waiting``: environments that sleep in each step, in threads and in one process each. Ideally,
-  all of them sleep at the same time.
+- ``waiting``: environments that sleep in each step, in threads and in one process each. At the
+  optimum, all of them sleep at the same time.
 - ``coroutines``: environments that sleep with ``asyncio.sleep``, on one event loop.
-- ``recv``: sleeps of 10 to 500 ms, received in batches of at least 16 environments. Ideally, no
-  environment waits for another one.
+- ``recv``: sleeps of 10 to 500 ms, received in batches of at least 16 environments. At the optimum,
+  no environment waits for another.
 - ``torchrl``: environments that do nothing, or sleep, against TorchRL's ``AsyncEnvPool`` with its
-  threads. Use ``--peers`` in an environment that has TorchRL. Its ``asyncio`` backend is not
-  implemented.
+  threads. Use ``--peers`` in an environment that has TorchRL. ``asyncio`` is not compared,
+  because TorchRL has not implemented that backend.
 - ``computing``: CartPole and HalfCheetah against worker processes and a bare loop in two processes.
   Run it in a free-threaded Python, too: with the global interpreter lock (GIL), threads that
   compute run one at a time.
@@ -236,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 ]
             )
     header = ("case", "implementation", "start, s", "MiB", "steps/s", "× first of the case")
-    text = markdown_table((*header, "of the ideal"), rows, words=2)
+    text = markdown_table((*header, "of the optimum"), rows, words=2)
     gil = "on" if gil_is_enabled() else "off"
     print(f"\nGIL {gil}, {args.rounds} rounds of {args.seconds:g} s\n\n{text}")
     finish(args, __doc__, run, text, gil=gil, results=results)

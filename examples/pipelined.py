@@ -7,7 +7,8 @@
 
 In a synchronous loop, the policy and the environments wait for each other. With
 `RolloutCollector(..., halves=2)` the halves alternate. If there are enough cores, a step then takes
-as long as the slower of the two. `halves="auto"` measures both variants in the first 128 steps.
+as long as the slower of policy and environments. `halves="auto"` measures both variants in the
+first 128 steps.
 
 The speedup is largest if the policy does not use the CPU, like a policy on a GPU or one that sleeps
 (`--sleep`). A policy on the CPU takes a core from the environments, and two half batches cost more
