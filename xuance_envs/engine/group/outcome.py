@@ -78,9 +78,9 @@ class Outcome:
 class ResultWithStates:
     """Result of a command and the states after it.
 
-    ``refusal`` is the reason if there are no states, and ``cost`` the seconds for saving them. If a
-    replay was to be verified, ``verified`` has the first difference and the reason why it could not
-    be verified; each is empty if there is none.
+    ``refusal`` is the reason if there are no states, and ``cost`` the seconds for saving them.
+    ``verified`` is the result of verifying a replay: the first difference, and the reason if it
+    could not be verified. Both are empty texts if there is none.
     """
 
     result: Any

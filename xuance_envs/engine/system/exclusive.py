@@ -39,7 +39,7 @@ def exclusive(
 
 
 def exclusive_start(method: Callable[[_Self, Any], None]) -> Callable[[_Self, Any], None]:
-    """Do the same for a method that starts a step, in a third of the time."""
+    """Do the same for a method that starts a step, with a third of the overhead."""
 
     @functools.wraps(method)
     def checked(self: Any, actions: Any) -> None:

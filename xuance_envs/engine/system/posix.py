@@ -197,7 +197,7 @@ def unix_socket() -> socket.socket:
 
 
 def limit_unsent(connection: socket.socket, nbytes: int) -> None:
-    """Limit the unsent bytes above which the kernel accepts no more."""
+    """Set the number of unsent bytes above which the kernel accepts no more."""
     if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, nbytes)
 
