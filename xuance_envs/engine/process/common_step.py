@@ -294,7 +294,7 @@ class Follower:
     """A worker's side."""
 
     def __init__(self, settings: CommonSettings | None, memory: SharedMemory, index: int) -> None:
-        self._following = False
+        self.following = False
         if settings is None:
             return
         *self._starts, self._tokens, self._bell = [passed.fd for passed in settings.counters]
@@ -305,11 +305,11 @@ class Follower:
 
     def follow(self) -> None:
         """Take common wake-ups from now on."""
-        self._following, self._parity = True, 0
+        self.following, self._parity = True, 0
 
     def is_woken(self, requests: Inbox) -> bool:
         """Wait for a wake-up or a message; return True if this worker must step."""
-        while self._following and not requests.wait_with(self._starts[self._parity]):
+        while self.following and not requests.wait_with(self._starts[self._parity]):
             self._parity ^= 1
             if self._codes[self._index] == WAITING:
                 return True

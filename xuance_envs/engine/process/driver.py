@@ -122,10 +122,10 @@ class ProcessDriver(PicklingDriver):
 
     @override
     def submit_step(self, tag: int, actions: bytes | None) -> None:
-        common, message = self._settings.common, self._step
+        message = self._step
         if actions is not None:
             message = self._group_prefix + actions
-        elif common is not None:
+        elif (common := self._settings.common) is not None:
             if common.may_join(tag):
                 self.join_step(tag, monotonic())
                 return

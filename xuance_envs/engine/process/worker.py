@@ -69,7 +69,7 @@ class Worker:
         buffers: Sequence[SharedBuffer] = ()
         follower = self._follower
         while True:
-            while follower.is_woken(requests):
+            while follower.following and follower.is_woken(requests):
                 reply, payload = host.answer(RequestType.STEP, b"")
                 if follower.finish(reply):
                     write_all(replies, frame(reply, payload))
