@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -243,11 +244,21 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(parsed(path)))
+
+
 def imports_within_the_package(path: Path) -> Iterator[str]:
     """Every module of the package that a file imports, wherever in the file it does so."""
     name = module_name(path)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -350,7 +361,7 @@ def test_no_module_class_or_folder_is_too_large_to_be_walked() -> None:
     assert [p for p, text in texts.items() if len(text.splitlines()) > 500] == []
     folders = Counter(path.parent for path in paths if path.stem[0] != "_")
     assert {folder: count for folder, count in folders.items() if count > 20} == {}
-    nodes = [node for text in texts.values() for node in ast.walk(ast.parse(text))]
+    nodes = [node for path in paths for node in nodes_of(path)]
     methods = {node.name: methods_of(node) for node in nodes if isinstance(node, ast.ClassDef)}
     assert {name: count for name, count in methods.items() if count > 28} == {}
 
@@ -361,7 +372,7 @@ def test_the_control_layer_has_smaller_modules_and_classes() -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     large = {path.stem for path, text in texts.items() if len(text.splitlines()) > 400}
     assert large == {"vector_env"}, "which is the public interface, and mostly its reference"
-    nodes = [node for text in texts.values() for node in ast.walk(ast.parse(text))]
+    nodes = [node for path in paths for node in nodes_of(path)]
     methods = {node.name: methods_of(node) for node in nodes if isinstance(node, ast.ClassDef)}
     assert {name: count for name, count in methods.items() if count > 25} == {}
 
@@ -385,10 +396,8 @@ DOCUMENTED = {"_b_base_", "_current_frames", "_exit", "_fields", "_objects", "_r
 
 
 def test_no_other_private_names_of_other_objects_are_used() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]
-    assert {name for text in texts for name in foreign_private_names(ast.parse(text))} == (
-        PRIVATE_NAMES
-    )
+    modules = [parsed(path) for path in PACKAGE.rglob("*.py")]
+    assert {name for module in modules for name in foreign_private_names(module)} == PRIVATE_NAMES
     assert len(PRIVATE_NAMES) <= 11
 
 
@@ -434,9 +443,10 @@ MAY_LACK = {
 
 def test_hasattr_asks_for_nothing_but_what_a_system_or_an_environment_may_lack() -> None:
     paths = [path for room in ("engine", "vector_envs") for path in (PACKAGE / room).rglob("*.py")]
-    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    nodes = [node for path in paths for node in nodes_of(path)]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    asked = [call.args[1] for call in calls if ast.unparse(call.func) == "hasattr"]
+    names = [call for call in calls if isinstance(call.func, ast.Name)]
+    asked = [call.args[1] for call in names if call.func.id == "hasattr"]
     assert {ast.unparse(name).strip("'") for name in asked} == MAY_LACK
 
 

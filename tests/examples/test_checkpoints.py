@@ -5,43 +5,34 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
+from warm_python import run_python
 
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def training(script: str, env_id: str, *arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, str(ROOT / "examples" / script), "--env", env_id]
-    sizes = ["--num-envs", "4", "--seed", "3", "--every", "1"]
-    return subprocess.Popen(
-        [*command, *sizes, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    said, errors = process.communicate(timeout=100)
-    assert process.returncode == 0, errors
-    return said
+def training(script: str, env_id: str, *arguments: str | Path, **options: Any) -> str:
+    """What a training run prints, unless it is killed."""
+    sizes = ("--num-envs", "4", "--seed", "3", "--every", "1")
+    done = run_python(ROOT / "examples" / script, "--env", env_id, *sizes, *arguments, **options)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.stdout
 
 
 def checkpoint(folder: Path) -> Any:
     return torch.load(folder / "checkpoint.pt", weights_only=True)
 
 
-@pytest.mark.slow("three training runs in processes of their own")
+@pytest.mark.slow("three training runs")
 @pytest.mark.parametrize(
     ("script", "env_id", "steps", "after"),
     [
@@ -57,20 +48,22 @@ def test_a_killed_training_ends_with_the_same_weights(
     train = partial(training, script, env_id)
     before = "subproc" if after == "dummy" else "dummy"
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    uninterrupted = train("--backend", before, "--steps", steps, "--checkpoint", whole)
     endless = ["--backend", before, "--steps", "10000000", "--checkpoint", parts, "--resume", parts]
-    killed = train(*endless)
-    while not (parts / "checkpoint.pt").exists():
-        assert killed.poll() is None
-        time.sleep(0.002)
-    time.sleep(random.random() * 0.05)
-    killed.send_signal(signal.SIGKILL)
-    assert f"starting from scratch: no checkpoint in {parts}" in killed.communicate()[0]
-    ended(uninterrupted)
+    started: Queue[int] = Queue()
+    with ThreadPoolExecutor() as threads:
+        killed = threads.submit(train, *endless, on_start=started.put)
+        process = started.get(timeout=60)
+        while not (parts / "checkpoint.pt").exists():
+            assert not killed.done()
+            time.sleep(0.002)
+        time.sleep(random.random() * 0.05)
+        os.kill(process, signal.SIGKILL)
+        assert f"starting from scratch: no checkpoint in {parts}" in killed.result()
+    train("--backend", before, "--steps", steps, "--checkpoint", whole)
     reached = checkpoint(parts)["collector"]["global_steps"]
     assert reached < int(steps)
     where = ["--checkpoint", parts, "--resume", parts]
-    said = ended(train("--backend", after, "--steps", steps, *where))
+    said = train("--backend", after, "--steps", steps, *where)
     assert f"{reached:,} steps  resumed from {parts}" in said
     one, other = checkpoint(whole), checkpoint(parts)
     assert one["collector"]["global_steps"] == other["collector"]["global_steps"]

@@ -19,7 +19,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ def run_python(
     cwd: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float = 110,
+    on_start: Callable[[int], object] = lambda pid: None,
 ) -> subprocess.CompletedProcess[str]:
     """Run Python as ``subprocess.run`` does with ``capture_output``, without its start.
 
@@ -44,6 +45,7 @@ def run_python(
         cwd: the folder to run in, this process's by default.
         env: environment variables beside those of this process, which the libraries do not read.
         timeout: seconds until the process is killed.
+        on_start: receives the process's id once it runs, which is also that of its group.
     """
     command = [str(argument) for argument in arguments]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
@@ -63,6 +65,7 @@ def run_python(
         for reader in readers:
             reader.start()
         pid = int(connection.recv(99))
+        on_start(pid)
         connection.settimeout(timeout)
         try:
             code = int(connection.recv(99))
