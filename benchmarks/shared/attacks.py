@@ -213,8 +213,10 @@ def watched_health(url: str, cafile: str | None = None) -> Iterator[list[float]]
     The session belongs to the token ``other``, which a server with tokens must accept.
     The yielded list receives the longest delay of each in seconds at the end.
     """
-    here, there = get_context("spawn").Pipe()
-    asking = get_context("spawn").Process(target=_ask, args=(url, cafile, there))
+    context = get_context("forkserver")  # the next process need not import all this again
+    context.set_forkserver_preload([__name__])
+    here, there = context.Pipe()
+    asking = context.Process(target=_ask, args=(url, cafile, there))
     asking.start()
     there.close()  # so that recv raises if the process ends early
     longest: list[float] = []

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from benchmark_runs import run_script
+from benchmark_runs import ROOT, run_script
 
 
-@pytest.mark.slow("each attack runs once against a server")
-def test_it_measures_all_three_counts_requests_and_makes_each_attack(tmp_path: Path) -> None:
+def run(folder: Path, attacks: int) -> Any:
     short = ("--num-envs", "2", "--rounds", "1", "--seconds", "0.05", "--sessions", "2")
-    short += ("--attacks", "1")
-    answer = run_script("remote", tmp_path, *short)
+    return run_script("remote", folder, *short, "--attacks", str(attacks))
+
+
+def test_it_measures_all_three_and_counts_requests(tmp_path: Path) -> None:
+    answer = run(tmp_path, attacks=0)
     results = answer.record["results"]
     names = ["DummyVecEnv_Gym", "RemoteVecEnv", "SubprocVecEnv_Gym, one worker"]
     assert all(results[name]["rates"][0] > 0 for name in names)
@@ -22,7 +25,24 @@ def test_it_measures_all_three_counts_requests_and_makes_each_attack(tmp_path: P
     assert many["requests"] > 0
     assert 0 < many["least"] <= 1
     assert 0 < many["p50"] <= many["p99"]
-    attacks = results["attacks"]
+    assert "attacks" not in results
+
+
+@pytest.mark.slow("a server, and a process for each attack")
+def test_the_effects_of_an_attack_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks import remote
+    from benchmarks.shared.attacks import effects
+
+    with remote.served("CartPole-v1") as (url, pid):
+        found = effects(url, pid, 1, lambda attacker: {"a": attacker.renew, "b": attacker.keys})
+    assert list(found) == ["a", "b"]
+    assert all(each.health > 0 and each.step > 0 for each in found.values())
+
+
+@pytest.mark.long
+def test_each_attack_is_in_the_record(tmp_path: Path) -> None:
+    attacks = run(tmp_path, attacks=1).record["results"]["attacks"]
     assert all(each["health"] > 0 and each["step"] > 0 for each in attacks.values())
     names = {"nothing", "64,000 texts of 30 KB", "16 states of 60 MiB, beyond the limit"}
     assert names < attacks.keys()
