@@ -25,7 +25,7 @@ STARTED = time.monotonic()
 BUDGET = "TEST_BUDGET_SECONDS"
 LONGEST = 3.0
 """Seconds that a test takes at most without the marker ``slow``, which gives the reason."""
-FAILING = 10 * LONGEST
+FAILING = 20 * LONGEST
 """Seconds without a reason that make a run with a budget fail, on slow machines too."""
 durations: dict[str, float] = {}
 unexplained: dict[str, float] = {}

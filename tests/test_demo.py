@@ -139,6 +139,7 @@ def test_the_example_trains_as_the_command_line_says(env_id, backend):
     assert "mean return" in last
 
 
+@pytest.mark.slow("a training run")
 def test_the_example_trains_on_an_atari_game():
     pytest.importorskip("ale_py")
     pytest.importorskip("cv2")
@@ -147,6 +148,7 @@ def test_the_example_trains_on_an_atari_game():
     assert answer.stdout.splitlines()[-1].split()[:2] == ["256", "steps"]
 
 
+@pytest.mark.slow("two training runs")
 def test_the_example_saves_an_agent_with_the_scale_it_sees_in_and_has_it_play(tmp_path):
     path = str(tmp_path / "agent.pt")
     options = ("--env", "Pendulum-v1", "--backend", "dummy", "--num-envs", "4")

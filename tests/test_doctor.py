@@ -20,6 +20,7 @@ def run_doctor() -> None:
     doctor.run_doctor(argparse.Namespace(ray=False))
 
 
+@pytest.mark.slow("tries every backend")
 def test_it_says_what_there_is_and_that_everything_works() -> None:
     answer = run_python("-m", "xuance_envs", "doctor")
     assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -140,6 +140,7 @@ def test_a_training_with_each_vector_environment(tmp_path: Path) -> None:
     assert rows[0]["times_the_first"] == 1
 
 
+@pytest.mark.slow("starts every contender")
 def test_many_agents_beside_bare_loops(tmp_path: Path) -> None:
     answer = run_script("multi_agent", tmp_path, *SHORT, "--worlds", "dying")
     rows = answer.record["results"]

@@ -14,6 +14,7 @@ def run(folder: Path, attacks: int) -> Any:
     return run_script("remote", folder, *short, "--attacks", str(attacks))
 
 
+@pytest.mark.slow("starts two servers")
 def test_it_measures_all_three_and_counts_requests(tmp_path: Path) -> None:
     answer = run(tmp_path, attacks=0)
     results = answer.record["results"]

@@ -34,6 +34,7 @@ def build(folder: Path) -> str:
     return done.stderr
 
 
+@pytest.mark.slow("builds a documentation three times")
 def test_pages_of_modules_follow_in_a_tree_that_was_built_before(tmp_path: Path) -> None:
     for library in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(library)

@@ -158,6 +158,7 @@ def need_libraries_of(page: Path) -> None:
         pytest.importorskip(library)
 
 
+@pytest.mark.slow("some pages train or start many workers")
 @by_page("python")
 def test_a_pages_python_runs(page: Path, contents: list[str], tmp_path: Path) -> None:
     need_libraries_of(page)

@@ -174,6 +174,7 @@ def found(request: pytest.FixtureRequest, folder: Path) -> Found:
     return dict(request.param(folder))
 
 
+@pytest.mark.slow("the first one waits for the type checker")
 @pytest.mark.parametrize("name", examples())
 def test_an_example_passes(name: str, found: Found) -> None:
     assert found.get(name, []) == []

@@ -231,6 +231,7 @@ def kill_workers(kills: int, **options: Any) -> None:
             counts[victim] = 0
 
 
+@pytest.mark.slow("kills workers at some dozens of instants")
 def test_workers_killed_between_the_wake_up_and_the_bell() -> None:
     kill_workers(100, context="fork")
 

@@ -283,6 +283,7 @@ def test_a_crash_happens_again(tmp_path: Path) -> None:
     assert replayed(path).returncode == -9
 
 
+@pytest.mark.slow("waits for two time limits")
 def test_a_hang_happens_again(tmp_path: Path) -> None:
     path = failed("hangs", tmp_path, step_timeout=1.0)
     with pytest.raises(subprocess.TimeoutExpired):

@@ -211,6 +211,7 @@ def test_any_signal_that_ends_a_worker_is_named(number):
     assert envs.closed
 
 
+@pytest.mark.slow("waits for the time limit of close")
 def test_a_stopped_worker_does_not_keep_close_waiting_for_ever():
     envs = SubprocVecEnv([FaultyEnv] * 2, in_series=1, context="forkserver")
     pids = envs.pids

@@ -63,6 +63,7 @@ def game_of(game: str) -> Atari_Env:
     )
 
 
+@pytest.mark.slow("plays whole games twice")
 @pytest.mark.parametrize("backend", [DummyVecEnv_Atari, SubprocVecEnv_Atari])
 def test_every_pixel_reward_and_end_is_the_references(backend: Any) -> None:
     """All five games at once, each in an environment that only takes its first four actions."""

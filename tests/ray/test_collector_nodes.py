@@ -64,6 +64,7 @@ def at(collector: Any) -> list[list[int]]:
     return found
 
 
+@pytest.mark.slow("waits until Ray notices that a node is gone")
 def test_a_lost_node_costs_no_other_a_step_and_nothing_is_delivered_twice(cluster: Any) -> None:
     slow = partial(PacedEnv, 0.05)  # a busy machine takes a second to lose a node
     with RayRolloutCollector([slow] * 4, Idle(), 2, STEPS, processes=2) as collector:
@@ -110,6 +111,7 @@ while True:
 """
 
 
+@pytest.mark.slow("starts a program that imports torch in four processes")
 def test_nothing_is_left_of_a_program_that_is_killed(cluster: Any, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

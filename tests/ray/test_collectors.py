@@ -383,6 +383,7 @@ def test_an_interrupt_after_any_call_has_it_made_again_and_executed_once(
         monkeypatch.undo()
 
 
+@pytest.mark.slow("starts actors that import torch")
 def test_two_of_them_do_not_meet_and_closing_twice_is_as_good_as_once(tmp_path: Path) -> None:
     functions = env_fns(SPACES["vector"])
     told = tmp_path / "pids"

@@ -117,6 +117,7 @@ def test_shares_are_values() -> None:
     assert ActorAssignment(range(2), "a") == ActorAssignment(range(2), "a")
 
 
+@pytest.mark.slow("starts sixteen workers on four nodes")
 def test_auto_takes_machines_where_several_workers_would_share_one(nodes: Any) -> None:
     import ray
 
@@ -265,6 +266,7 @@ def test_an_environment_that_raises_is_named(nodes: Any) -> None:
     assert envs.closed
 
 
+@pytest.mark.slow("starts sixteen workers on four nodes")
 def test_a_worker_that_dies_is_named_with_its_node_and_nothing_is_left(nodes: Any) -> None:
     import ray
 
@@ -282,6 +284,7 @@ def test_a_worker_that_dies_is_named_with_its_node_and_nothing_is_left(nodes: An
     assert wait_until(lambda: not any(map(is_running, {*pids, *actors})))
 
 
+@pytest.mark.slow("waits for a time limit")
 def test_a_worker_that_dies_is_restarted_in_its_actor(nodes: Any) -> None:
     with RayVecEnv_Gym(
         [TracedEnv] * 6, 1, env_seed=5, step_timeout=2.0, on_worker_failure="restart"
@@ -314,6 +317,7 @@ def test_one_that_takes_too_long_is_named(nodes: Any) -> None:
         envs.step([GO_ON] * 3 + [SLEEP] + [GO_ON] * 2)
 
 
+@pytest.mark.slow("waits until Ray has replaced an actor")
 def test_an_actor_that_is_lost_is_restarted_with_all_of_its_workers(nodes: Any) -> None:
     with RayVecEnv_Gym([TracedEnv] * 6, 1, on_worker_failure="restart") as envs:
         envs.reset(seed=0)
@@ -385,6 +389,7 @@ while True:
 """
 
 
+@pytest.mark.slow("starts a program, and waits until Ray notices its end")
 def test_nothing_is_left_of_a_program_that_is_killed(nodes: Any, tmp_path: Path) -> None:
     import ray
 

@@ -83,6 +83,7 @@ def running_with(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow("starts Ray twice")
 def test_a_script_without_a_guard_starts_ray_and_leaves_nothing_behind(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     script = tmp_path / "script.py"

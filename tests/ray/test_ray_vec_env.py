@@ -46,6 +46,15 @@ def sizes(envs: Any) -> list[int]:
 pytestmark = pytest.mark.usefixtures("ray_here")
 
 
+@pytest.fixture
+def short_close_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments that hang are soon given up when others end."""
+    end = ray_backend.end_actors
+    monkeypatch.setattr(
+        ray_backend, "end_actors", lambda *given: end(*given[:2], close_timeout=0.3)
+    )
+
+
 def test_coroutines_of_an_actor_are_awaited_together() -> None:
     fns = [partial(WaitingEnv, 0.05, 3)] * 40
     with few(fns, 40) as envs, DummyVecEnv([partial(WaitingEnv, 0.0, 3)] * 40) as expected:
@@ -98,6 +107,7 @@ class TestTheCluster:
             "enable_task_events": False,
         }
 
+    @pytest.mark.slow("waits for a time limit")
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -110,7 +120,7 @@ class TestTheCluster:
     ) -> None:
         started = time.monotonic()
         with pytest.raises(WorkerTimeoutError, match=message) as caught:
-            few([PlacedEnv] * 2, 1, **{"start_timeout": 3.0, **options})
+            few([PlacedEnv] * 2, 1, **{"start_timeout": 2.0, **options})
         assert time.monotonic() - started < 30
         assert caught.value.command == "construct"
         assert caught.value.pid is None
@@ -233,6 +243,7 @@ class LargeEnv(PlacedEnv):
 
 @pytest.mark.usefixtures("actors_of_the_class")
 class TestLosses:
+    @pytest.mark.usefixtures("short_close_timeout")
     def test_a_loss_is_noticed_while_another_actor_is_waited_for(self) -> None:
         envs = few([PlacedEnv] * 2, 1)
         envs.reset()
@@ -285,15 +296,17 @@ class TestLosses:
             truncated = envs.step([GO_ON] * 2)[3]
             assert truncated.tolist() == [True, False]
 
+    @pytest.mark.slow("waits for a time limit twice")
+    @pytest.mark.usefixtures("short_close_timeout")
     def test_one_that_takes_too_long_is_replaced(self) -> None:
         with few(
-            [PlacedEnv] * 2, 1, step_timeout=2.0, on_worker_failure="restart", max_restarts=1
+            [PlacedEnv] * 2, 1, step_timeout=1.0, on_worker_failure="restart", max_restarts=1
         ) as envs:
             envs.reset()
             obs, _, _, truncated, _ = envs.step([GO_ON, SLEEP])
             assert obs.tolist() == [[1, 1], [1, 0]]
             assert truncated.tolist() == [False, True]
-            with pytest.raises(WorkerTimeoutError, match=r"(?s)within 2 s.*max_restarts=1") as late:
+            with pytest.raises(WorkerTimeoutError, match=r"(?s)within 1 s.*max_restarts=1") as late:
                 envs.step([SLEEP, GO_ON])
             assert late.value.env_indices == (0,)
         assert envs.closed
@@ -374,13 +387,8 @@ class TestTheEnd:
             envs.step([GO_ON] * 4)
         assert wait_until(lambda: not any(map(is_running, pids)))
 
-    def test_close_does_not_wait_for_an_environment_that_hangs(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        end = ray_backend.end_actors
-        monkeypatch.setattr(
-            ray_backend, "end_actors", lambda *given: end(*given[:2], close_timeout=0.3)
-        )
+    @pytest.mark.usefixtures("short_close_timeout")
+    def test_close_does_not_wait_for_an_environment_that_hangs(self) -> None:
         envs = few([PlacedEnv] * 2, 1)
         pids = envs.call("pid")
         envs.reset()

@@ -106,6 +106,7 @@ def test_limits_follow_the_tokens_when_they_are_reloaded(
     assert "1 sessions per token" in first[0].post("session/create").text
 
 
+@pytest.mark.slow("uses up seconds of CPU time")
 @pytest.mark.skipif(not system.HAS_GUARDIANS, reason="not on this system")
 def test_a_reload_forgets_no_used_cpu_time(
     serve: ServerMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

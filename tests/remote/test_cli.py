@@ -35,6 +35,7 @@ def run(*args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow("starts a server from the command line")
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_what_it_serves_where_and_for_whom_and_ends_when_told_to(
     tmp_path: Path, sign: int

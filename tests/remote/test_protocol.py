@@ -507,6 +507,7 @@ def test_a_server_that_ends_while_environments_are_made_has_not_failed(
     assert [record for record in caplog.records if record.exc_info] == []
 
 
+@pytest.mark.slow("waits for slow requests")
 @pytest.mark.parametrize("grace", [None, "1"])
 def test_a_server_that_ends_finishes_the_requests_it_has_begun(grace: str | None) -> None:
     options = [] if grace is None else ["--shutdown-grace", grace]

@@ -196,6 +196,7 @@ def test_ctrl_c_within_a_step_leaves_it_to_be_waited_for_and_made_once(server: S
         assert interrupted > 5
 
 
+@pytest.mark.slow("waits for retries to end")
 def test_a_server_that_is_killed_is_named_in_bounded_time() -> None:
     served = ServedProcess("--env", "CartPole-v1")
     envs = RemoteVecEnv(served.url, "CartPole-v1", 2, timeout=20)

@@ -213,6 +213,7 @@ def test_the_rest_of_a_request_is_no_beginning(
     assert connection.recv(2**16).startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.slow("waits for longer than a head may take")
 def test_a_head_that_waits_for_slow_requests_is_not_late(serve: ServerMaker) -> None:
     server = serve({"Slow": SlowStepEnv}, head=1.5)
     ask = Asking(server)

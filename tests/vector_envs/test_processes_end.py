@@ -54,6 +54,7 @@ def test_a_worker_that_died_between_two_commands_is_noticed_in_the_second() -> N
         envs.get_attr("steps")
 
 
+@pytest.mark.slow("waits for the time limit of close")
 def test_close_does_not_wait_for_an_environment_that_hangs() -> None:
     envs = SubprocVecEnv([lambda: ProcessEnv(60)], context="forkserver")
     envs.reset()
