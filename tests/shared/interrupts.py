@@ -31,6 +31,13 @@ def interrupt_after(seconds: float) -> Iterator[None]:
         timer.join()
 
 
+NO_INSTANT = ("RESUME", "PUSH_EXC_INFO")
+"""Instructions before which none is: a call before PUSH_EXC_INFO raised, and did not return.
+
+An exception there would have its handler restore the wrong exception, which stays for ever.
+"""
+
+
 class Instant:
     """One instant in a block of code, at which this thread is interrupted.
 
@@ -84,7 +91,11 @@ class Instant:
             name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
             last, self._last[frame] = self._last[frame], name
             returned, self._returned = self._returned, None
-            if name != "RESUME" and last.startswith(INTERRUPTIBLE) and "NO_INTERRUPT" not in last:
+            if (
+                name not in NO_INSTANT
+                and last.startswith(INTERRUPTIBLE)
+                and "NO_INTERRUPT" not in last
+            ):
                 self._left -= 1
                 if self._left < 0:
                     self.came = True

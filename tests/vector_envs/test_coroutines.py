@@ -328,7 +328,6 @@ def test_xuance_s_agents() -> None:
             assert_same([got.obs, got.rewards, got.acted], [right.obs, right.rewards, right.acted])
 
 
-@pytest.mark.slow("measures every backend with environments that wait")
 def test_they_are_timed_as_long_as_they_wait() -> None:
     for kind in (DummyVecEnv, ThreadVecEnv):
         with kind([partial(WaitingEnv, WAIT)] * 2) as envs:
