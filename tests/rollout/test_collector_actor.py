@@ -44,7 +44,7 @@ def own_noise() -> Iterator[None]:
     [
         ("agent", b"celsewhere\nThing\n.", "No module named 'elsewhere'. The agent could"),
         ("env_fns", b"celsewhere\nThing\n.", "No module named 'elsewhere'. The environment fun"),
-        ("env_fns", b"cgymnasium\nno_thing\n.", "get attribute 'no_thing' .*The environment fun"),
+        ("env_fns", b"cgymnasium\nno_thing\n.", "attribute 'no_thing'.*The environment fun"),
     ],
 )
 def test_code_that_is_not_there_is_told_with_what_to_do(

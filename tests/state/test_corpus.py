@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,22 @@ import pytest
 from comparing import assert_same
 from corpus_envs import ENVS
 
-from xuance_envs import DummyVecEnv, SubprocVecEnv, VecEnv, check_saving
+from xuance_envs import DummyVecEnv, StateError, SubprocVecEnv, VecEnv, check_saving
 from xuance_envs.state.checkpointer import EnvCheckpointer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
 POINTS = 0, 1, 17, 23  # 23: right after an end
+
+if sys.version_info >= (3, 14):  # Python no longer pickles iterators of itertools
+    REFUSED = {name: ENVS.pop(name) for name in ("Iterators", "Routing")}
+
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_iterators_of_itertools_are_refused(name: str) -> None:
+        with DummyVecEnv([REFUSED[name]]) as envs:
+            envs.reset(seed=1)
+            with pytest.raises(StateError, match=r"a itertools\.(count|cycle) cannot be saved"):
+                envs.save_state()
 
 
 def played(env: Any, steps: int, seed: int = 0) -> list[Any]:

@@ -73,7 +73,7 @@ def test_a_wrong_number_of_seeds_is_refused_and_nothing_is_reset(make_either, se
     envs = make_either([ECHO] * 5)
     envs.reset(seed=0)
     wanted = 5 if env_ids is None else 2
-    with pytest.raises(ValueError, match=rf"{wanted} seeds.*got {len(seeds)}"):
+    with pytest.raises(ValueError, match=rf"{wanted} seeds.*got a sequence of {len(seeds)}"):
         envs.reset(seed=seeds, env_ids=env_ids)
     assert [len(resets) for resets in envs.get_attr("resets")] == [1] * 5
     assert not envs.closed
