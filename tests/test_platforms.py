@@ -32,6 +32,7 @@ def run_like(script: str, *arguments: str) -> str:
     return str(result.stdout)
 
 
+@pytest.mark.slow("imports the package in a Python of its own")
 def test_without_posix_all_but_worker_processes_works() -> None:
     for library in ("fastapi", "httpx", "torch", "stable_baselines3"):
         pytest.importorskip(library)

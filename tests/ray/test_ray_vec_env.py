@@ -68,6 +68,7 @@ def test_coroutines_of_an_actor_are_awaited_together() -> None:
 
 
 class TestTheCluster:
+    @pytest.mark.slow("starts seven actors")
     def test_auto_makes_as_many_actors_as_there_is_room_for(self) -> None:
         with RayVecEnv_Gym([PlacedEnv] * 6) as envs:
             assert sizes(envs) == [1, 2, 1, 2]
@@ -243,6 +244,7 @@ class LargeEnv(PlacedEnv):
 
 @pytest.mark.usefixtures("actors_of_the_class")
 class TestLosses:
+    @pytest.mark.slow("an environment sleeps meanwhile")
     @pytest.mark.usefixtures("short_close_timeout")
     def test_a_loss_is_noticed_while_another_actor_is_waited_for(self) -> None:
         envs = few([PlacedEnv] * 2, 1)
