@@ -242,10 +242,10 @@ class RamView:
         self.image = state
 
     def note(self) -> None:
-        """Do nothing: memory is not pooled."""
+        """Do nothing: RAM is not max-pooled over two frames."""
 
     def take_first(self) -> None:
-        """Do nothing: memory is not pooled."""
+        """Do nothing: RAM is not max-pooled over two frames."""
 
     def take_last(self, *, alone: bool) -> None:
         self.image = self._ram()

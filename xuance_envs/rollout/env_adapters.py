@@ -178,7 +178,7 @@ class MultiAgentEnvs:
         if scalarize is None and vec_env.reward_space is not None:
             raise ValueError(
                 "expected agents whose rewards are numbers, got the reward_space "
-                f"{vec_env.reward_space}: pass scalarize, weights or a function"
+                f"{vec_env.reward_space}: pass weights or a function as scalarize"
             )
         self.reward_space, self._scalar_rewards = scalarization(scalarize, vec_env.reward_space)
         self.vec_env = vec_env

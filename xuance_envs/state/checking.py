@@ -203,7 +203,7 @@ _CLOCKS = (
 
 
 def _differing_attribute(source: EnvCheckpointer, target: EnvCheckpointer, when: str) -> str | None:
-    """Describe the first attribute that differs; None if none does or they cannot be compared."""
+    """Describe the first attribute that differs; None if none does or the comparison fails."""
     try:
         difference = source.plan.first_difference(target.plan, ignoring=_CLOCKS)
     except FaultError:

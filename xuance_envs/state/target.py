@@ -268,7 +268,7 @@ def _class_of(module: str, name: str) -> Any:
     except (AttributeError, ImportError):
         raise FaultError(
             "",
-            f"the state contains a {module}.{name}, and neither this environment nor its module "
+            f"the state contains a {module}.{name}, but neither this environment nor {module} "
             "has this class",
         ) from None
 

@@ -24,7 +24,7 @@ _INTEGER_FORMATS = frozenset("bBhHiIlLqQ")
 
 
 class Row(Protocol):
-    """Place of one environment's value; ``row[:] = value`` stores it.
+    """Storage for one environment's value; ``row[:] = value`` writes it.
 
     A :class:`memoryview` is the fastest row; it rejects a wrong dtype or shape.
     """

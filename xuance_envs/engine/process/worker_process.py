@@ -202,7 +202,7 @@ def start_worker(
     env_fns: Sequence[Callable[..., Any]] | None,
     started: Callable[[WorkerProcess], None],
 ) -> None:
-    """Start a worker process and pass it to ``started``; no interrupt can separate the two."""
+    """Start a worker process and pass it to ``started``, with no interrupt between the two."""
     method = settings.context.get_start_method()
     with deferred_interrupt():
         if method != "fork":

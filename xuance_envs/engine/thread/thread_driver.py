@@ -81,7 +81,7 @@ NO_DEADLINE = Deadline(None)
 
 
 class ThreadDriver(WorkerDriver):
-    """Driver of a group in a thread, which makes, steps and closes its environments."""
+    """Driver of a group whose environments are made, stepped and closed in one thread."""
 
     shares_objects = True
 

@@ -45,7 +45,7 @@ class Difference(NamedTuple):
 class Tokens:
     """Serialize a value and everything it refers to as comparable items (tokens), in a fixed order.
 
-    ``known`` maps the id of an object that is not examined to its token.
+    ``known`` has the tokens of objects that are not examined, by the objects' ids.
     """
 
     def __init__(self, known: Mapping[int, Any] | None = None) -> None:
