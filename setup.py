@@ -30,7 +30,7 @@ EXTRAS = {
         'mujoco>=3.1,<4; python_version < "3.11"',
     ],
     "multi-agent": ['mpe2>=1; python_version < "3.14"', "pettingzoo>=1.25"],
-    "multi-objective": ["mo-gymnasium>=1.3"],
+    "multi-objective": ['mo-gymnasium>=1.3; python_version < "3.14"'],
     "torch": ["torch>=2.4", "tqdm>=4.64", "Pillow>=10.1"],
     "remote": [
         "fastapi>=0.110",
