@@ -146,7 +146,9 @@ $(DEMO): Makefile setup.py constraints.txt $(MADE)
 $(GAMES): $(DEMO)
 	$(call install,the requirements of Atari games,-e '.[atari]')
 
+# The requirement pygame of mo-gymnasium would overwrite files of pygame-ce, which Gymnasium requires.
 $(DEV): $(DEMO)
+	@$(PIP_INSTALL) --no-deps 'mo-gymnasium>=1.3'
 	$(call install,the requirements of tests and checks; the first time takes minutes,-e '.[$(DEV_EXTRAS)]')
 
 $(PEERS): $(DEV)

@@ -61,7 +61,6 @@ EXTRAS["docs"] = [
 EXTRAS["test"] = [
     *EXTRAS["box2d"],
     *EXTRAS["multi-agent"],
-    *EXTRAS["multi-objective"],
     "array-api-compat>=1.11",  # for Gymnasium's NumpyToTorch
     *RENDERING,
     'envpool>=1.1; sys_platform == "linux" and python_version >= "3.11" '
