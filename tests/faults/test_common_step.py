@@ -1,4 +1,4 @@
-"""A step that one write starts in all workers: no wake-up is lost or taken twice, whoever fails."""
+"""A step that one write starts in all workers: no failure loses or repeats a wake-up."""
 
 from __future__ import annotations
 
