@@ -27,9 +27,6 @@ from xuance_envs.engine.process.worker_process import StartSettings, WorkerProce
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
-POLL_INTERVAL = CHECK_INTERVAL
-"""Seconds between two checks of the other workers while waiting for one."""
-
 LATE_TOLERANCE = 0.05
 """A check that begins more than this many seconds after a deadline does not prove a hang."""
 
@@ -189,7 +186,7 @@ class ProcessDriver(PicklingDriver):
         """Wait for the reply and return its code and payload."""
         while True:
             began = monotonic()
-            until = began + POLL_INTERVAL
+            until = began + CHECK_INTERVAL
             if self._reply_deadline is not None:
                 until = min(
                     until, self._reply_deadline + ProcessDriver._suspended - self._suspended_before
@@ -202,7 +199,7 @@ class ProcessDriver(PicklingDriver):
                 raise self.death_error() from None
             except TimeoutError:
                 now, reply_deadline = monotonic(), self.reply_deadline
-                if now > began + POLL_INTERVAL + SUSPENSION_THRESHOLD:
+                if now > began + CHECK_INTERVAL + SUSPENSION_THRESHOLD:
                     ProcessDriver._suspended += now - began
                 elif (
                     reply_deadline is not None
