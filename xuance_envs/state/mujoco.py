@@ -122,6 +122,11 @@ def _memory(address: int, size: int) -> NDArray[np.uint8]:
     return _array((ctypes.c_ubyte * size).from_address(address), np.uint8)
 
 
+def _view(address: int, size: int) -> memoryview:
+    """Return a writable view of memory, faster to copy than through ctypes."""
+    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
+
+
 def _array(block: Any, dtype: Any) -> NDArray[Any]:
     return np.frombuffer(block, dtype)
 
@@ -201,7 +206,7 @@ class _Data:
             raise unknown_layout("MjData")
         pointers: list[int] = []
         # Address and size of each stretch of numbers between pointers and other fields.
-        self.numbers: list[tuple[int, int]] = []
+        stretches: list[tuple[int, int]] = []
         for name, type_ in layouts().fields("mjData"):
             field = getattr(kind, name)
             address = start + field.offset
@@ -211,21 +216,21 @@ class _Data:
                 if name not in ("buffer", "arena") and not (value and in_buffer):
                     pointers.append(address)
             elif name not in _NOT_STATE and name != "solver":
-                if self.numbers and sum(self.numbers[-1]) == address:
-                    address, size = self.numbers.pop()
-                    self.numbers.append((address, size + field.size))
+                if stretches and sum(stretches[-1]) == address:
+                    address, size = stretches.pop()
+                    stretches.append((address, size + field.size))
                 else:
-                    self.numbers.append((address, field.size))
+                    stretches.append((address, field.size))
         if not pointers or len(pointers) != (pointers[-1] - pointers[0]) // 8 + 1:
             raise unknown_layout("MjData")
         block = (ctypes.c_uint64 * len(pointers)).from_address(pointers[0])
         self.pointers = _array(block, np.uint64)
-        self.number_bytes = sum(size for _, size in self.numbers)
-        self.buffer: int = struct.buffer
-        self.arena: int = struct.arena
-        self.buffer_size: int = struct.nbuffer
+        self.numbers = [_view(*stretch) for stretch in stretches]
+        self.number_bytes = sum(size for _, size in stretches)
+        self.buffer = _view(struct.buffer, struct.nbuffer)
+        self.arena = _view(struct.arena, struct.narena)
         # An offset of 0 is a null pointer.
-        self.before_arena = np.uint64(self.arena - 8)
+        self.before_arena = np.uint64(struct.arena - 8)
         # Pointers in the buffer to the data of plugins; a restore does not change them.
         self.plugins: Any = (
             (ctypes.c_size_t * struct.nplugin).from_address(struct.plugin_data)
@@ -237,12 +242,12 @@ class _Data:
         self._solver = ctypes.addressof(steps), ctypes.sizeof(steps[0])
         self._per_island = len(steps) // len(self._iterations)
 
-    def solver_regions(self) -> list[tuple[int, int]]:
-        """Return address and size of each island's statistics that are in use."""
+    def solver_regions(self) -> list[memoryview]:
+        """Return each island's statistics that are in use."""
         start, each = self._solver
         of_island = self._per_island * each
         return [
-            (start + island * of_island, min(count * each, of_island))
+            _view(start + island * of_island, min(count * each, of_island))
             for island, count in enumerate(self._iterations.tolist())
             if count > 0
         ]
@@ -260,14 +265,13 @@ def _simulation(data: Any) -> _Data:
 
 def _save(data: Any, _: Any) -> _Value:
     own = _simulation(data)
-    read, pointers = ctypes.string_at, own.pointers
-    offsets = (pointers - own.before_arena) * (pointers != 0)
+    pointers = own.pointers
     return (
-        b"".join([read(address, size) for address, size in own.numbers]),
-        b"".join([read(address, size) for address, size in own.solver_regions()]),
-        offsets.tobytes(),
-        read(own.buffer, own.buffer_size),
-        read(own.arena, own.struct.parena),
+        b"".join(own.numbers),
+        b"".join(own.solver_regions()),
+        ((pointers - own.before_arena) * (pointers != 0)).tobytes(),
+        bytes(own.buffer),
+        bytes(own.arena[: own.struct.parena]),
     )
 
 
@@ -277,11 +281,11 @@ def _check(data: Any, value: Any) -> str | None:
         return _check_reduced(data, value)
     struct = own.struct
     numbers, _, offsets, buffer, arena = value
-    expected = own.number_bytes, own.pointers.nbytes, own.buffer_size
+    expected = own.number_bytes, own.pointers.nbytes, len(own.buffer)
     given = len(numbers), len(offsets), len(buffer)
     if given != expected or len(arena) > struct.narena:
         raise MismatchError("model", f"{given} bytes of data", f"{expected} bytes of data")
-    if np.frombuffer(offsets, np.uint64).max(initial=0) > len(arena) + 8:
+    if np.maximum.reduce(np.frombuffer(offsets, np.uint64)) > len(arena) + 8:
         raise FaultError("", f"expected MjData's pointers within {len(arena)} bytes of its arena")
     return None
 
@@ -297,18 +301,18 @@ def _load(data: Any, value: Any, _: Any) -> None:
     _write(own.solver_regions(), solver)
     used = np.frombuffer(offsets, np.uint64)
     np.multiply(used + own.before_arena, used != 0, out=own.pointers)
-    ctypes.memmove(own.buffer, buffer, len(buffer))
-    ctypes.memmove(own.arena, arena, len(arena))
+    own.buffer[:] = buffer
+    own.arena[: len(arena)] = arena
     if kept:
         own.plugins[:] = kept
 
 
-def _write(regions: list[tuple[int, int]], content: bytes) -> None:
+def _write(regions: list[memoryview], content: bytes) -> None:
     start = 0
-    for address, size in regions:
-        part = content[start : start + size]
-        ctypes.memmove(address, part, len(part))
-        start += size
+    for region in regions:
+        part = content[start : start + len(region)]
+        region[: len(part)] = part
+        start += len(part)
 
 
 # -- states of version 0.2.0 ---------------------------------------------------------------
