@@ -153,7 +153,12 @@ setup(
     ],
     packages=find_packages(include=["xuance_envs", "xuance_envs.*"]),
     cmdclass={"build_py": BuildWithExample},
-    package_data={"xuance_envs": ["py.typed", "*.pyi", "*/__init__.pyi", "remote/*.html"]},
+    package_data={
+        "xuance_envs": [
+            *("py.typed", "*.pyi", "*/__init__.pyi", "remote/*/__init__.pyi"),
+            "remote/server/routes/*.html",
+        ]
+    },
     zip_safe=False,
     python_requires=">=3.10",
     install_requires=[

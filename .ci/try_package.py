@@ -15,7 +15,7 @@ present = [name for name in EXTRAS if importlib.util.find_spec(name)]
 assert not present, f"expected required dependencies only, found {present}"
 exec("from xuance_envs import *", {})
 assert importlib.metadata.version("xuance_envs") == xuance_envs.__version__
-for file in ("py.typed", "remote/status.html"):
+for file in ("py.typed", "remote/server/routes/status.html"):
     assert importlib.resources.files("xuance_envs").joinpath(file).is_file(), file
 
 returns = {}

@@ -26,7 +26,7 @@ from benchmarks.shared.sessions import Load, load
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.measure import StepLoop, Throughput, sample_actions
-from xuance_envs.remote.client_session import ApiClient
+from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.report import markdown_table
 

@@ -77,7 +77,8 @@ PUBLIC = {definition: name for name, definition in DEFINITIONS.items()}
 # Old pages, one for each module.
 redirects |= {
     f"api/{module}": "../api.html"
-    for module in {definition.rpartition(".")[0] for definition in PUBLIC}
+    for module in {name.rpartition(".")[0] for names in DEFINITIONS.items() for name in names}
+    | {"xuance_envs.remote.client", "xuance_envs.remote.remote_vec_env"}
     if module not in DEFINITIONS
 }
 

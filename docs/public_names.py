@@ -25,8 +25,10 @@ def public_modules() -> set[str]:
 
 def _definition(name: str) -> str:
     """Follow the imports of a package and of its modules, without running them."""
-    package = ROOT.joinpath(*name.split(".")[:-1])
-    if _is_module(name) or name.startswith("xuance_envs.errors.") or not package.is_dir():
+    follows = (
+        name.startswith("xuance_envs.remote.") or ROOT.joinpath(*name.split(".")[:-1]).is_dir()
+    )
+    if _is_module(name) or name.startswith("xuance_envs.errors.") or not follows:
         return name
     while (imported := _import_of(name)) is not None:
         name = imported

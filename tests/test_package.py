@@ -149,9 +149,25 @@ ENGINE_LAYERS = [
     {"failure_files", "recording_driver", "resuming_driver"},
     {"groups"},
 ]
-ENGINE_LAYER_OF = {room: number for number, rooms in enumerate(ENGINE_LAYERS) for room in rooms}
 TIED = ENGINE_LAYERS[0] | ENGINE_LAYERS[3] | ENGINE_LAYERS[4] | ENGINE_LAYERS[7]
 """Modules of the engine that may import others of their layer, without cycles."""
+
+# The same within the HTTP server and its clients, and within the server.
+REMOTE_LAYERS = [{"wire"}, {"client", "server"}, {"cli", "remote_vec_env", "settings"}]
+SERVER_LAYERS = [
+    {"access"},
+    {"settings"},
+    {"limits", "monitoring"},
+    {"http"},
+    {"hosting"},
+    {"routes"},
+    {"server"},
+]
+INNER_LAYERS = {
+    "xuance_envs.engine": ENGINE_LAYERS,
+    "xuance_envs.remote": REMOTE_LAYERS,
+    "xuance_envs.remote.server": SERVER_LAYERS,
+}
 
 MANY_ENVIRONMENTS = {"xuance_envs.gym.gym_vec_env"}
 
@@ -281,8 +297,10 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-def engine_room_of(module: str) -> str:
-    return [*module.split("."), "", ""][2]
+def inner_room_of(package: str, module: str) -> str:
+    """Return the subpackage or module of a package that contains a module; "" if none does."""
+    inner = module.removeprefix(f"{package}.")
+    return "" if inner == module else inner.partition(".")[0]
 
 
 def is_backend(module: str) -> bool:
@@ -293,8 +311,8 @@ def faults_of(importer: str, imported: str) -> Iterator[str]:
     ours, theirs = room_of(importer), room_of(imported)
     if ours != theirs and (theirs not in LAYER_OF or LAYER_OF[theirs] >= LAYER_OF[ours]):
         yield f"{importer} imports {imported}, which is not in a layer below it"
-    if ours == theirs == "engine":
-        yield from engine_faults_of(importer, imported)
+    for package, layers in INNER_LAYERS.items():
+        yield from inner_faults_of(package, layers, importer, imported)
     if is_backend(importer) and is_backend(imported) and importer != imported:
         yield f"{importer} imports {imported}: a backend does not import another"
     if ours == "gym" and importer not in MANY_ENVIRONMENTS:
@@ -303,13 +321,16 @@ def faults_of(importer: str, imported: str) -> Iterator[str]:
             yield f"{importer} is about one environment, but imports {imported}"
 
 
-def engine_faults_of(importer: str, imported: str) -> Iterator[str]:
-    ours, theirs = engine_room_of(importer), engine_room_of(imported)
-    if not theirs or ours == theirs:
+def inner_faults_of(
+    package: str, layers: list[set[str]], importer: str, imported: str
+) -> Iterator[str]:
+    ours, theirs = inner_room_of(package, importer), inner_room_of(package, imported)
+    if not ours or not theirs or ours == theirs:
         return
-    above = ENGINE_LAYER_OF[theirs] - ENGINE_LAYER_OF[ours]
-    if above > 0 or (above == 0 and not {ours, theirs} <= TIED):
-        yield f"{importer} imports {imported}, which is not in a layer of the engine below it"
+    layer_of = {room: number for number, rooms in enumerate(layers) for room in rooms}
+    above = layer_of[theirs] - layer_of[ours]
+    if above > 0 or (above == 0 and not (layers is ENGINE_LAYERS and {ours, theirs} <= TIED)):
+        yield f"{importer} imports {imported}, which is not in a layer of {package} below it"
 
 
 def circles_of(imports: Mapping[str, set[str]]) -> list[list[str]]:
@@ -343,9 +364,11 @@ def test_the_check_of_circles_finds_them() -> None:
     assert circles_of({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c", "b"]]
 
 
-def test_every_module_of_the_engine_has_a_layer() -> None:
-    rooms = {path.stem for path in (PACKAGE / "engine").iterdir() if path.stem[0] != "_"}
-    assert rooms == set(ENGINE_LAYER_OF)
+@pytest.mark.parametrize("package", INNER_LAYERS)
+def test_every_module_of_a_package_has_a_layer(package: str) -> None:
+    folder = ROOT.joinpath(*package.split("."))
+    rooms = {path.stem for path in folder.iterdir() if path.stem[0] != "_"}
+    assert rooms == set().union(*INNER_LAYERS[package])
 
 
 @pytest.mark.parametrize("room", ["engine", "vector_envs"])
@@ -520,6 +543,11 @@ def test_a_module_imports_only_from_lower_layers() -> None:
         ("xuance_envs.vector_envs.subproc_vec_env", "xuance_envs.vector_envs.dummy_vec_env"),
         ("xuance_envs.engine.data.space_rows", "xuance_envs.engine.group.outcome"),
         ("xuance_envs.engine.process.worker", "xuance_envs.engine.ray.actor"),
+        ("xuance_envs.remote.wire.formats", "xuance_envs.remote.client.transport"),
+        ("xuance_envs.remote.client.api_client", "xuance_envs.remote.server.settings"),
+        ("xuance_envs.remote.server.server", "xuance_envs.remote.client.api_client"),
+        ("xuance_envs.remote.server.access.tokens", "xuance_envs.remote.server.limits.capacity"),
+        ("xuance_envs.remote.server.limits.usage", "xuance_envs.remote.server.monitoring.logs"),
         ("xuance_envs.gym.gym_env", "xuance_envs.engine.data.step_infos"),
         ("xuance_envs.gym.gym_env", "xuance_envs.gym.gym_vec_env"),
     ],

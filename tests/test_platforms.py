@@ -52,7 +52,7 @@ def test_without_posix_all_but_worker_processes_works() -> None:
 def test_limits_that_a_system_does_not_enforce_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fastapi")
     from xuance_envs.engine.system.current import system
-    from xuance_envs.remote import cli
+    from xuance_envs.remote.cli import serve
     from xuance_envs.remote.settings import Limits
 
     monkeypatch.setattr(system, "LIMITS_CPU_AND_MEMORY", False)
@@ -61,4 +61,4 @@ def test_limits_that_a_system_does_not_enforce_are_refused(monkeypatch: pytest.M
         Limits(memory=1 << 30, memory_per_session=None, cpu_per_token=9.0)
     Limits(memory=None, memory_per_session=None)
     with pytest.raises(ValueError, match="macOS does not enforce"):
-        cli.TOKEN_LIMITS["max-memory-per-token"]("100")
+        serve.TOKEN_LIMITS["max-memory-per-token"]("100")

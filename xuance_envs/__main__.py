@@ -37,9 +37,9 @@ from xuance_envs.gym.gym_vec_env import (
     SubprocVecEnv_Gym,
 )
 from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
-from xuance_envs.remote.access.sessions_cli import add_sessions_arguments, run_sessions
-from xuance_envs.remote.access.tokens_cli import add_tokens_arguments, run_tokens
-from xuance_envs.remote.cli import ServeError, add_serve_arguments, run_serve
+from xuance_envs.remote.cli.serve import ServeError, add_serve_arguments, run_serve
+from xuance_envs.remote.cli.sessions import add_sessions_arguments, run_sessions
+from xuance_envs.remote.cli.tokens import add_tokens_arguments, run_tokens
 from xuance_envs.report import markdown_table, plot_throughput
 from xuance_envs.tuning import autotune
 

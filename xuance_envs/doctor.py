@@ -171,7 +171,7 @@ def _closing(make: Callable[..., Any], functions: list[Callable[[], Any]]) -> cl
 
 @contextmanager
 def _running_server() -> Iterator[Any]:
-    from xuance_envs.remote.remote_vec_env import RemoteVecEnv
+    from xuance_envs.remote.client.remote_vec_env import RemoteVecEnv
 
     command = [sys.executable, "-m", "xuance_envs", "serve", "--env", ENV, "--port", "0"]
     with subprocess.Popen(

@@ -66,7 +66,7 @@ def serve() -> Iterator[ServerMaker]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the times for commands and requests to finish when a server or session closes."""
-    from xuance_envs.remote import env_host
+    from xuance_envs.remote.server.hosting import env_host
     from xuance_envs.remote.settings import Settings
 
     monkeypatch.setattr(env_host, "CLOSE_TIMEOUT", 0.2)

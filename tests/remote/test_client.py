@@ -30,9 +30,12 @@ from remote_envs import CountingEnv, SlowStepEnv
 from serving import ServerMaker, wait_until
 
 from xuance_envs import errors
-from xuance_envs.remote import client_session
-from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
-from xuance_envs.remote.client_session import ApiClient
+from xuance_envs.remote.client import (
+    StudentGymEnvVectorized,
+    create_student_gym_env_vectorized,
+    remote_session,
+)
+from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.wire.constants import PROTOCOL_VERSION
 
@@ -676,7 +679,7 @@ class DeleteLosingProxy(LossyProxy):
 def test_a_session_is_closed_even_if_the_first_request_is_lost(
     serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
-    monkeypatch.setattr(client_session, "CLOSE_TIMEOUTS", (0.5, 20.0))
+    monkeypatch.setattr(remote_session, "CLOSE_TIMEOUTS", (0.5, 20.0))
     server = serve(tokens=("a",), sessions_per_token=1)
     host, port = server.url.removeprefix("http://").split(":")
     proxy = DeleteLosingProxy((host, int(port)), loss)

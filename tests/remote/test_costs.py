@@ -24,11 +24,11 @@ from remote_envs import SERVED, CountingEnv, SlowStepEnv
 from serving import API_PREFIX, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.engine.by_value import ByValueUnpickler
-from xuance_envs.remote.access.permissions import Permissions
-from xuance_envs.remote.api import Api
-from xuance_envs.remote.hosted_vec_env import HostedVecEnv
-from xuance_envs.remote.messages import RequestModel
 from xuance_envs.remote.server import Server
+from xuance_envs.remote.server.access.permissions import Permissions
+from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.server.routes.api import Api
+from xuance_envs.remote.server.routes.messages import RequestModel
 from xuance_envs.remote.serving import http_protocol
 from xuance_envs.remote.settings import Catalogue, Settings
 from xuance_envs.remote.wire.bounds import MAX_COLLIDING

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from xuance_envs.remote.cli import _limits, add_serve_arguments
-from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.cli.serve import _limits, add_serve_arguments
+from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.settings import Catalogue, Settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

@@ -11,10 +11,10 @@ from remote_envs import CountingEnv, MischievousEnv
 from serving import assert_nothing_is_left, wait_until
 
 from xuance_envs.errors import ClosedVecEnvError, EnvError
-from xuance_envs.remote.env_host import EnvHost
-from xuance_envs.remote.hosted_vec_env import HostedEnvConfig, HostedVecEnv
-from xuance_envs.remote.metrics import Metrics
-from xuance_envs.remote.serving.session_process import SessionProcess
+from xuance_envs.remote.server.hosting.env_host import EnvHost
+from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, HostedVecEnv
+from xuance_envs.remote.server.hosting.session_process import SessionProcess
+from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.settings import Catalogue, Settings, safe_context
 
 

@@ -24,12 +24,12 @@ from serving import API_PREFIX, TESTS, Asking, ServedProcess, ServerMaker, wait_
 
 from xuance_envs.engine.system import guardian
 from xuance_envs.engine.system.current import system
-from xuance_envs.remote import sessions
-from xuance_envs.remote.access.permissions import Permissions
-from xuance_envs.remote.failures import RefusedError
-from xuance_envs.remote.serving.byte_budget import ByteBudget
-from xuance_envs.remote.serving.capacity import PROCESSES_PER_WORKER
-from xuance_envs.remote.serving.logs import BackgroundHandler
+from xuance_envs.remote.server.access.permissions import Permissions
+from xuance_envs.remote.server.hosting import sessions
+from xuance_envs.remote.server.limits.byte_budget import ByteBudget
+from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
+from xuance_envs.remote.server.monitoring.logs import BackgroundHandler
+from xuance_envs.remote.wire.failures import RefusedError
 
 LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from remote_envs import CountingEnv, cart_pole
 from serving import ServedProcess, ServerMaker, wait_until
 
 from xuance_envs import errors
-from xuance_envs.remote.client_session import ApiClient
+from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server import Server
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv

@@ -22,10 +22,10 @@ from gymnasium import spaces
 from remote_envs import SlowStepEnv
 from serving import API_PREFIX, Asking, ServerMaker
 
-from xuance_envs.remote import commands
-from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.serving.shared_timer import SharedTimer
+from xuance_envs.remote.server.hosting import commands
+from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
 from xuance_envs.remote.settings import safe_context
 from xuance_envs.remote.wire import msgpack_writer
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads

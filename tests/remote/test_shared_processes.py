@@ -14,9 +14,9 @@ from remote_envs import CountingEnv, MischievousEnv
 from serving import Asking, ServerMaker, assert_nothing_is_left
 
 from xuance_envs.errors import EnvError, WorkerDiedError
-from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.serving.capacity import PROCESSES_PER_WORKER
+from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
 from xuance_envs.remote.settings import Permissions, safe_context
 
 RAISES, EXITS, HANGS, SAYS = 1, 2, 4, 6

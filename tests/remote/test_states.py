@@ -17,9 +17,9 @@ from serving import TESTS, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs import DummyVecEnv, EnvStates, RemoteVecEnv, errors
 from xuance_envs.engine.system.current import system
-from xuance_envs.remote import sessions
 from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
 from xuance_envs.remote.server import Server
+from xuance_envs.remote.server.hosting import sessions
 
 
 def student(server: Server, num_envs: int, step_size: int, **options: Any) -> Any:

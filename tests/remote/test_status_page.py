@@ -17,9 +17,9 @@ import pytest
 from comparing import assert_same
 from serving import Asking, ServerMaker
 
-from xuance_envs.remote import status_page
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
-from xuance_envs.remote.status_page import png
+from xuance_envs.remote.server.routes import status_page
+from xuance_envs.remote.server.routes.status_page import png
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 

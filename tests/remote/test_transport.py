@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from xuance_envs.errors import RemoteUnreachableError
-from xuance_envs.remote import client_session
-from xuance_envs.remote import transport as transport_module
-from xuance_envs.remote.transport import (
+from xuance_envs.remote.client import api_client
+from xuance_envs.remote.client import transport as transport_module
+from xuance_envs.remote.client.transport import (
     HttpxTransport,
     InvalidResponseError,
     PlainTransport,
@@ -290,12 +290,12 @@ def test_a_proxy_that_is_not_there_is_said_without_its_password(
 ) -> None:
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.setattr(client_session, "RETRIES", 0)
+    monkeypatch.setattr(api_client, "RETRIES", 0)
     with closing(socket.create_server(("127.0.0.1", 0))) as nobody:
         port = nobody.getsockname()[1]
     monkeypatch.setenv("http_proxy", f"user:secret@127.0.0.1:{port}")
     with pytest.raises(RemoteUnreachableError) as caught:
-        client_session.ApiClient("http://example.invalid", None, 5.0).check_version()
+        api_client.ApiClient("http://example.invalid", None, 5.0).check_version()
     assert f"reached through the proxy http://127.0.0.1:{port}: Connect" in str(caught.value)
     assert "secret" not in str(caught.value)
 

@@ -24,7 +24,7 @@ from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.data.step_infos import StepInfos
-from xuance_envs.remote.commands import _batch_to_wire
+from xuance_envs.remote.server.hosting.commands import _batch_to_wire
 from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.bounds import (

@@ -17,7 +17,7 @@ MODULES = [
     "xuance_envs.engine.group.stored_states",
     "xuance_envs.multi_agent.adapters",
     "xuance_envs.multi_agent.xuance_env",
-    "xuance_envs.remote.repeating_env",
+    "xuance_envs.remote.server.hosting.repeating_env",
     "agents_envs",
     "backends",
     "comparing",

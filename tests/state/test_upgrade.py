@@ -192,7 +192,7 @@ def test_a_server_of_then_is_refused_with_both_versions(monkeypatch: pytest.Monk
 
     from xuance_envs import RemoteVecEnv
     from xuance_envs.errors import RemoteError
-    from xuance_envs.remote import api
+    from xuance_envs.remote.server.routes import api
 
     monkeypatch.setattr(api, "PROTOCOL_VERSION", 2)
     server = make_server()

@@ -181,7 +181,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
 
         Args:
             vec_env: vectorized environment of :func:`~xuance_envs.multi_agent.adapters.agents_env`,
-                or a :class:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv` of a server that was
+                or a :class:`~xuance_envs.RemoteVecEnv` of a server that was
                 started with ``--multi-agent``. It is closed with the wrapper.
             action_masks: as for the class.
             check_actions: as for the class.

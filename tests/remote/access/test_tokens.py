@@ -12,9 +12,9 @@ import pytest
 from serving import Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.__main__ import main
-from xuance_envs.remote.access.tokens import Tokens
-from xuance_envs.remote.cli import TOKEN_LIMITS
-from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.cli.serve import TOKEN_LIMITS
+from xuance_envs.remote.server.access.tokens import Tokens
+from xuance_envs.remote.wire.failures import RefusedError
 
 
 def written(folder: Path, text: str) -> Path:

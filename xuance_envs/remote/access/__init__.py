@@ -1,1 +1,0 @@
-"""Access control of a server: tokens, permissions and proxies."""

@@ -1,0 +1,339 @@
+"""Command-line arguments and implementation of ``python -m xuance_envs serve``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import logging
+import multiprocessing
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from xuance_envs.engine.system.current import system
+from xuance_envs.errors import EnvError, VecEnvError
+from xuance_envs.remote.server.access.permissions import Permissions, allowed_values
+from xuance_envs.remote.server.access.proxies import Network, Proxies, network_of, root_path_of
+from xuance_envs.remote.server.access.tokens import ParseLimit
+from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
+from xuance_envs.remote.server.monitoring.logs import BackgroundHandler
+from xuance_envs.remote.server.server import Server
+from xuance_envs.remote.server.settings import (
+    LIMIT_SHARES,
+    MIB,
+    TOKENS_VARIABLE,
+    Catalogue,
+    Limits,
+    Settings,
+    Tokens,
+)
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+
+logger = logging.getLogger("xuance_envs")
+
+_DEFAULTS = Limits()
+
+# Option, field of `Limits`, unit, help text.
+_LIMITS = (
+    ("--max-sessions", "sessions", 1, "maximum concurrent sessions"),
+    ("--max-sessions-per-token", "sessions_per_token", 1, "maximum concurrent sessions per token"),
+    ("--max-envs", "environments", 1, "maximum concurrent environments"),
+    ("--max-envs-per-token", "environments_per_token", 1,
+     "maximum environments per token; 0 for no limit"),
+    ("--max-envs-per-session", "environments_per_session", 1, "maximum environments per session"),
+    ("--max-processes", "processes", 1,
+     "maximum concurrent processes; a worker and its guardian count as two"),
+    ("--max-processes-per-token", "processes_per_token", 1,
+     "maximum processes per token; 0 for no limit"),
+    ("--max-processes-per-session", "processes_per_session", 1,
+     "maximum processes per session. Each request that creates environments starts a worker; at "
+     "the limit, the new environments share an existing worker"),
+    ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
+     "maximum requests per second per token; 0 for no limit"),
+    ("--max-requests-per-second", "requests_rate_per_session", 1,
+     "maximum requests per second per session; 0 for no limit"),
+    ("--max-steps-per-second-per-token", "steps_rate_per_token", 1,
+     "maximum environment steps per second per token; 0 for no limit"),
+    ("--max-steps-per-second", "steps_rate_per_session", 1,
+     "maximum environment steps per second per session; 0 for no limit"),
+    ("--worker-memory", "memory", MIB, "maximum MiB of data per worker process; 0 for no limit"),
+    ("--max-memory-per-token", "memory_per_token", MIB,
+     "maximum MiB for all worker processes of a token; 0 for no limit"),
+    ("--max-memory", "memory_per_session", MIB,
+     "maximum MiB for all worker processes of a session; 0 for no limit"),
+    ("--max-cpu-per-token", "cpu_per_token", 1, "maximum CPU seconds per token; 0 for no limit"),
+    ("--max-cpu", "cpu_per_session", 1, "maximum CPU seconds per session; 0 for no limit"),
+    ("--max-connections", "connections", 1,
+     "maximum concurrent connections; if the limit of open files is too low, the server reduces "
+     "connections and processes"),
+    ("--max-states", "states", 1, "maximum saved environment states"),
+    ("--max-states-per-token", "states_per_token", 1,
+     "maximum saved environment states per token; 0 for no limit"),
+    ("--max-states-per-session", "states_per_session", 1,
+     "maximum saved environment states per session"),
+    ("--max-state-memory", "state_bytes", MIB, "maximum MiB of saved environment states"),
+    ("--max-state-memory-per-token", "state_bytes_per_token", MIB,
+     "maximum MiB of saved environment states per token; 0 for no limit"),
+    ("--max-state-memory-per-session", "state_bytes_per_session", MIB,
+     "maximum MiB of saved environment states per session"),
+    ("--max-repeats", "repeats", 1, "maximum steps of one environment per request"),
+    ("--max-body", "body", MIB, "maximum MiB per request"),
+    ("--max-reply", "reply", MIB, "maximum MiB per reply, in the requested format"),
+    ("--idle-timeout", "idle", 1, "seconds after which an idle session is closed"),
+    ("--request-timeout", "request", 1, "seconds that environments may take per request"),
+    ("--start-timeout", "start", 1, "seconds that creating environments may take"),
+)  # fmt: skip
+
+
+_FIELDS = {limit.name: limit for limit in dataclasses.fields(Limits)}
+_OPTIONAL = {name for name, limit in _FIELDS.items() if "None" in str(limit.type)}
+_SECONDS = {name for name, limit in _FIELDS.items() if "float" in str(limit.type)}
+
+
+_PERMISSIONS = (
+    ("--allow-kwarg",
+     "allow a keyword argument for creating environments, such as render_mode; NAME=VALUE allows "
+     "only this value"),
+    ("--allow-option", "allow an option for resets"),
+    ("--allow-call", "allow calling a method of the environments"),
+    ("--allow-get", "allow reading an attribute of the environments"),
+    ("--allow-set", "allow setting an attribute of the environments"),
+    ("--info",
+     "send this key of infos to clients; '*' for all. By default, notebook clients receive only "
+     "step, terminated and truncated, and RemoteVecEnv receives all keys"),
+)  # fmt: skip
+
+
+class ServeError(Exception):
+    """An error that the user can fix, such as a bad argument."""
+
+
+def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--env", action="append", default=[], metavar="ID",
+        help="Gymnasium id to serve; module:ID first imports the module that registers the id; "
+        "may be repeated")  # fmt: skip
+    add("--multi-agent", action="append", default=[], metavar="PACKAGE:NAME",
+        help="module of a multi-agent environment to serve, such as mpe2:simple_spread_v3; may "
+        "be repeated")  # fmt: skip
+    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    add("--port", type=_port, default=8001, help="port; 0 for any free port (default: %(default)s)")
+    add("--unix", type=Path, metavar="PATH",
+        help="listen on a Unix socket instead of a port, for a proxy on this machine")  # fmt: skip
+    add("--certfile", type=Path, metavar="FILE",
+        help="serve HTTPS with this certificate chain")  # fmt: skip
+    add("--keyfile", type=Path, metavar="FILE",
+        help="private key of the certificate, if not in the same file")  # fmt: skip
+    add("--root-path", type=_root_path, default="", metavar="PATH",
+        help="path under which a proxy mounts this server, such as /envs")  # fmt: skip
+    add("--trusted-proxy", action="append", default=[], type=_network, metavar="ADDRESS",
+        help="address or network of a proxy whose X-Forwarded headers are trusted; may be "
+        "repeated")  # fmt: skip
+    add("--tokens", type=Path, metavar="FILE",
+        help="file whose lines contain a token, or a name, a token and optional settings: limits "
+        "such as max-envs-per-session=8, or 'admin'. The server accepts only requests with one of "
+        f"these tokens. The environment variable {TOKENS_VARIABLE} adds tokens, separated by "
+        "commas. Without tokens the server accepts every request and listens only on loopback "
+        "addresses. SIGHUP reloads the file")  # fmt: skip
+    add("--reload", action="store_true", help="reload the tokens file when it changes")
+    add("--allow-host", action="append", default=[], metavar="NAME",
+        help="additional host name that a server without tokens accepts; may be "
+        "repeated")  # fmt: skip
+    add("--pages-need-token", action="store_true",
+        help="require a token for the status page's data, /metrics and "
+        "/openapi.json")  # fmt: skip
+    add("--shutdown-grace", type=_at_least(0, float), metavar="SECONDS",
+        help="seconds after SIGINT or SIGTERM for requests in progress to finish, before the "
+        "server kills their environments (default: the larger of --request-timeout and "
+        "--start-timeout)")  # fmt: skip
+    add("--no-access-log", dest="access_log", action="store_false", help="do not log requests")
+    add("--log-level", choices=("debug", "info", "warning", "error"), default="info",
+        help="log level; step requests are logged at debug, other requests at info "
+        "(default: %(default)s)")  # fmt: skip
+    allow = parser.add_argument_group("permissions of clients; options with NAME may be repeated")
+    for option, text in _PERMISSIONS:
+        allow.add_argument(option, action="append", default=[], metavar="NAME", help=text)
+    allow.add_argument("--tracebacks", action="store_true",
+        help="send tracebacks of failed environments to clients")  # fmt: skip
+    allow.add_argument("--any-action", action="store_true",
+        help="accept actions outside the action space")  # fmt: skip
+    limits = parser.add_argument_group(
+        "limits; the server refuses requests beyond them with a 4xx status, and logs the limits in "
+        "force when it starts"
+    )
+    for option, name, unit, text in _LIMITS:
+        default = (getattr(_DEFAULTS, name) or 0) / unit
+        with_tokens = ""
+        if name in LIMIT_SHARES:
+            with_tokens = ", or more so that each name in the tokens file has a share"
+        elif name in LIMIT_SHARES.values():
+            with_tokens = "; with tokens, an equal share of the total"
+        limits.add_argument(
+            option,
+            dest=f"limit_{name}",
+            type=_parser(name),
+            metavar="N",
+            help=f"{text} (default: {default:g}{with_tokens})",
+        )
+
+
+def run_serve(args: argparse.Namespace) -> None:
+    _log(args.log_level)
+    if (hangup := system.hangup_signal()) is not None:
+        signal.signal(hangup, signal.SIG_IGN)  # until the server installs its handler
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        # The fork server imports these modules once, for all workers.
+        modules = ("engine.process.worker", "gym.gym_env", "remote.server.hosting.repeating_env")
+        multiprocessing.set_forkserver_preload([f"xuance_envs.{module}" for module in modules])
+    server = make_server(args)
+    settings = server.settings
+    try:
+        _try_environments(settings, settings.catalogue.ids)
+    except (VecEnvError, RuntimeError) as error:
+        server.close()
+        raise ServeError(error.reason if isinstance(error, EnvError) else str(error)) from error
+    count = len(settings.tokens)
+    access = f"{count} tokens" if count else "no tokens: every local user has access"
+    print(f"serving {', '.join(settings.catalogue.ids)} at {server.url} ({access})", flush=True)
+    gc.collect()
+    gc.freeze()  # objects created so far are permanent; later garbage collections skip them
+    server.run()
+
+
+def make_server(args: argparse.Namespace) -> Server:
+    if not args.env and not args.multi_agent:
+        raise ServeError("nothing to serve: give --env ID or --multi-agent PACKAGE:NAME")
+    try:
+        settings = Settings(
+            Catalogue.of_ids(args.env, allowed_values(args.allow_kwarg), args.multi_agent),
+            Tokens.load(args.tokens, TOKEN_LIMITS),
+            _limits(args),
+            _permissions(args),
+            access_log=args.access_log,
+            allowed_hosts=frozenset(args.allow_host),
+            pages_need_token=args.pages_need_token,
+            watch_tokens=args.reload,
+            shutdown_grace=args.shutdown_grace,
+            limits_by_tokens=_limits_by_tokens(args),
+        )
+        return Server(
+            settings,
+            args.host,
+            args.port,
+            unix=args.unix,
+            certfile=args.certfile,
+            keyfile=args.keyfile,
+            proxies=Proxies(args.root_path, args.trusted_proxy),
+        )
+    except (ImportError, OSError, ValueError) as error:
+        raise ServeError(str(error)) from error
+
+
+def _log(level: str) -> None:
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(message)s", handlers=[BackgroundHandler()]
+    )
+    for name in ("xuance_envs", "uvicorn"):
+        logging.getLogger(name).setLevel(level.upper())
+
+
+def _permissions(args: argparse.Namespace) -> Permissions:
+    return Permissions(
+        calls=frozenset(args.allow_call),
+        gets=frozenset(args.allow_get),
+        sets=frozenset(args.allow_set),
+        options=frozenset(args.allow_option),
+        infos=frozenset(args.info) if args.info else None,
+        tracebacks=args.tracebacks,
+        any_action=args.any_action,
+    )
+
+
+def _limits(args: argparse.Namespace) -> Limits:
+    given: dict[str, Any] = {}
+    for _, name, unit, _ in _LIMITS:
+        if (value := getattr(args, f"limit_{name}")) is not None:
+            given[name] = (value * unit or None) if name in _OPTIONAL else value * unit
+    return dataclasses.replace(_DEFAULTS, **given)
+
+
+def _limits_by_tokens(args: argparse.Namespace) -> frozenset[str]:
+    """Return the limits that the user did not set; they follow the number of token names."""
+    names = {*LIMIT_SHARES, *LIMIT_SHARES.values()}
+    return frozenset(name for name in names if getattr(args, f"limit_{name}") is None)
+
+
+def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
+    """Create one environment of each id in a worker, so that bad ids fail before serving."""
+    for env_id in ids:
+        functions = settings.catalogue.functions(env_id, 1, {})
+        with SubprocVecEnv(functions, context=settings.context, pin_workers=False) as envs:
+            logger.info(
+                "%s: observations %s, actions %s",
+                env_id,
+                envs.observation_space,
+                envs.action_space,
+            )
+
+
+def _port(text: str) -> int:
+    port = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 <= port < 1 << 16:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text}")
+    return port
+
+
+def _root_path(text: str) -> str:
+    try:
+        return root_path_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _network(text: str) -> Network:
+    try:
+        return network_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not least <= value < float("inf"):
+            raise argparse.ArgumentTypeError(f"expected a number of at least {least}, got {text}")
+        return value
+
+    parse.__name__ = kind.__name__
+    return parse
+
+
+def _parser(name: str) -> Callable[[str], float]:
+    """Return the parser for values of a limit."""
+    least = PROCESSES_PER_WORKER if name.startswith("processes") else 1
+    return _at_least(0 if name in _OPTIONAL else least, float if name in _SECONDS else int)
+
+
+def _token_limit(name: str, unit: int) -> ParseLimit:
+    parse = _parser(name)
+
+    def parse_limit(text: str) -> dict[str, float | None]:
+        try:
+            value = parse(text) * unit
+        except argparse.ArgumentTypeError as error:
+            raise ValueError(str(error)) from None
+        limit: dict[str, Any] = {name: value or None}
+        Limits(**limit)  # raises if this system does not enforce the limit
+        return limit
+
+    return parse_limit
+
+
+TOKEN_LIMITS = {
+    option.removeprefix("--"): _token_limit(name, unit)
+    for option, name, unit, _ in _LIMITS
+    if name.endswith(("_per_token", "_per_session")) or name == "repeats"
+}
+"""Parsers of the limits that a line of the tokens file may set."""

@@ -1,0 +1,193 @@
+"""Requests to a server: encoding, retries, and errors."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Mapping
+from time import monotonic, sleep
+from typing import Any
+
+from xuance_envs.errors import (
+    RemoteAuthenticationError,
+    RemoteError,
+    RemoteUnreachableError,
+    RemoteVersionError,
+)
+from xuance_envs.extras import missing_extra
+from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
+from xuance_envs.remote.wire.failures import error_of
+from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
+from xuance_envs.remote.wire.nodes import WireError, shortened
+
+try:
+    import httpx
+    import msgpack  # noqa: F401  # imported here for the error message below
+
+    from xuance_envs.remote.client.transport import (
+        InvalidResponseError,
+        Response,
+        Verify,
+        make_transport,
+        redacted,
+    )
+except ImportError as error:
+    raise missing_extra("the HTTP client", "remote", error) from error
+
+logger = logging.getLogger("xuance_envs.client")
+
+CONNECT_TIMEOUT = 5.0  # seconds
+
+RETRIES = 2
+RETRY_PAUSE = 0.2  # seconds before the first retry; doubles with each retry
+
+RETRY_STATUSES = (502, 503, 504)
+"""Statuses worth a retry: a proxy cannot reach the server, or the server is overloaded."""
+
+_WIRE_FORMATS = {wire_format.value: wire_format for wire_format in WireFormat}
+
+
+class ApiClient:
+    def __init__(
+        self,
+        base_url: str,
+        token: str | None,
+        timeout: float,
+        verify: Verify = True,
+        log_level: int = logging.DEBUG,
+    ) -> None:
+        url = _parse_url(base_url)
+        self.server = str(url.copy_with(userinfo=b"")).rstrip("/")
+        # Compression costs more time than it saves.
+        headers = {"Content-Type": WireFormat.MSGPACK.value, "Accept-Encoding": "identity"}
+        if token is not None:
+            if not token or not token.isascii() or not token.isprintable() or " " in token:
+                raise ValueError("token: expected visible ASCII characters without spaces")
+            if url.userinfo:
+                raise ValueError(
+                    "base_url: an address with a user and password cannot be combined with a token"
+                )
+            headers["Authorization"] = f"Bearer {token}"
+        elif url.userinfo:
+            credentials = f"{url.username}:{url.password}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(credentials).decode()}"
+        self._timeout = timeout
+        self._log_level = log_level
+        # Bypasses httpx's redirects, cookies and logging, which double the time of a step.
+        self._transport = make_transport(url.copy_with(userinfo=b""), headers, verify)
+
+    def check_version(self) -> str:
+        """Raise unless the server uses this protocol version; return the server's version."""
+        try:
+            answer = self.request("GET", f"{API_PREFIX}/version", repeatable=True)
+        except (RemoteAuthenticationError, RemoteUnreachableError):
+            raise
+        except (RemoteError, WireError) as error:
+            raise RemoteVersionError(f"not an xuance_envs server: {error}", self.server) from error
+        if not isinstance(answer, dict) or answer.get("name") != "xuance_envs":
+            raise RemoteVersionError("not an xuance_envs server", self.server)
+        if answer.get("protocol") != PROTOCOL_VERSION:
+            raise RemoteVersionError(
+                f"the server (xuance_envs {answer.get('version')}) uses protocol version "
+                f"{answer.get('protocol')}, this client uses version {PROTOCOL_VERSION}: "
+                "install the same version of xuance_envs on both sides",
+                self.server,
+            )
+        return str(answer.get("version"))
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        message: Mapping[str, Any] | bytes | None = None,
+        *,
+        repeatable: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Send a request and return the decoded reply."""
+        content = dumps(message, WireFormat.MSGPACK) if isinstance(message, Mapping) else message
+        start = monotonic()
+        status, headers, body = self._send_with_retries(method, path, content, repeatable, timeout)
+        if logger.isEnabledFor(self._log_level):
+            milliseconds = (monotonic() - start) * 1e3
+            fields = method, self.server, path, status, milliseconds
+            logger.log(self._log_level, "%s %s%s %d %.1f ms", *fields)
+        content_type = headers.get("content-type", "").partition(";")[0]
+        wire_format = _WIRE_FORMATS.get(content_type)
+        if wire_format is None and status < 300:
+            got = shortened(content_type) if content_type else "no content type"
+            raise RemoteError(f"expected a reply in msgpack, got {got}", self.server, status)
+        try:
+            answer = None if wire_format is None else loads(body, wire_format)
+        except WireError as error:
+            if status < 300:
+                raise RemoteError(
+                    f"the reply is not valid msgpack: {error}", self.server, status
+                ) from None
+            answer = None
+        if 300 <= status < 400:
+            location = redacted(headers.get("location", "another address"))[:200]
+            raise RemoteError(
+                f"the server redirects to {location}: use that as base_url", self.server, status
+            )
+        if status >= 300:
+            raise error_of(status, answer, self.server)
+        return answer
+
+    def _send_with_retries(
+        self, method: str, path: str, content: bytes | None, repeatable: bool, timeout: float | None
+    ) -> Response:
+        timeout = self._timeout if timeout is None else timeout
+        deadline = monotonic() + timeout
+        attempt = 0
+        while True:
+            pause = RETRY_PAUSE * 2**attempt
+            retry = attempt < RETRIES and monotonic() + pause < deadline
+            try:
+                response = self._transport.exchange(
+                    method, path, content, deadline, CONNECT_TIMEOUT
+                )
+                if not (retry and repeatable and response.status in RETRY_STATUSES):
+                    return response
+            except httpx.TimeoutException as error:
+                raise RemoteUnreachableError(
+                    f"no reply to {method} {path} within {timeout:g} s", self.server
+                ) from error
+            except InvalidResponseError as error:
+                raise RemoteError(str(error), self.server) from error
+            except httpx.TransportError as error:
+                never_sent = isinstance(error, httpx.ConnectError)
+                if not (retry and (repeatable or never_sent)):
+                    reason = f"{type(error).__name__}: {error}{_hint(error, self.server)}"
+                    raise RemoteUnreachableError(
+                        f"cannot be reached{self._transport.route}: {reason}", self.server
+                    ) from error
+            sleep(pause)
+            attempt += 1
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def _parse_url(base_url: str) -> httpx.URL:
+    reason = ""
+    try:
+        url = httpx.URL(base_url.rstrip("/"))
+        if url.scheme in ("http", "https") and url.host and (url.port or 1) < 1 << 16:
+            return url
+    except (httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: invalid host name
+        reason = "" if "@" in base_url else f": {error}"  # the error could contain the password
+    except (AttributeError, TypeError):
+        raise ValueError(f"base_url: expected a string, got {base_url!r}") from None
+    raise ValueError(
+        "base_url: expected an address such as http://127.0.0.1:8001, got "
+        f"{redacted(base_url)!r}{reason}"
+    )
+
+
+def _hint(error: httpx.TransportError, server: str) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "; for a private certificate authority, give verify='FILE' with its certificate"
+    if isinstance(error, httpx.RemoteProtocolError) and server.startswith("http://"):
+        return "; if the server uses TLS, its address begins with https://"
+    return ""

@@ -1,0 +1,490 @@
+"""Notebook client: environments on a server that repeat each action for several steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, shape_of_rewards
+from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
+from xuance_envs.engine.data.step_arrays import as_float32
+from xuance_envs.errors import (
+    AlreadySteppingError,
+    ClosedVecEnvError,
+    EnvError,
+    NotSteppingError,
+)
+from xuance_envs.remote.client.api_client import ApiClient
+from xuance_envs.remote.client.remote_session import (
+    RemoteSession,
+    checked_count,
+    checked_seeds,
+)
+from xuance_envs.remote.client.transport import Verify
+from xuance_envs.remote.wire.arrays import array_from_wire
+from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
+from xuance_envs.remote.wire.infos import infos_from_wire
+from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
+from xuance_envs.remote.wire.values import from_wire
+from xuance_envs.state.env_states import EnvStates
+from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states, seed_per_env
+from xuance_envs.vector_envs.last_results import checked_clones
+
+__all__ = ["StudentGymEnvVectorized", "create_student_gym_env_vectorized"]
+
+logger = logging.getLogger("xuance_envs.client")
+
+Infos = list[dict[str, Any]]
+Step = tuple[list[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], Infos]
+
+STEP = "vectorized_step"
+
+_ENDED = "ended"
+"""Name under which saved states store whether the episode has ended."""
+
+
+def create_student_gym_env_vectorized(
+    num_envs: int,
+    step_size: int,
+    user_token: str | None,
+    *,
+    base_url: str = "http://127.0.0.1:8001",
+    env_id: str | None = None,
+    timeout: float = 120.0,
+    share_frames: bool = False,
+    verify: Verify = True,
+) -> StudentGymEnvVectorized:
+    """Create environments on a server.
+
+    Args:
+        num_envs: number of environments.
+        step_size: maximum number of times each environment repeats its action per step.
+        user_token: the user's token; None if the server requires none.
+        base_url: the server's address.
+        env_id: id of the environment; None if the server offers only one.
+        timeout: seconds to wait for the reply to a request.
+        share_frames: whether the server's status page may show rendered frames.
+        verify: how to check the certificate of an ``https`` server: True uses the system's
+            certificate authorities, False skips the check. A path to a file or folder of CA
+            certificates or an SSL context replaces the system's authorities.
+
+    Returns:
+        The environments; call ``reset`` before the first step.
+
+    Raises:
+        ValueError: ``num_envs`` or ``step_size`` is below 1, or the address is invalid.
+        RemoteAuthenticationError: the token is missing or wrong.
+        RemoteNotFoundError: the server does not offer ``env_id``.
+        RemoteLimitError: a limit on sessions or environments is reached.
+        RemoteVersionError: the server uses a different version of the protocol.
+        RemoteUnreachableError: the server does not reply.
+        ImportError: httpx, httptools or msgpack is not installed.
+
+    Example:
+        >>> from xuance_envs import create_student_gym_env_vectorized
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
+        ...     with create_student_gym_env_vectorized(2, 5, None, base_url=server.url) as env:
+        ...         observations, infos = env.reset(seed=0)
+        >>> observations.shape, observations.dtype
+        ((2, 4), dtype('float32'))
+    """
+    num_envs = checked_count("num_envs", num_envs)
+    step_size = checked_count("step_size", step_size)
+    connection = ApiClient(base_url, user_token, timeout, verify, logging.INFO)
+    try:
+        version = connection.check_version()
+        logger.info("server %s has xuance_envs %s", connection.server, version)
+        session = RemoteSession(connection, share_frames, StudentGymEnvVectorized.__name__)
+    except BaseException:
+        connection.close()
+        raise
+    try:
+        return StudentGymEnvVectorized(session, num_envs, step_size, env_id)
+    except BaseException:
+        session.close()
+        raise
+
+
+class StudentGymEnvVectorized:
+    """Environments on a server that repeat each action and are reset explicitly.
+
+    :func:`create_student_gym_env_vectorized` creates it. One request steps each environment up to
+    ``step_size`` times. Use it as a context manager, or call :meth:`close`.
+
+    If Ctrl-C or a timeout interrupts a step, repeat the ``step`` call with the same actions, or
+    call :meth:`step_wait`, to get its result. In a forked process every method except :meth:`close`
+    raises :class:`~xuance_envs.errors.WrongProcessError`.
+
+    Args:
+        session: session on the server; :meth:`close` closes it.
+        num_envs: number of environments.
+        step_size: maximum number of times each environment repeats its action per step.
+        env_id: id of the environment; None if the server offers only one.
+
+    Attributes:
+        num_envs (int): number of environments.
+        step_size (int): maximum number of repeated steps.
+        episode_ids (list[str]): the server's ids of the environments.
+        observation_space (gymnasium.Space): space of one environment's observations.
+        action_space (gymnasium.Space): space of one environment's actions.
+        reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of one environment's vector
+            rewards; None if rewards are numbers.
+        max_episode_steps (int): step limit of an episode; 1000 if the environment has none.
+        closed (bool): whether the environments are closed.
+
+    Example:
+        >>> from xuance_envs import create_student_gym_env_vectorized
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
+        ...     with create_student_gym_env_vectorized(2, 5, None, base_url=server.url) as env:
+        ...         _ = env.reset(seed=0)
+        ...         observations, rewards, terminateds, truncateds, infos = env.step([0, 1])
+        ...         print([each.shape for each in observations], rewards, env.get_active_count())
+        [(5, 4), (5, 4)] [5. 5.] 2
+    """
+
+    def __init__(
+        self, session: RemoteSession, num_envs: int, step_size: int, env_id: str | None
+    ) -> None:
+        self._session = session
+        self.closed = False
+        self.num_envs = num_envs
+        self.step_size = step_size
+        request = {"env_id": env_id, "num_envs": num_envs, "auto_reset": False}
+        session.request("create", request, self._parse_description)
+        self._ended = np.zeros(num_envs, np.bool_)
+        layout = SpaceLayout(self.action_space)
+        parts: list[Any] = [
+            [None] * num_envs
+            if leaf.dtype is None
+            else np.zeros((num_envs, *leaf.shape), leaf.dtype)
+            for leaf in layout.leaves
+        ]
+        self._actions = SpaceRows(layout, parts, num_envs)
+        for index, episode in enumerate(self.episode_ids):
+            logger.info(
+                "environment %d of %d is episode %s at %s", index, num_envs, episode, session.server
+            )
+
+    def _parse_description(self, answer: Any) -> None:
+        self.episode_ids: list[str] = list(map(str, answer["episode_ids"]))
+        self.observation_space: Space[Any] = space_from_wire(answer["observation_space"])
+        self.action_space: Space[Any] = space_from_wire(answer["action_space"])
+        self.reward_space = reward_space_from_wire(answer)
+        self.max_episode_steps = int(answer["max_episode_steps"])
+
+    def reset(self, *, seed: int | Sequence[int | None] | None = None) -> tuple[Any, Infos]:
+        """Start a new episode in every environment.
+
+        Args:
+            seed: an int seeds environment i with ``seed + i``; a sequence has one seed per
+                environment; None continues the current random streams.
+
+        Returns:
+            ``(observations, infos)``: an array of shape ``(num_envs, *obs_shape)`` and a list of
+            dicts. For Dict and Tuple spaces, observations are a dict or tuple of such arrays.
+
+        Raises:
+            EnvError: an environment raised.
+            RemoteError: the server refused the request or is unreachable.
+            ClosedVecEnvError: the environments are closed.
+        """
+        return self._reset(range(self.num_envs), seed)
+
+    def reset_specific_envs(
+        self, ids: Sequence[int], *, seed: int | Sequence[int | None] | None = None
+    ) -> tuple[Any, Infos]:
+        """Start a new episode in some environments; the others continue.
+
+        Args:
+            ids: indices of the environments, for example from :meth:`get_terminated_env_indices`.
+            seed: as for :meth:`reset`; a sequence has one seed per index in ``ids``.
+
+        Returns:
+            ``(observations, infos)`` of these environments, in the order of ``ids``.
+
+        Raises:
+            ValueError: an index is out of range or repeated.
+            EnvError: an environment raised.
+            RemoteError: the server refused the request or is unreachable.
+            ClosedVecEnvError: the environments are closed.
+        """
+        return self._reset(checked_env_ids(ids, self.num_envs), seed)
+
+    def _reset(
+        self, envs: Sequence[int], seed: int | Sequence[int | None] | None
+    ) -> tuple[Any, Infos]:
+        self._check_open()
+        seeds = seed_per_env(seed, envs)
+        if not envs:
+            return self._no_observations(), []
+        request = {
+            "episode_ids": self._episode_ids_of(envs),
+            "seed": None if seed is None else checked_seeds(seeds),
+        }
+
+        def parse(answer: Any) -> tuple[Any, Infos]:
+            result = self._parse_reset(envs, answer)
+            self._ended[list(envs)] = False
+            return result
+
+        if self._session.pending_path == STEP:
+            with suppress(EnvError):  # the reset below recovers from it
+                self._session.finish_pending()
+        result = self._session.request("vectorized_reset", request, parse)
+        # Existing notebooks expect this exact message.
+        logger.info("All %d environments reset successfully", len(envs))
+        return result
+
+    def _parse_reset(self, envs: Sequence[int], answer: Any) -> tuple[Any, Infos]:
+        observations = batch_from_wire(self.observation_space, answer["observations"], len(envs))
+        return observations, infos_from_wire(answer["infos"], len(envs))
+
+    def _episode_ids_of(self, envs: Sequence[int]) -> list[str] | None:
+        """Return the episode ids of these environments; None if they are all environments."""
+        all_envs = list(envs) == list(range(self.num_envs))
+        return None if all_envs else [self.episode_ids[env] for env in envs]
+
+    def step(self, actions: Any) -> Step:
+        """Repeat each environment's action up to ``step_size`` times, or until its episode ends.
+
+        An environment whose episode has ended does not step until it is reset. It returns its last
+        observation, reward 0 and the same flags again.
+
+        Args:
+            actions: one action per environment, as an array with one row per environment or as a
+                list. For Dict and Tuple spaces, a dict or tuple of such batches.
+
+        Returns:
+            ``(observations, rewards, terminateds, truncateds, infos)``:
+
+            - ``observations``: a list with one array of shape ``(k, *obs_shape)`` per environment,
+              with the observations of its k steps, ``1 <= k <= step_size``. For Dict and Tuple
+              spaces, a dict or tuple of such arrays.
+            - ``rewards``: ``(num_envs,)`` float32, each environment's sum of rewards;
+              ``(num_envs, k)`` for vector rewards.
+            - ``terminateds``, ``truncateds``: ``(num_envs,)`` bool.
+            - ``infos``: a list of dicts with ``step``, ``terminated`` and ``truncated`` of the last
+              step, and the keys that the operator allows. ``step`` is the zero-based index in the
+              episode.
+
+        Raises:
+            ValueError: the actions do not match the action space; no environment was stepped.
+            AlreadySteppingError: a step with other actions is pending; see :meth:`step_wait`.
+            EnvError: an environment raised.
+            RemoteConflictError: an environment was never reset.
+            RemoteError: the server refused the request or is unreachable.
+            ClosedVecEnvError: the environments are closed.
+        """
+        self._check_open()
+        try:
+            self._actions.put(actions, ALL_ENVS, self.num_envs)
+        except BadValueError as error:
+            raise ValueError(f"actions for {self.num_envs} environments: {error}") from None
+        request = {
+            "episode_ids": None,
+            "actions": batch_to_wire(self.action_space, self._actions.view()),
+            "steps": self.step_size,
+        }
+        if self.waiting and not self._session.is_pending(STEP, request):
+            raise AlreadySteppingError(
+                "a step with other actions is pending: step_wait() returns its result, "
+                "reset() discards it"
+            )
+        return self._session.request(STEP, request, self._parse_step)
+
+    @property
+    def waiting(self) -> bool:
+        """True if an interrupted step is pending."""
+        return self._session.pending_path == STEP
+
+    def step_wait(self) -> Step:
+        """Return the result of a step that was interrupted by Ctrl-C or a timeout.
+
+        Raises:
+            NotSteppingError: no step is pending.
+            EnvError: an environment raised.
+            RemoteError: the server refused the request or is unreachable.
+            ClosedVecEnvError: the environments are closed.
+        """
+        self._check_open()
+        if not self.waiting:
+            raise NotSteppingError("step_wait was called while no step is pending")
+        result: Step = self._session.finish_pending()
+        return result
+
+    def _parse_step(self, answer: Any) -> Step:
+        shape = (self.num_envs,)
+        lengths = array_from_wire(answer["lengths"], np.dtype(np.int64), shape)
+        observations = [
+            batch_from_wire(self.observation_space, node, length)
+            for node, length in zip(answer["observations"], lengths.tolist(), strict=True)
+        ]
+        rewards_shape = *shape, *shape_of_rewards(self.reward_space)
+        rewards = array_from_wire(answer["rewards"], np.dtype(np.float64), rewards_shape)
+        terminated = array_from_wire(answer["terminated"], np.dtype(np.bool_), shape)
+        truncated = array_from_wire(answer["truncated"], np.dtype(np.bool_), shape)
+        infos = infos_from_wire(answer["infos"], self.num_envs)
+        self._ended = terminated | truncated
+        return observations, as_float32(rewards), terminated, truncated, infos
+
+    def get_terminated_env_indices(self) -> list[int]:
+        """Return the indices of environments whose episode has terminated or was truncated."""
+        return [int(env) for env in np.flatnonzero(self._ended)]
+
+    def get_active_count(self) -> int:
+        """Return the number of environments whose episode has not ended."""
+        return self.num_envs - int(self._ended.sum())
+
+    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+        """Save the states of all or some environments on the server.
+
+        It works like :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`, but returns
+        handles. The server keeps a state until its handle is garbage-collected, or the session or
+        the worker process ends.
+
+        Args:
+            env_ids: indices of the environments; None for all.
+
+        Raises:
+            RemoteConflictError: an environment was never reset.
+            AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
+        """
+        self._check_idle()
+        envs = checked_env_ids(env_ids, self.num_envs)
+        if not envs:
+            return EnvStates([], {})
+        request = {"operation": "save", "episode_ids": self._episode_ids_of(envs)}
+        handles = self._session.request("states", request, self._session.states.parse_handles)
+        return EnvStates(handles, {}).adding(_ENDED, [bool(self._ended[env]) for env in envs])
+
+    def load_state(
+        self, state: EnvStates, env_ids: Sequence[int] | None = None
+    ) -> tuple[Any, Infos]:
+        """Load saved states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
+
+        Args:
+            state: from :meth:`save_state`, with one state per environment.
+            env_ids: indices of the environments; None for all.
+
+        Returns:
+            ``(observations, infos)``: the last observation and info of each of these environments.
+        """
+        self._check_idle()
+        envs = checked_env_ids(env_ids, self.num_envs)
+        checked_states(state, len(envs))
+        numbers = self._session.states.numbers(state)
+        return self._load_states(
+            envs, state.extra(_ENDED) or (), {"operation": "load", "states": numbers}
+        )
+
+    def clone_state(
+        self,
+        src_ids: int | Sequence[int],
+        dst_ids: int | Sequence[int],
+        *,
+        fork_rng: bool = False,
+    ) -> tuple[Any, Infos]:
+        """Clone states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state` does.
+
+        Args:
+            src_ids: indices of the environments to copy; one for all targets, or one per target.
+            dst_ids: indices of the environments to overwrite.
+            fork_rng: whether each copy continues with its own random streams.
+
+        Returns:
+            ``(observations, infos)`` as from :meth:`load_state`, in the order of ``dst_ids``.
+        """
+        self._check_idle()
+        sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
+        ended = [bool(self._ended[source]) for source in sources]
+        source_ids = [self.episode_ids[source] for source in sources]
+        operation = {"operation": "clone", "sources": source_ids, "fork_rng": fork_rng}
+        return self._load_states(targets, ended, operation)
+
+    def _load_states(
+        self, envs: Sequence[int], ended: Sequence[bool], operation: dict[str, Any]
+    ) -> tuple[Any, Infos]:
+        if not envs:
+            return self._no_observations(), []
+
+        def parse(answer: Any) -> tuple[Any, Infos]:
+            result = self._parse_reset(envs, answer)
+            self._ended[list(envs)] = ended
+            return result
+
+        request = {"episode_ids": self._episode_ids_of(envs), **operation}
+        return self._session.request("states", request, parse)
+
+    def render(self, ids: Sequence[int] | None = None) -> list[Any]:
+        """Render all or some environments.
+
+        Args:
+            ids: indices of the environments; None renders all.
+
+        Returns:
+            The return value of each environment's ``render``.
+
+        Raises:
+            AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
+            EnvError: an environment raised.
+            RemoteError: the server refused the request or is unreachable.
+            ClosedVecEnvError: the environments are closed.
+        """
+        self._check_idle()
+        envs = checked_env_ids(ids, self.num_envs)
+        if not envs:
+            return []
+        request = {"operation": "render", "episode_ids": self._episode_ids_of(envs)}
+        return self._session.request("call", request, _parse_results)
+
+    def close(self) -> None:
+        """Close the session and its environments. Calling ``close`` again does nothing."""
+        self.closed = True
+        self._session.close()
+
+    def __enter__(self) -> StudentGymEnvVectorized:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return (
+            f"{type(self).__name__}(num_envs={self.num_envs}, step_size={self.step_size}, "
+            f"server={self._session.server!r}{state})"
+        )
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedVecEnvError(f"{type(self).__name__} is closed; create a new one")
+
+    def _check_idle(self) -> None:
+        self._check_open()
+        if self.waiting:
+            raise AlreadySteppingError(
+                "an interrupted step is pending: call step_wait() or reset() first"
+            )
+
+    def _no_observations(self) -> Any:
+        layout = SpaceLayout(self.observation_space)
+        return layout.unflatten(
+            [
+                [] if leaf.dtype is None else np.zeros((0, *leaf.shape), leaf.dtype)
+                for leaf in layout.leaves
+            ]
+        )
+
+
+def _parse_results(answer: Any) -> list[Any]:
+    return [from_wire(result) for result in answer["results"]]

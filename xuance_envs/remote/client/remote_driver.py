@@ -1,0 +1,311 @@
+"""Driver whose group is a session on an HTTP server."""
+
+from __future__ import annotations
+
+import socket
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from xuance_envs._override import override
+from xuance_envs.engine.data.info_writer import InfoWriter
+from xuance_envs.engine.data.space_layout import StepSpaces
+from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.outcome import Outcome, OutcomeBuilder, Reset
+from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.remote.client.remote_session import (
+    RemoteSession,
+    checked_reply,
+    checked_seeds,
+)
+from xuance_envs.remote.wire.arrays import array_from_wire
+from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
+from xuance_envs.remote.wire.infos import info_table_from_wire, infos_from_wire
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
+from xuance_envs.remote.wire.values import from_wire, to_wire
+
+_FLOAT = np.dtype(np.float64)
+_BOOL = np.dtype(np.bool_)
+
+
+@dataclass(frozen=True)
+class CreatedEnvs:
+    """Reply to a request that created environments."""
+
+    episode_ids: list[str]
+    description: EnvDescription
+    checks_actions: bool
+
+    @classmethod
+    def of(cls, answer: Any) -> CreatedEnvs:
+        return cls(
+            list(map(str, answer["episode_ids"])),
+            EnvDescription(
+                StepSpaces(
+                    space_from_wire(answer["observation_space"]),
+                    space_from_wire(answer["action_space"]),
+                    reward_space_from_wire(answer),
+                ),
+                dict(from_wire(answer["metadata"])),
+                from_wire(answer["render_mode"]),
+                int(answer["max_episode_steps"]),
+            ),
+            bool(answer["checks_actions"]),
+        )
+
+
+def sendable(command: str, value: Any) -> Any:
+    try:
+        if isinstance(value, dict):  # named arguments, not a value
+            return {str(name): to_wire(item) for name, item in value.items()}
+        return [to_wire(item) for item in value]
+    except WireError as error:
+        raise TypeError(
+            f"an argument of {command!r} cannot be sent to the server: {error}"
+        ) from None
+
+
+class RemoteDriver(Driver):
+    """Driver of environments on a server; see :class:`~xuance_envs.engine.driver.Driver`.
+
+    A thread sends the requests, so that the main process is free between ``submit`` and ``result``.
+    A ``blocking`` step does not use the thread. If the step is interrupted, the next call repeats
+    the request with its sequence number, and the server executes the step only once.
+
+    Args:
+        session: session on the server.
+        created: the created environments.
+        arrays: arrays for the results of steps.
+
+    Attributes:
+        blocking: whether the next step is sent without the thread, because the main process waits
+            for its result immediately.
+        fds: descriptor of a socket that becomes readable when a reply arrives.
+    """
+
+    tag = 0
+    fds: tuple[int, ...] = ()
+
+    def __init__(self, session: RemoteSession, created: CreatedEnvs, arrays: StepArrays) -> None:
+        super().__init__(0, len(created.episode_ids))
+        self._session = session
+        self._episodes = created.episode_ids
+        self._space: Space[Any] = created.description.observation_space
+        self._arrays = arrays
+        self._infos = InfoWriter(arrays.infos, lambda value: value)
+        self._reset_infos = InfoWriter(arrays.reset_infos, lambda value: value)
+        self._outcomes = OutcomeBuilder(self._infos, self._reset_infos)
+        self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
+        self.blocking = False
+        # Signals a reply to code that waits for several drivers.
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._close_wake = weakref.finalize(
+            self, _close_sockets, self._wake_reader, self._wake_writer
+        )
+        self.fds = (self._wake_reader.fileno(),)
+        self._wait_reply: Callable[[float | None], Any] | None = None
+        self._parse: Callable[[Any], Any] = lambda answer: answer
+        self._result: Any = None
+        self._failed = False
+
+    # -- requests ---------------------------------------------------------------------
+
+    @override
+    def pack_actions(self, actions: list[list[Any]]) -> Any:
+        return self._actions()
+
+    @override
+    def submit_step(self, tag: int, actions: Any) -> None:
+        message = {"actions": self._actions() if actions is None else actions}
+        self._send(tag, "vectorized_step", message, self._parse_step)
+
+    @override
+    def pack(self, command: str, *arguments: Any) -> Any:
+        if command == "reset":
+            return self._pack_reset(*arguments)
+        places, *rest = arguments
+        message: dict[str, Any]
+        if command == "save_states":
+            message = {"operation": "save", "episode_ids": self._episode_ids_of(places)}
+            return "states", message, self._session.states.parse_handles
+        if command == "load_states":
+            numbers = self._session.states.numbers(rest[0])
+            return self._pack_load(places, {"operation": "load", "states": numbers})
+        if command == "clone_states":
+            sources = {"sources": self._episode_ids_of(rest[0]), "fork_rng": rest[1]}
+            return self._pack_load(places, {"operation": "clone", **sources})
+        message = {"operation": command, "episode_ids": self._episode_ids_of(places)}
+        if command == "watch_masks":
+            message["operation"] = "action_masks"
+        elif command == "render":
+            message["mode"] = rest[0]
+        else:
+            message["name"] = rest[0]
+        if command == "call":
+            message["args"] = sendable(command, list(rest[1]))
+            message["kwargs"] = sendable(command, dict(rest[2]))
+        elif command == "set_attr":
+            message["values"] = sendable(command, list(rest[1]))
+        return "call", message, _parse_results
+
+    def _pack_reset(self, resets: Sequence[Reset]) -> Any:
+        places = [place for place, *_ in resets]
+        options = resets[0][2]
+        message = {
+            "episode_ids": self._episode_ids_of(places),
+            "seed": checked_seeds([seed for _, seed, _ in resets]),
+            "options": None if options is None else sendable("reset", options),
+        }
+
+        def parse(answer: Any) -> Outcome:
+            self._arrays.clear_results(places)
+            return self._parse_reset(places, answer)
+
+        return "vectorized_reset", message, parse
+
+    def _pack_load(self, places: Sequence[int], operation: Mapping[str, Any]) -> Any:
+        message = {"episode_ids": self._episode_ids_of(places), **operation}
+        return "states", message, lambda answer: self._parse_reset(places, answer)
+
+    def _episode_ids_of(self, places: Sequence[int]) -> list[str] | None:
+        all_envs = list(places) == list(range(self.hi))
+        return None if all_envs else [self._episodes[place] for place in places]
+
+    @override
+    def submit(self, tag: int, packed: Any) -> None:
+        self._send(tag, *packed)
+
+    def _send(
+        self, tag: int, path: str, message: Mapping[str, Any], parse: Callable[[Any], Any]
+    ) -> None:
+        self.discard()
+        send = partial(self._session.send, path, self._session.next_request(message))
+
+        def resend(timeout: float | None) -> Any:
+            return send() if blocking else self._thread.submit(send).result(timeout)
+
+        blocking = self.blocking
+        # One statement without calls, so that an interrupt cannot split it.
+        self._parse, self._wait_reply, self._result, self.tag = parse, resend, None, tag
+        self._failed = False
+        if not blocking:
+            reply = self._thread.submit(send)
+            reply.add_done_callback(self._wake)
+            self._wait_reply = reply.result
+
+    def _actions(self) -> Any:
+        actions = self._arrays.actions
+        return batch_to_wire(actions.layout.space, actions.view())
+
+    def _wake(self, _: Future[Any]) -> None:
+        with suppress(OSError):  # closed in the meantime
+            self._wake_writer.send(b"!")
+
+    # -- replies ----------------------------------------------------------------------
+
+    @override
+    def result(self, deadline: float | None = None) -> Any:
+        if self._wait_reply is not None:
+            timeout = None if deadline is None else max(0.0, deadline - monotonic())
+            try:
+                answer = self._wait_reply(timeout)
+            except FutureTimeoutError:
+                raise TimeoutError from None
+            except Exception:
+                self._failed = True
+                raise
+            finally:
+                with suppress(OSError):  # usually empty
+                    self._wake_reader.recv(64)
+            with checked_reply(self._session.server):
+                self._result = self._parse(answer)
+            self._wait_reply = None
+        return self._result
+
+    @override
+    def discard(self) -> Any:
+        # Raising the error again would add the current frames to its traceback, which keeps them
+        # in memory.
+        return None if self._failed else super().discard()
+
+    @override
+    def times(self) -> StepTimes:
+        return StepTimes(**self._session.step_times())
+
+    def close(self) -> None:
+        """Shut down the thread after its current request."""
+        self._thread.shutdown(wait=False)
+        self._close_wake()
+
+    def _parse_step(self, answer: Any) -> Outcome:
+        arrays, shape = self._arrays, (self.hi,)
+        self._outcomes.begin()
+        self._write_observations(arrays.observations, answer["observations"], ALL_ENVS, self.hi)
+        arrays.rewards[:] = array_from_wire(answer["rewards"], _FLOAT, arrays.rewards.shape)
+        arrays.terminated[:] = array_from_wire(answer["terminated"], _BOOL, shape)
+        arrays.truncated[:] = array_from_wire(answer["truncated"], _BOOL, shape)
+        self._write_infos(self._infos, range(self.hi), answer["infos"])
+        resets = answer["resets"]
+        ended = resets["environments"]
+        if ended != (arrays.terminated | arrays.truncated).nonzero()[0].tolist():
+            raise WireError("the reply's resets do not match the episodes that ended")
+        self._parse_masks(answer)
+        if ended:
+            at = np.array(ended)
+            self._write_observations(
+                arrays.reset_observations, resets["observations"], at, len(ended)
+            )
+            self._write_infos(self._reset_infos, ended, resets["infos"])
+        return self._outcomes.outcome(bool(ended))
+
+    def _parse_reset(self, places: Sequence[int], answer: Any) -> Outcome:
+        self._outcomes.begin()
+        at = np.array(places)
+        self._write_observations(self._arrays.observations, answer["observations"], at, len(places))
+        self._write_infos(self._infos, places, answer["infos"])
+        self._parse_masks(answer)
+        return self._outcomes.outcome(ended=False)
+
+    def _parse_masks(self, answer: Any) -> None:
+        masks = self._arrays.masks
+        if masks is None or "masks" not in answer:
+            return
+        parts = answer["masks"]
+        if not isinstance(parts, list) or len(parts) != len(masks.parts):
+            raise WireError(f"expected a list of {len(masks.parts)} arrays of action masks")
+        for target, part in zip(masks.parts, parts, strict=True):
+            target[:] = array_from_wire(part, _BOOL, target.shape)
+
+    def _write_observations(self, rows: SpaceRows, node: Any, at: Index, count: int) -> None:
+        rows.put(batch_from_wire(self._space, node, count), at, count)
+
+    def _write_infos(self, writer: InfoWriter, places: Sequence[int], node: Any) -> None:
+        table = info_table_from_wire(node, len(places))
+        if table is not None:
+            writer.write_columns(places, table.columns)
+            return
+        for place, info in zip(places, infos_from_wire(node, len(places)), strict=True):
+            writer.write(place, info)
+
+
+def _close_sockets(*sockets: socket.socket) -> None:
+    for each in sockets:
+        each.close()
+
+
+def _parse_results(answer: Any) -> list[Any]:
+    return [from_wire(result) for result in answer["results"]]

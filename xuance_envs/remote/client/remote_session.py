@@ -1,0 +1,194 @@
+"""Client side of a session: numbered requests, and repeating interrupted ones."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
+from xuance_envs.errors import (
+    RemoteError,
+    RemoteUnreachableError,
+)
+from xuance_envs.remote.client.api_client import ApiClient
+from xuance_envs.remote.client.server_states import RemoteStates
+from xuance_envs.remote.wire.constants import API_PREFIX, MAX_SEED
+from xuance_envs.remote.wire.formats import WireFormat, dumps
+from xuance_envs.remote.wire.values import from_wire
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUTS = (6.0, 2.0)
+"""Seconds per attempt to close a session; the server kills a busy worker after five seconds."""
+
+
+@dataclass(frozen=True)
+class _PendingRequest:
+    """A request that the client may have sent, but whose reply has not arrived."""
+
+    path: str
+    sequence: int
+    content: bytes
+    parse: Callable[[Any], Any]
+
+
+class RemoteSession:
+    """A session on a server.
+
+    ``close``, garbage collection or the process's exit closes it. In forked processes its requests
+    raise.
+    """
+
+    def __init__(self, connection: ApiClient, share_frames: bool, name: str) -> None:
+        self._connection: ApiClient | WrongProcessProxy = connection
+        self.server = connection.server
+        self._name = name
+        self.states = RemoteStates()
+        self._sequence = 0
+        self._pending: _PendingRequest | None = None
+        path = f"{API_PREFIX}/session/create"
+        # If the request is repeated with the same nonce, the server returns the open session.
+        message = {"share_frames": share_frames, "nonce": secrets.token_urlsafe(24)}
+        try:
+            answer = connection.request("POST", path, message, repeatable=True)
+        except Exception:
+            raise
+        except BaseException:  # an interrupt: the session may have been opened
+            with suppress(RemoteError, LookupError, TypeError):
+                answer = connection.request(
+                    "POST", path, message, repeatable=True, timeout=sum(CLOSE_TIMEOUTS)
+                )
+                _delete_session(connection, str(answer["session_id"]), os.getpid())
+            raise
+        with checked_reply(self.server):
+            self._id = str(answer["session_id"])
+            self.env_ids: list[str] = list(map(str, answer["env_ids"]))
+        self._delete_session = weakref.finalize(
+            self, _delete_session, connection, self._id, os.getpid()
+        )
+        close_after_fork(self)
+
+    def close_in_child(self, owner: int) -> None:
+        self._connection = WrongProcessProxy(self._name, owner)
+
+    @property
+    def pending_path(self) -> str | None:
+        return None if self._pending is None else self._pending.path
+
+    def request(self, path: str, message: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
+        """Send a request that the server executes at most once.
+
+        If an earlier request was interrupted, finish it first. If both are equal, return its reply.
+        """
+        if not self.is_pending(path, message):
+            if self._pending is not None:
+                self.finish_pending()
+            content = self.next_request(message)
+            self._pending = _PendingRequest(path, self._sequence, content, parse)
+        parsed: T = self.finish_pending()
+        return parsed
+
+    def is_pending(self, path: str, message: Mapping[str, Any]) -> bool:
+        pending = self._pending
+        return (
+            pending is not None
+            and pending.path == path
+            and pending.content == self._encoded(pending.sequence, message)
+        )
+
+    def finish_pending(self) -> Any:
+        assert self._pending is not None
+        try:
+            answer = self.send(self._pending.path, self._pending.content)
+            with checked_reply(self.server):
+                parsed = self._pending.parse(answer)
+        except RemoteUnreachableError:
+            raise  # still pending: the server may have executed it
+        except Exception:
+            self._pending = None
+            raise
+        self._pending = None
+        return parsed
+
+    def next_request(self, message: Mapping[str, Any]) -> bytes:
+        """Encode the session's next request with a sequence number, which makes it repeatable."""
+        self._sequence += 1
+        return self._encoded(self._sequence, message)
+
+    def _encoded(self, sequence: int, message: Mapping[str, Any]) -> bytes:
+        return dumps({"session_id": self._id, "sequence": sequence, **message}, WireFormat.MSGPACK)
+
+    def send(self, path: str, next_request: bytes) -> Any:
+        """Send a numbered request; for a repeated request, the server repeats its reply."""
+        if released := self.states.released:
+            self._drop_states(released)
+        return self._connection.request(
+            "POST", f"{API_PREFIX}/episode/{path}", next_request, repeatable=True
+        )
+
+    def _drop_states(self, states: Sequence[int]) -> None:
+        """Delete states on the server; if the server refuses, the next request tries again."""
+        message = {"session_id": self._id, "operation": "drop", "states": states}
+        try:
+            self._connection.request(
+                "POST", f"{API_PREFIX}/episode/states", message, repeatable=True
+            )
+        except RemoteUnreachableError:
+            raise
+        except RemoteError:
+            return
+        self.states.dropped(states)
+
+    def step_times(self) -> dict[str, Any]:
+        message = {"session_id": self._id}
+        path = f"{API_PREFIX}/episode/statistics"
+        answer = self._connection.request("POST", path, message, repeatable=True)
+        with checked_reply(self.server):
+            return dict(from_wire(answer["times"]))
+
+    def close(self) -> None:
+        self._delete_session()
+
+
+def checked_count(name: str, value: Any) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}: expected an int of at least 1, got {value!r}")
+    return int(value)
+
+
+def checked_seeds(seeds: Sequence[int | None]) -> list[int | None]:
+    for seed in seeds:
+        if seed is not None and seed >= MAX_SEED:
+            raise ValueError(f"seed: expected ints below 2**64, got {seed}")
+    return list(seeds)
+
+
+@contextmanager
+def checked_reply(server: str) -> Iterator[None]:
+    """Convert errors from parsing a reply to RemoteError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError) as error:
+        raise RemoteError(f"the server's reply is malformed: {error}", server) from error
+
+
+def _delete_session(connection: ApiClient, session_id: str, owner: int) -> None:
+    if os.getpid() != owner:  # a forked process must not close its parent's session
+        return
+    try:
+        for timeout in CLOSE_TIMEOUTS:
+            with suppress(RemoteUnreachableError):  # otherwise the server closes the idle session
+                path = f"{API_PREFIX}/session/{session_id}"
+                connection.request("DELETE", path, repeatable=True, timeout=timeout)
+                break
+    except RemoteError:
+        pass  # already closed, for example by a request whose reply was lost
+    finally:
+        connection.close()

@@ -1,0 +1,161 @@
+"""Vectorized environment whose sub-environments run on an HTTP server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from xuance_envs._override import override
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.groups import Groups
+from xuance_envs.remote.client.api_client import ApiClient
+from xuance_envs.remote.client.remote_driver import CreatedEnvs, RemoteDriver, sendable
+from xuance_envs.remote.client.remote_session import (
+    RemoteSession,
+    checked_count,
+    checked_seeds,
+)
+from xuance_envs.remote.client.server_states import ServerSaver
+from xuance_envs.remote.client.transport import Verify
+from xuance_envs.vector_envs.arguments import checked_seed
+from xuance_envs.vector_envs.grouped import GroupedVecEnv
+from xuance_envs.vector_envs.vector_env import StepResult
+
+__all__ = ["RemoteVecEnv"]
+
+logger = logging.getLogger("xuance_envs")
+
+
+class RemoteVecEnv(GroupedVecEnv):
+    """Vectorized environment on a server.
+
+    It follows the contract of every vec env of this package and sends one request per step.
+
+    All Gymnasium spaces are supported. Infos, arguments and results may contain numbers, strings,
+    bytes, arrays and collections of these. ``call``, ``get_attr`` and ``set_attr`` accept only
+    names that the server's operator allows. An :class:`~xuance_envs.errors.EnvError` contains the
+    text of the environment's exception; only a builtin exception becomes its ``__cause__``.
+
+    ``save_state`` returns handles: the server keeps a state until its handle is garbage-collected,
+    or the session or the worker process ends. Only the object that saved a state can load it, and
+    a handle cannot be converted to bytes.
+
+    :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.close` or garbage collection closes the
+    session on the server.
+
+    Args:
+        base_url: the server's address, such as ``"http://127.0.0.1:8001"``.
+        env_id: id of the environment; None if the server offers only one.
+        num_envs: number of environments.
+        user_token: the user's token; None if the server requires none.
+        seed: environment i is created with seed ``seed + i``; None for no seed.
+        env_kwargs: keyword arguments for each environment; the operator must allow their names.
+        copy: whether returned arrays are copies. Otherwise they are read-only views that the next
+            step overwrites.
+        check_actions: whether to check every action against the action space. False has no effect
+            if the server requires this check.
+        timeout: seconds to wait for the reply to a request.
+        share_frames: whether the server's status page may show rendered frames.
+        verify: how to check the certificate of an ``https`` server: True uses the system's
+            certificate authorities, False skips the check. A path to a file or folder of CA
+            certificates or an SSL context replaces the system's authorities.
+
+    Raises:
+        ValueError: ``num_envs`` is below 1, or the address is invalid.
+        TypeError: a keyword argument cannot be sent.
+        EnvError: an environment could not be created.
+        RemoteAuthenticationError: the token is missing or wrong.
+        RemoteForbiddenError: the operator does not allow a keyword argument.
+        RemoteNotFoundError: the server does not offer ``env_id``.
+        RemoteLimitError: a limit on sessions or environments is reached.
+        RemoteVersionError: the server uses a different version of the protocol.
+        RemoteUnreachableError: the server does not reply.
+        ImportError: httpx, httptools or msgpack is not installed.
+
+    Example:
+        >>> from xuance_envs import RemoteVecEnv
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
+        ...     with RemoteVecEnv(server.url, "CartPole-v1", 3, seed=0) as envs:
+        ...         _ = envs.reset()
+        ...         obs, rewards, terminated, truncated, infos = envs.step([0, 1, 0])
+        >>> obs.shape, rewards
+        ((3, 4), array([1., 1., 1.], dtype=float32))
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        env_id: str | None,
+        num_envs: int,
+        *,
+        user_token: str | None = None,
+        seed: int | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        copy: bool = True,
+        check_actions: bool = False,
+        timeout: float = 120.0,
+        share_frames: bool = False,
+        verify: Verify = True,
+    ) -> None:
+        num_envs = checked_count("num_envs", num_envs)
+        request = {
+            "env_id": env_id,
+            "num_envs": num_envs,
+            "seed": None if seed is None else checked_seeds([checked_seed("seed", seed)])[0],
+            "kwargs": sendable("construct", dict(env_kwargs or {})),
+            "auto_reset": True,
+        }
+        connection = ApiClient(base_url, user_token, timeout, verify)
+        try:
+            connection.check_version()
+            session = RemoteSession(connection, share_frames, type(self).__name__)
+        except BaseException:
+            connection.close()
+            raise
+        self._session = session
+        try:
+            created = session.request("create", request, CreatedEnvs.of)
+            description = created.description
+            arrays = StepArrays.allocate(description.spaces, num_envs)
+            driver = RemoteDriver(session, created, arrays)
+            self._driver = driver
+            groups = RemoteGroups(session, driver, description, arrays)
+            check_actions = check_actions or created.checks_actions
+            super().__init__(groups, copy=copy, check_actions=check_actions)
+        except BaseException:
+            session.close()
+            raise
+        logger.info("%d environments at %s", self.num_envs, session.server)
+
+    @override
+    def step(self, actions: Any) -> StepResult:
+        self._driver.blocking = True
+        try:
+            return super().step(actions)
+        finally:
+            self._driver.blocking = False
+
+
+class RemoteGroups(Groups):
+    """The environments of one session, as a single group."""
+
+    def __init__(
+        self,
+        session: RemoteSession,
+        driver: RemoteDriver,
+        description: EnvDescription,
+        arrays: StepArrays,
+    ) -> None:
+        super().__init__([driver], description, arrays)
+        self.saver = ServerSaver(self.ledger, self.info_collector)
+        self._session = session
+        self._driver = driver
+
+    @override
+    def end(self, close_timeout: float | None = None) -> None:
+        self._session.close()
+        self._driver.close()

@@ -1,0 +1,1 @@
+from xuance_envs.remote.server.server import Server as Server

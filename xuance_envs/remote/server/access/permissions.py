@@ -1,0 +1,109 @@
+"""Permissions of clients: methods, attributes, options, infos and keyword arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from xuance_envs.remote.wire.failures import RefusedError
+
+ALL_INFOS = "*"
+"""Wildcard that allows all keys of infos."""
+
+Names = frozenset[str]
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """Names that clients may use; the server refuses others with status 403.
+
+    Attributes:
+        calls: methods that clients may call.
+        gets: attributes that clients may read.
+        sets: attributes that clients may set.
+        options: options that clients may pass to reset.
+        infos: keys of infos that the server sends; ``"*"`` among them allows all. None sends all
+            keys to ``RemoteVecEnv`` and none to notebook clients.
+        tracebacks: whether clients receive the tracebacks of failed environments.
+        any_action: whether environments receive actions outside the action space.
+    """
+
+    calls: Names = frozenset()
+    gets: Names = frozenset()
+    sets: Names = frozenset()
+    options: Names = frozenset()
+    infos: Names | None = None
+    tracebacks: bool = False
+    any_action: bool = False
+
+    def check_operation(self, operation: str, name: str) -> None:
+        """Raise unless clients may call this method, or read or set this attribute."""
+        option, allowed = {
+            "call": ("--allow-call", self.calls),
+            "get_attr": ("--allow-get", self.gets),
+            "set_attr": ("--allow-set", self.sets),
+        }.get(operation, ("", {name}))
+        if name not in allowed:
+            raise _not_allowed("name", f"the name {name!a}", f"for {operation!r}", option)
+
+    def check_options(self, options: Mapping[str, Any] | None) -> None:
+        """Raise unless clients may pass these options to ``reset``."""
+        refused = [name for name in options or () if name not in self.options]
+        if refused:
+            raise _not_allowed(
+                "options", f"the option {refused[0]!a}", "for resets", "--allow-option"
+            )
+
+    def infos_of(self, repeating: bool) -> Names | None:
+        """Return the keys of infos that the server sends; None for all."""
+        if self.infos is None:
+            return frozenset() if repeating else None
+        return None if ALL_INFOS in self.infos else self.infos
+
+
+def check_keyword(name: str, value: Any, allowed: Mapping[str, tuple[Any, ...] | None]) -> None:
+    """Raise unless clients may pass a keyword argument to new environments."""
+    if name not in allowed:
+        raise _not_allowed(
+            "kwargs", f"the keyword argument {name!a}", "for new environments", "--allow-kwarg"
+        )
+    values = allowed[name]
+    if values is not None and not any(type(value) is type(one) and value == one for one in values):
+        raise RefusedError(
+            403,
+            "kwargs",
+            f"the keyword argument {name!a} must be {' or '.join(map(repr, values))} on this "
+            "server",
+        )
+
+
+def allowed_values(options: Iterable[str]) -> dict[str, tuple[Any, ...] | None]:
+    """Parse options ``NAME`` and ``NAME=VALUE``; a value that is not JSON is a string."""
+    allowed: dict[str, tuple[Any, ...] | None] = {}
+    for option in options:
+        name, given, text = option.partition("=")
+        if not name:
+            raise ValueError(f"expected NAME or NAME=VALUE, got {option!r}")
+        before = allowed.get(name, ())
+        if not given or before is None:
+            allowed[name] = None
+        else:
+            allowed[name] = (*before, _value(text))
+    return allowed
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _not_allowed(code: str, what: str, where: str, option: str) -> RefusedError:
+    return RefusedError(
+        403,
+        code,
+        f"{what} is not allowed {where}; the server's operator can allow it with {option} NAME",
+    )

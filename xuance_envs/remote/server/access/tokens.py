@@ -1,0 +1,227 @@
+"""Tokens of a server, with names and individual limits.
+
+Each line of a token file is a token, or a name and a token with optional settings::
+
+    # course 2026
+    alice   6f1c...   max-envs-per-session=512
+    bob     e09a...
+    staff   77d2...   admin
+
+A name may have several tokens, one per line, so that a token can be replaced without downtime.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from xuance_envs.engine.system.current import system
+from xuance_envs.remote.wire.failures import RefusedError
+
+logger = logging.getLogger("xuance_envs")
+
+TOKENS_VARIABLE = "XUANCE_ENVS_TOKENS"
+
+ADMIN = "admin"
+"""Word after a token in the file. It allows the token's owner to list and end all sessions."""
+
+ParseLimit = Callable[[str], Mapping[str, float | None]]
+
+NAME = re.compile(r"[\w.@+-]{1,64}")
+_SALT = secrets.token_bytes(32)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Owner of requests and sessions; equal for all tokens of one name."""
+
+    key: bytes
+    name: str = field(compare=False)
+    is_admin: bool = field(default=False, compare=False)
+    limits: Mapping[str, float | None] = field(default_factory=dict, compare=False, hash=False)
+
+
+class Tokens:
+    """Tokens that a server accepts.
+
+    Args:
+        tokens: accepted tokens. Without ``tokens`` and ``file``, the server accepts every request.
+        file: file with more tokens; :meth:`reload` reads it again.
+        limits: maps the name of each limit that a line of the file may set to its parser. A parser
+            takes the value as text and returns the fields of
+            :class:`~xuance_envs.remote.settings.Limits` to override. It raises ValueError if the
+            text is invalid.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: a token is empty or has characters that an HTTP header cannot contain, a line of
+            the file is malformed, or the file has no tokens.
+    """
+
+    def __init__(
+        self,
+        tokens: Iterable[str] = (),
+        file: Path | None = None,
+        limits: Mapping[str, ParseLimit] | None = None,
+    ) -> None:
+        self._fixed = [(token, _owner_of_token(token)) for token in tokens]
+        for number, (token, _) in enumerate(self._fixed, start=1):
+            if not _is_token(token):
+                raise ValueError(
+                    f"token {number} of {len(self._fixed)}: expected visible ASCII characters only"
+                )
+        self._file = file
+        self._limits = limits or {}
+        self._loaded_version: tuple[int, ...] | None = None
+        # Keys are salted digests, so that lookup times reveal nothing about a token.
+        self._owners: dict[bytes, Owner] = {}
+        self.reload()
+
+    @classmethod
+    def load(
+        cls, file: Path | None = None, limits: Mapping[str, ParseLimit] | None = None
+    ) -> Tokens:
+        """Load the tokens from a file and the environment variable ``XUANCE_ENVS_TOKENS``.
+
+        Args:
+            file: as for the class.
+            limits: as for the class.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: a token or a line of the file is malformed, or the file has no tokens.
+        """
+        listed = os.environ.get(TOKENS_VARIABLE, "").split(",")
+        return cls([token.strip() for token in listed if token.strip()], file, limits)
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def count_names(self) -> int:
+        """Return the number of names; each token without a name counts as one."""
+        return len(set(self._owners.values()))
+
+    def reload(self) -> None:
+        """Read the file again and replace the tokens that came from it.
+
+        Raises:
+            OSError: the file cannot be read. The tokens stay unchanged after any error.
+            ValueError: a line of the file is malformed, or the file has no tokens.
+        """
+        found = list(self._fixed)
+        if self._file is not None:
+            self._loaded_version = self._file_version()
+            read = self._read_file(self._file)
+            if not read:
+                raise ValueError(f"{self._file}: expected one token per line, got none")
+            found += read
+        owners: dict[bytes, Owner] = {}
+        for token, owner in found:
+            digest = _digest(token.encode())
+            if (other := owners.setdefault(digest, owner)) != owner:
+                raise ValueError(f"{other.name} and {owner.name} have the same token")
+        self._owners = owners
+
+    def reload_if_changed(self) -> bool:
+        """Read the file again if it has changed; return whether it was read.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: a line of the file is malformed, or the file has no tokens.
+        """
+        if self._file is None or self._file_version() == self._loaded_version:
+            return False
+        self.reload()
+        return True
+
+    def owner(self, authorization: bytes | None) -> Owner:
+        """Return the owner of a request.
+
+        Args:
+            authorization: the request's ``Authorization`` header.
+
+        Raises:
+            RefusedError: the request has no token, or the server does not accept its token.
+        """
+        scheme, _, token = (authorization or b"").strip().partition(b" ")
+        given = token.strip() if scheme.lower() == b"bearer" else b""
+        if not self._owners:
+            return _owner_of_token(given.decode("latin-1"))
+        digest = _digest(given)
+        owner = self._owners.get(digest)
+        if owner is None:
+            raise RefusedError(
+                401,
+                "token",
+                "this server requires a token: send it as 'Authorization: Bearer TOKEN'"
+                if authorization is None
+                else "this server does not accept the given token",
+            )
+        return owner
+
+    def accepts(self, owner: Owner) -> bool:
+        """Return whether a token of this owner is still accepted."""
+        return not self._owners or owner in self._owners.values()
+
+    def _file_version(self) -> tuple[int, ...]:
+        assert self._file is not None
+        found = self._file.stat()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _read_file(self, file: Path) -> list[tuple[str, Owner]]:
+        if system.HAS_FILE_MODES and file.stat().st_mode & stat.S_IROTH:
+            logger.warning(
+                "all users of this machine can read the tokens in %s: run chmod 600", file
+            )
+        found = []
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            words = line.partition(" #")[0].split()
+            if words and not words[0].startswith("#"):
+                try:
+                    found.append(self._parse_line(words))
+                except ValueError as error:
+                    raise ValueError(f"{file}, line {number}: {error}") from None
+        return found
+
+    def _parse_line(self, words: list[str]) -> tuple[str, Owner]:
+        """Parse a line into token and owner; errors never repeat a word that may be a token."""
+        token = words[min(1, len(words) - 1)]
+        if not _is_token(token):
+            raise ValueError("expected a token of visible ASCII characters only")
+        if len(words) == 1:
+            return token, _owner_of_token(token)
+        name, _, *rest = words
+        if not NAME.fullmatch(name):
+            raise ValueError("expected a name of letters, digits and any of . @ + - _")
+        limits: dict[str, float | None] = {}
+        for word in rest:
+            limit, _, value = word.partition("=")
+            if limit in self._limits:
+                limits |= self._limits[limit](value)
+            elif word != ADMIN:
+                known = ", ".join(f"{each}=N" for each in self._limits)
+                raise ValueError(f"after the token, expected {ADMIN} or any of {known}")
+        return token, Owner(b"name " + name.encode(), name, ADMIN in rest, limits)
+
+
+def _is_token(token: str) -> bool:
+    return bool(token) and token.isascii() and token.isprintable() and " " not in token
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.blake2b(token, key=_SALT).digest()
+
+
+@lru_cache(256)
+def _owner_of_token(token: str) -> Owner:
+    """Return the owner of a token without a name; the generated name does not reveal the token."""
+    digest = _digest(token.encode())
+    return Owner(b"token " + digest, f"token-{digest[:3].hex()}" if token else "anybody")

@@ -1,0 +1,1 @@
+"""Sessions and their environments, in worker processes."""

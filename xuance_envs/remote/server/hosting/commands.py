@@ -1,0 +1,218 @@
+"""Commands that a session runs on its environments; each returns the fields of its reply."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
+from xuance_envs.engine.serialization import copy_of, loads
+from xuance_envs.errors import EnvError
+from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
+from xuance_envs.remote.wire.infos import InfoTable, InfoTables, drop_unsendable
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.spaces import space_to_wire
+from xuance_envs.remote.wire.templates import TemplatedMessage
+from xuance_envs.remote.wire.values import from_client, to_wire
+from xuance_envs.vector_envs.action_writer import check_in_space
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+Answer = dict[str, Any]
+
+
+def describe(vec_env: VecEnv) -> Answer:
+    vectors = vec_env.reward_space
+    return {
+        **({} if vectors is None else {"reward_space": space_to_wire(vectors)}),
+        "observation_space": space_to_wire(vec_env.observation_space),
+        "action_space": space_to_wire(vec_env.action_space),
+        "metadata": to_wire(drop_unsendable(vec_env.metadata)),
+        "render_mode": to_wire(vec_env.render_mode),
+        "max_episode_steps": int(vec_env.max_episode_steps),
+    }
+
+
+def reset(
+    vec_env: HostedVecEnv,
+    envs: Sequence[int],
+    seed: int | Sequence[int | None] | None,
+    options: dict[str, Any] | None,
+) -> Answer:
+    all_envs = list(envs) == list(range(vec_env.num_envs))
+    options = None if options is None else from_client(options)
+    observations, infos = vec_env.reset(
+        seed=seed, options=options, env_ids=None if all_envs else envs
+    )
+    return {
+        "observations": batch_to_wire(vec_env.observation_space, observations),
+        "infos": _infos_to_wire(infos),
+        **action_masks(vec_env),
+    }
+
+
+def action_masks(vec_env: HostedVecEnv) -> Answer:
+    """Return the action masks of all environments, if the client has requested them."""
+    masks = vec_env.watched_masks
+    return {} if masks is None else {"masks": masks}
+
+
+def step(vec_env: HostedVecEnv) -> Answer | TemplatedMessage:
+    """Finish the pending step; the result is valid until the next step."""
+    space = vec_env.observation_space
+    observations, rewards, terminated, truncated, infos = vec_env.finish_step()
+    batch, ends = infos.parts
+    infos_node = _batch_to_wire(vec_env.tables, batch, infos.envs)
+    arrays = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
+    masks = action_masks(vec_env)
+    environments: list[int] = []
+    reset_observations: Any = None
+    reset_infos: Any = []
+    if ends is not None:
+        envs, reset_batch = ends.resets()
+        environments = envs.tolist()
+        reset_observations = vec_env.take_reset_observations(envs)
+        reset_infos = _batch_to_wire(vec_env.reset_tables, reset_batch, envs)
+
+    def answer() -> Answer:
+        resets = {
+            "environments": environments,
+            "observations": reset_observations,
+            "infos": reset_infos,
+        }
+        if ends is not None:
+            resets["observations"] = batch_to_wire(space, reset_observations)
+        return {
+            "observations": batch_to_wire(space, observations),
+            **arrays,
+            "infos": infos_node,
+            "resets": resets,
+            **masks,
+        }
+
+    schema = infos_node.schema if type(infos_node) is InfoTable else None
+    reset_schema = reset_infos.schema if type(reset_infos) is InfoTable else None
+    leaves = vec_env.leaves
+    if masks or leaves is None or schema is None or (environments and reset_schema is None):
+        return answer()
+    template = vec_env.templates.template((schema, reset_schema, len(environments)))
+    if not template.usable:
+        return answer()
+    data: list[bytes | list[int]] = [leaf.tobytes() for leaf in leaves(observations)]
+    data += [rewards.tobytes(), terminated.tobytes(), truncated.tobytes(), *infos_node.data()]
+    if environments:
+        data.append(environments)
+        data += [leaf.tobytes() for leaf in leaves(reset_observations)]
+        data += reset_infos.data()
+    return TemplatedMessage(template, answer, data)
+
+
+_requests = itertools.count(1)
+
+
+def repeat(
+    vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int, check: bool
+) -> tuple[Answer, int]:
+    """Repeat each environment's action; return the reply and the total number of steps."""
+    count = len(envs)
+    rows = SpaceRows.allocate(SpaceLayout(vec_env.action_space), count)
+    rows.put(batch_from_wire(vec_env.action_space, actions, count, from_client), ALL_ENVS, count)
+    if check:
+        check_in_space(rows, envs)
+    action_of = dict(zip(envs, rows.reader()(), strict=True))
+    results = vec_env.call("repeat", action_of, times, next(_requests), env_ids=envs)
+    space = vec_env.observation_space
+    steps = [result.steps for result in results]
+    answer = {
+        "observations": [batch_to_wire(space, result.observations) for result in results],
+        "lengths": np.maximum(steps, 1),
+        "rewards": np.array([result.reward for result in results], np.float64),
+        "terminated": np.array([result.terminated for result in results]),
+        "truncated": np.array([result.truncated for result in results]),
+        "infos": _infos_to_wire([loads(result.info) for result in results]),
+    }
+    return answer, sum(steps)
+
+
+def invoke(
+    vec_env: HostedVecEnv,
+    envs: Sequence[int],
+    operation: Literal["call", "get_attr", "set_attr", "render", "action_masks"],
+    name: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    values: Sequence[Any] = (),
+    mode: str | None = None,
+) -> tuple[Answer, Sequence[Any]]:
+    """Call a method, get or set an attribute, render, or return action masks."""
+    results: Sequence[Any]
+    if operation == "render":
+        results = vec_env.render(mode, envs)
+    elif operation == "action_masks":
+        results = vec_env.watch_masks(envs)
+    elif operation == "get_attr":
+        results = vec_env.get_attr(name, envs)
+    elif operation == "set_attr":
+        vec_env.set_attr(name, [from_client(value) for value in values], envs)
+        results = [None] * len(envs)
+    else:
+        keywords = {key: from_client(value) for key, value in (kwargs or {}).items()}
+        arguments = [from_client(argument) for argument in args]
+        results = vec_env.call(name, *arguments, env_ids=envs, **keywords)
+    return {"results": _each_to_wire(envs, results, operation)}, results
+
+
+def load_states(
+    vec_env: HostedVecEnv,
+    envs: Sequence[int],
+    repeating: bool,
+    load: Callable[[HostedVecEnv], tuple[Any, Sequence[Any]]],
+) -> Answer:
+    observations, infos_node = load(vec_env)
+    infos, space, count = list(infos_node), vec_env.observation_space, len(envs)
+    if repeating:
+        rows = SpaceRows.allocate(SpaceLayout(space), count)
+        rows.put(observations, ALL_ENVS, count)
+        for i, last_shown in enumerate(vec_env.call("last_shown", env_ids=envs)):
+            if last_shown is not None:
+                rows.row(i, copy_of)[:] = last_shown[0]
+                infos[i] = loads(last_shown[1])
+        observations = rows.copy()
+    return {
+        "observations": batch_to_wire(space, observations),
+        "infos": _infos_to_wire(infos),
+        **action_masks(vec_env),
+    }
+
+
+def _batch_to_wire(tables: InfoTables, batch: InfoBatch, envs: NDArray[np.intp]) -> Any:
+    """Encode infos as columns if possible, otherwise as dicts."""
+    table = tables.table(batch, envs)
+    return _infos_to_wire(batch.dicts(envs)) if table is None else table
+
+
+def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:
+    """Encode infos; omit values that cannot be sent, because the step was already executed."""
+    try:
+        return [to_wire(info) for info in infos]
+    except WireError:
+        return [to_wire(drop_unsendable(info)) for info in infos]
+
+
+def _each_to_wire(envs: Sequence[int], values: Any, command: str) -> list[Any]:
+    """Encode one result per environment; errors name the environment."""
+    nodes = []
+    for env, value in zip(envs, values, strict=True):
+        try:
+            nodes.append(to_wire(value))
+        except WireError as error:
+            raise EnvError(
+                env, command, f"the result cannot be sent to the client: {error}"
+            ) from None
+    return nodes

@@ -1,0 +1,416 @@
+"""Environments that one request created, and their commands.
+
+If a command exceeds its time limit, the server kills the worker process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from time import perf_counter
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.process.process_backend import ProcessBackend
+from xuance_envs.engine.system.current import system
+from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.multi_agent.record_layout import ObservationRecord
+from xuance_envs.remote.server.hosting import commands
+from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, HostedVecEnv
+from xuance_envs.remote.server.hosting.repeating_env import HostedFunction, has_objects
+from xuance_envs.remote.server.hosting.reply_sizes import is_rgb_image, max_observation_bytes
+from xuance_envs.remote.server.hosting.session_process import SessionProcess
+from xuance_envs.remote.server.limits.admission import Quota
+from xuance_envs.remote.server.monitoring.metrics import Metrics
+from xuance_envs.remote.server.settings import Settings
+from xuance_envs.remote.wire.batches import batch_from_wire
+from xuance_envs.remote.wire.bounds import ObjectBudget, TooLargeError, payload_bytes
+from xuance_envs.remote.wire.failures import RefusedError, no_session
+from xuance_envs.remote.wire.formats import WireFormat, dumps
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.values import from_client, to_wire
+
+T = TypeVar("T")
+
+_MSGPACK = WireFormat.MSGPACK  # enum member lookup is slow
+
+CLOSE_TIMEOUT = 5.0  # seconds for a running command to finish before its process is killed
+SMALL_REPLY = 256 * 2**10  # larger observations are encoded in a thread
+SMALL_INFOS = 16 * 2**10  # larger infos are read in a thread
+BATCH = 16  # environments per call of render or get_attr, because results may be large
+
+
+class EnvHost:
+    """Environments that one request created; :meth:`make` starts them.
+
+    The session runs one command at a time.
+    """
+
+    description: dict[str, Any]
+
+    def __init__(
+        self,
+        config: HostedEnvConfig,
+        settings: Settings,
+        metrics: Metrics,
+        process: SessionProcess,
+        quotas: Sequence[Quota] = (),
+    ) -> None:
+        self.auto_reset = config.auto_reset
+        self.num_envs = len(config.functions)
+        self.process = process
+        self.frame: NDArray[np.uint8] | None = None
+        self.steps = 0
+        self._checks_actions = not settings.permissions.any_action
+        self._needs_reset = set(range(self.num_envs))
+        self._limits = settings.limits
+        self._settings = settings
+        self._config = config
+        self._metrics = metrics
+        self._quotas = quotas
+        self._rates = [quota.steps for quota in quotas if quota.steps.is_limited]
+        self._counted_envs = 0
+        self._count(self.num_envs)
+        process.add_envs(self.num_envs)
+        self._closing = False
+        self._make_future: Future[None] | None = None
+        self._vec_env: HostedVecEnv
+
+    async def make(self) -> None:
+        process = self.process
+        future = self._make_future = process.submit(self._make)
+        try:
+            with process:
+                await asyncio.shield(asyncio.wrap_future(future))
+        except BaseException:
+            if not future.done():
+                process.kill()
+                process.submit(partial(self._end_abandoned, future))
+            self._count(0)
+            process.remove_envs(self.num_envs)
+            process.count()
+            raise
+
+    def _make(self) -> None:
+        limits, config = self._limits, self._config
+        repeating = not config.auto_reset
+        infos = self._settings.permissions.infos_of(repeating)
+        shared_backend = self.process.running_backend
+        first, objects = shared_backend is None, ObjectBudget(limits.reply)
+        functions = [
+            HostedFunction(function, index, repeating, limits.memory, infos, first, objects)
+            for index, function in enumerate(config.functions)
+        ]
+        self._vec_env = HostedVecEnv(
+            functions,
+            config.seed,
+            self._settings.context,
+            step_timeout=limits.request,
+            start_timeout=limits.start,
+            on_backend_created=self._add_backend,
+            check_actions=self._checks_actions,
+            shared_backend=shared_backend,
+        )
+        try:
+            if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
+                raise WireError("multi-agent environments require auto_reset")
+            self.description = {
+                **commands.describe(self._vec_env),
+                "checks_actions": self._checks_actions,
+            }
+        except WireError as error:
+            self.end()
+            raise RefusedError(
+                409, "space", f"the environments cannot be hosted: {error}"
+            ) from None
+        self._sizes = max_observation_bytes(self._vec_env.observation_space)
+        self._has_objects = has_objects(SpaceLayout(self._vec_env.observation_space))
+
+    def _add_backend(self, backend: ProcessBackend) -> None:
+        self.process.add_backend(backend)
+        if self._closing:
+            raise no_session()
+
+    @property
+    def closed(self) -> bool:
+        """Return whether the environments are closed, for example after a failure."""
+        return self._vec_env.closed
+
+    @property
+    def make_done(self) -> bool:
+        """Return whether creating the environments has finished, with or without success."""
+        return self._make_future is not None and self._make_future.done()
+
+    async def cancel(self) -> None:
+        """Kill the process that creates the environments, and wait until :meth:`make` has ended."""
+        self._closing = True
+        while not self.make_done:
+            self.process.kill()  # repeated, because the process may not have started yet
+            await asyncio.sleep(0.02)
+
+    def _end_abandoned(self, future: Future[None]) -> None:
+        if future.exception() is None:
+            self.end()
+
+    def _count(self, environments: int) -> None:
+        """Set the number of environments that count towards the quotas."""
+        before, self._counted_envs = self._counted_envs, environments
+        for quota in self._quotas:
+            quota.add(environments=environments - before)
+
+    async def close(self) -> None:
+        """Close the environments, and end their process unless it has other environments."""
+        if self._closing:
+            return
+        process = self.process
+        self._closing = process.closing = True
+        self._count(0)
+        await process.wait_idle(CLOSE_TIMEOUT)
+        if process.is_running or self._vec_env.waiting:
+            process.kill()
+        await process.wait_idle(self._limits.request)  # a running step needs its descriptors
+        process.remove_readers()
+        await asyncio.wrap_future(process.submit(self.end))
+        process.remove_envs(self.num_envs)
+
+    def end(self) -> None:
+        """Close the environments and end their worker; blocks the calling thread."""
+        self._vec_env.close()
+        self._vec_env.end_worker()
+
+    def times(self) -> dict[str, Any]:
+        if self._vec_env.closed:
+            raise RefusedError(409, "closed", "these environments have failed and are closed")
+        return {name: to_wire(value) for name, value in vars(self._vec_env.times).items()}
+
+    # -- commands ---------------------------------------------------------------------
+
+    async def run(
+        self,
+        act: Callable[[HostedVecEnv], Any],
+        wire_format: WireFormat,
+        reset_envs: Sequence[int] = (),
+    ) -> bytes:
+        """Run a function on the environments in the process's thread and encode its result."""
+
+        def run() -> bytes:
+            answer = act(self._vec_env)
+            self._needs_reset.difference_update(reset_envs)
+            return self._encode(answer, wire_format)
+
+        return await self._run_command(run)
+
+    def check_ready(self, envs: Sequence[int]) -> None:
+        """Raise if environments that repeat actions have not been reset."""
+        if not self.auto_reset and (unready := sorted(self._needs_reset.intersection(envs))):
+            raise RefusedError(
+                409, "reset", f"call reset first: environment {unready[0]} has no running episode"
+            )
+
+    async def step(self, actions: Any, wire_format: WireFormat, large: bool = False) -> bytes:
+        vec_env = self._vec_env
+
+        def decode() -> Any:
+            return batch_from_wire(vec_env.action_space, actions, self.num_envs, from_client)
+
+        def encode() -> bytes:
+            return self._encode(commands.step(vec_env), wire_format)
+
+        process = self.process
+        with self._command():
+            batch = await self._run_in_thread(decode) if large else decode()
+            if not process.try_acquire_slot():
+                await process.acquire_slot()
+            start = perf_counter()
+            try:
+                vec_env.step_async(batch)
+                answered = await process.wait_for_reply(vec_env.wake_fds)
+            finally:
+                process.release_slot()
+            self._record_steps(self.num_envs, perf_counter() - start)
+            if not answered or self._is_large(wire_format):
+                return await self._run_in_thread(encode)
+            try:
+                return encode()
+            except Exception:
+                await self._run_in_thread(self._end_if_closed)
+                raise
+
+    async def repeat(
+        self, envs: Sequence[int], actions: Any, times: int, wire_format: WireFormat
+    ) -> bytes:
+        self.check_ready(envs)
+
+        def act() -> tuple[bytes, int, float]:
+            start = perf_counter()
+            try:
+                answer, steps = commands.repeat(
+                    self._vec_env, envs, actions, times, self._checks_actions
+                )
+            except EnvError as error:
+                if isinstance(error.__cause__, TooLargeError):
+                    self._needs_reset.update(envs)
+                    raise RefusedError(
+                        413, "reply", f"{error.__cause__}; reset these environments first"
+                    ) from None
+                self._needs_reset.add(error.env_index)
+                raise EnvError(
+                    error.env_index, "step", error.reason, error.env_traceback
+                ) from error.__cause__
+            except (WorkerDiedError, WorkerTimeoutError) as error:
+                error.command = "step"  # the client's command, which the worker runs as a call
+                raise
+            seconds = perf_counter() - start
+            return self._encode(answer, wire_format), steps, seconds
+
+        body, steps, seconds = await self._run_command(act)
+        self._record_steps(steps, seconds)
+        return body
+
+    async def save_states(
+        self, envs: Sequence[int], numbers: Iterator[int], wire_format: WireFormat
+    ) -> bytes:
+        """Save states in the process; refuse if they exceed a limit."""
+        self.check_ready(envs)
+        kept, states = list(itertools.islice(numbers, len(envs))), self.process.states
+        states.check(len(envs))
+        exceeded = True
+        while exceeded:  # try again if other requests dropped states meanwhile
+            room = states.room
+            sizes = await self._run_command(partial(self._vec_env.store_states, envs, kept, room))
+            exceeded = sum(sizes) > room
+            try:
+                states.check(len(envs), sum(sizes))
+            except RefusedError:
+                if not exceeded:  # other requests saved states meanwhile
+                    await self._drop(kept)
+                raise
+        states.add(kept, sizes, await self._run_command(partial(self._object_sizes, envs)))
+        return self._encode({"states": kept, "bytes": sizes}, wire_format)
+
+    def state_loader(
+        self, envs: Sequence[int], numbers: Sequence[int], holders: Mapping[EnvHost, Sequence[int]]
+    ) -> Callable[[HostedVecEnv], tuple[Any, Any]]:
+        """Return a command that loads states; ``holders`` maps one host per process to states."""
+        others = [host for host in holders if host.process is not self.process]
+        for host in others:
+            host.process.remove_readers()
+
+        def load(vec_env: HostedVecEnv) -> tuple[Any, Any]:
+            objects = {
+                n: host.process.states.object_sizes[n] for host in holders for n in holders[host]
+            }
+            self._check_reply(sum(objects[n] for n in numbers))
+            copies: list[int] = []
+            try:
+                for host in others:
+                    sizes = {n: host.process.states.sizes[n] for n in holders[host]}
+                    copies += sizes
+                    copy = partial(vec_env.copy_states, host._vec_env, sizes)
+                    host.process.submit(copy).result()
+                return vec_env.load_stored(numbers, envs)
+            finally:
+                if copies and not vec_env.closed:
+                    vec_env.drop_stored(copies)
+
+        return load
+
+    def clone(
+        self, sources: Sequence[int], envs: Sequence[int], fork_rng: bool, vec_env: HostedVecEnv
+    ) -> tuple[Any, Any]:
+        sizes = self._object_sizes(sources)
+        self._check_reply(sum(sizes) * len(envs) // len(sources))
+        return vec_env.clone_state(sources, envs, fork_rng=fork_rng)
+
+    def _object_sizes(self, envs: Sequence[int]) -> list[int]:
+        """Return the bytes of each environment's last result if parts have no fixed shape."""
+        if not self._has_objects:
+            return [0] * len(envs)
+        distinct = list({*envs})
+        found = zip(distinct, self._vec_env.call("object_bytes", env_ids=distinct), strict=True)
+        return list(map(dict(found).__getitem__, envs))
+
+    def _check_reply(self, size: int) -> None:
+        if size > self._limits.reply:
+            raise RefusedError(413, "reply", str(TooLargeError(self._limits.reply)))
+
+    async def drop_states(self, numbers: Sequence[int]) -> None:
+        """Drop states that the process keeps."""
+        self.process.states.drop(numbers)
+        await self._drop(numbers)
+
+    async def _drop(self, numbers: Sequence[int]) -> None:
+        with self.process, suppress(WorkerDiedError, WorkerTimeoutError):  # the next command raises
+            await self._run_in_thread(partial(self._vec_env.drop_stored, numbers))
+
+    async def invoke(self, envs: Sequence[int], wire_format: WireFormat, **request: Any) -> bytes:
+        def act() -> bytes:
+            batch_size = len(envs) if request["operation"] in ("call", "set_attr") else BATCH
+            answer: dict[str, list[Any]] = {"results": []}
+            size = 0
+            for first in range(0, len(envs), batch_size):
+                part, results = commands.invoke(
+                    self._vec_env, envs[first : first + batch_size], **request
+                )
+                answer["results"] += part["results"]
+                size += sum(map(payload_bytes, part["results"]))
+                self._check_reply(size)
+                if request["operation"] == "render":
+                    self.frame = next(filter(is_rgb_image, results), self.frame)
+            return self._encode(answer, wire_format)
+
+        return await self._run_command(act)
+
+    def answer_bytes(self, count: int, wire_format: WireFormat) -> int:
+        """Return the maximum encoded size of the fixed-shape parts of ``count`` observations."""
+        return self._sizes[wire_format] * count
+
+    def _encode(self, answer: Any, wire_format: WireFormat) -> bytes:
+        try:
+            return dumps(answer, wire_format, self._limits.reply)
+        except TooLargeError as error:
+            raise RefusedError(413, "reply", str(error)) from None
+
+    def _record_steps(self, steps: int, seconds: float) -> None:
+        self.steps += steps
+        self._metrics.count_steps(steps, seconds)
+        for rate in self._rates:
+            rate.record(steps)
+
+    # -- waiting ----------------------------------------------------------------------
+
+    def _is_large(self, wire_format: WireFormat) -> bool:
+        """Return whether reading and encoding the worker's reply would delay the event loop."""
+        if wire_format is not _MSGPACK or self._sizes[wire_format] * self.num_envs > SMALL_REPLY:
+            return True
+        return system.unread_bytes(self._vec_env.wake_fds[0]) > SMALL_INFOS
+
+    def _command(self) -> SessionProcess:
+        """Return the process, as the context manager of a command."""
+        if not self._vec_env.closed:
+            self.process.check_alive()
+        return self.process
+
+    async def _run_command(self, act: Callable[[], T]) -> T:
+        with self._command():
+            return await self._run_in_thread(act)
+
+    async def _run_in_thread(self, act: Callable[[], T]) -> T:
+        def act_and_end() -> T:
+            try:
+                return act()
+            finally:
+                self._end_if_closed()
+
+        return await self.process.run(act_and_end)
+
+    def _end_if_closed(self) -> None:
+        if self._vec_env.closed:  # after an error
+            self._vec_env.end_worker()

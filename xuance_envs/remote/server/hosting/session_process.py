@@ -1,0 +1,239 @@
+"""Worker process of a session: its commands, replies and exit.
+
+Commands do not block the event loop: a thread runs them, and the event loop polls the file
+descriptors of a running step. The session runs one command at a time, even with several groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from xuance_envs.engine.process.process_backend import ProcessBackend
+from xuance_envs.engine.process.worker_process import WorkerProcess
+from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
+from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
+from xuance_envs.remote.server.hosting.state_store import StateStore
+from xuance_envs.remote.server.limits.admission import Quota
+from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
+from xuance_envs.remote.server.limits.fifo_semaphore import FifoSemaphore
+from xuance_envs.remote.server.limits.usage import Usage
+from xuance_envs.remote.wire.failures import RefusedError, no_session
+
+T = TypeVar("T")
+
+POLL_INTERVAL = 0.005
+"""While closing, seconds between checks whether a running command has finished."""
+
+SLOW_STEP = 0.01  # seconds after which a running step releases its slot
+
+
+class SessionProcess:
+    """Worker process of a session, which may not be started yet."""
+
+    def __init__(
+        self,
+        seconds: float,
+        quotas: Sequence[Quota] = (),
+        step_slots: FifoSemaphore | None = None,
+        slow_step_timer: SharedTimer | None = None,
+    ) -> None:
+        self._backends: list[ProcessBackend] = []
+        self.environments = 0
+        self.busy = False
+        self.closing = False
+        self.usage = Usage(0.0, 0)
+        self.states = StateStore(quotas)
+        self._request_timeout = seconds
+        self._quotas = quotas
+        self._step_slots = step_slots
+        self._held_slots: FifoSemaphore | None = None
+        self._slow_step_timer = (
+            SharedTimer(SLOW_STEP) if slow_step_timer is None else slow_step_timer
+        )
+        self._timeout_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()  # cached, because get_running_loop() calls getpid()
+        self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
+        self._command_future: Future[Any] | None = None
+        self._watched_fds: tuple[int, ...] = ()
+        self._reply_event: asyncio.Future[bool] | None = None
+        self._kill_reason: RefusedError | None = None
+        self._exit_message: str | None = None
+        self._num_users = 0
+        self._counted = 0
+        self._count(PROCESSES_PER_WORKER)
+
+    # -- environments and quotas ------------------------------------------------------
+
+    def add_envs(self, environments: int) -> None:
+        self._num_users += 1
+        self.environments += environments
+
+    def add_backend(self, backend: ProcessBackend) -> None:
+        """Register a backend that starts environments in the process; remove ended backends."""
+        self._backends = [each for each in self._backends if each.workers]
+        self._backends.append(backend)
+
+    def remove_envs(self, environments: int) -> None:
+        """Subtract environments; if none are left, release the thread and the quotas."""
+        self._num_users -= 1
+        self.environments -= environments
+        if not self._num_users:
+            self._thread.shutdown(wait=False)
+            self._count(0)
+            self.states.drop(list(self.states.sizes))
+            for quota in self._quotas:
+                quota.cpu += self.usage.cpu
+            self.usage = Usage(0.0, 0)
+
+    @property
+    def running_backend(self) -> ProcessBackend | None:
+        """Backend with running environments; None if the process is not started."""
+        return next((backend for backend in self._backends if backend.workers), None)
+
+    def _workers(self) -> Iterator[WorkerProcess]:
+        return (driver.worker for each in self._backends for driver in tuple(each.workers))
+
+    @property
+    def pid(self) -> int | None:
+        return next((worker.pid for worker in self._workers()), None)
+
+    @property
+    def alive(self) -> bool:
+        return any(worker.alive for worker in self._workers())
+
+    def count(self) -> None:
+        """Remove the process and its states from the quotas if it has ended."""
+        if not self.alive:
+            self._count(0)
+            self.states.drop(list(self.states.sizes))
+
+    def _count(self, processes: int) -> None:
+        before, self._counted = self._counted, processes
+        for quota in self._quotas:
+            quota.add(processes=processes - before)
+
+    # -- ending -----------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """Kill the process; a request that waits for its reply raises."""
+        for worker in self._workers():
+            worker.kill()
+
+    def terminate(self, reason: RefusedError) -> None:
+        """Kill the process; the running command fails with this reason."""
+        self._kill_reason = reason
+        self.kill()
+
+    def check_alive(self) -> None:
+        """Raise if the process has ended because of other environments of the session."""
+        if self._exit_message is not None:
+            raise RefusedError(
+                409,
+                "closed",
+                "these environments are closed because their worker process, which they shared "
+                "with other environments of the session, has ended: "
+                f"{self._exit_message}",
+            )
+
+    async def wait_idle(self, seconds: float) -> None:
+        loop = self._loop
+        until = loop.time() + seconds
+        while self.busy and loop.time() < until:
+            await asyncio.sleep(POLL_INTERVAL)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the thread still runs a command, even an abandoned one."""
+        return self._command_future is not None and not self._command_future.done()
+
+    # -- commands ---------------------------------------------------------------------
+
+    def __enter__(self) -> None:
+        self.busy = True
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        self.busy = False
+        if isinstance(error, WorkerDiedError | WorkerTimeoutError):
+            self._exit_message = str(error).partition("\n")[0]
+        if isinstance(error, WorkerDiedError):
+            if self._kill_reason is not None:
+                raise self._kill_reason from None
+            if self.closing:
+                raise no_session() from None
+
+    def submit(self, act: Callable[[], T]) -> Future[T]:
+        """Run a function in the thread; it does not count as a command."""
+        return self._thread.submit(act)
+
+    async def run(self, act: Callable[[], T]) -> T:
+        """Run a command, or one step of it, in the thread."""
+        self.remove_readers()
+        running = self._thread.submit(act)
+        self._command_future = running
+        try:
+            return await asyncio.wrap_future(running)
+        finally:
+            if running.done():
+                self.count()
+
+    # -- steps ------------------------------------------------------------------------
+
+    def try_acquire_slot(self) -> bool:
+        """Acquire a step slot if one is free; call :meth:`release_slot` after it."""
+        if self._step_slots is None:
+            return True
+        if not self._step_slots.try_acquire():
+            return False
+        self._held_slots = self._step_slots
+        return True
+
+    async def acquire_slot(self) -> None:
+        if self._step_slots is not None:
+            await self._step_slots.acquire()
+            self._held_slots = self._step_slots
+
+    def release_slot(self) -> None:
+        held, self._held_slots = self._held_slots, None
+        if held is not None:
+            held.release()
+
+    async def wait_for_reply(self, wake_fds: tuple[int, ...]) -> bool:
+        """Wait for a reply or the end of the process; return False after the request timeout."""
+        loop = self._loop
+        event = self._reply_event = loop.create_future()
+        if not self._watched_fds:
+            self._watched_fds = wake_fds
+            for fd in wake_fds:
+                loop.add_reader(fd, self._set_reply_event, True)
+        self._slow_step_timer.set(self)
+        try:
+            return bool(await event)
+        finally:
+            self._slow_step_timer.stop(self)
+            if self._timeout_timer is not None:
+                self._timeout_timer.cancel()
+                self._timeout_timer = None
+            self._reply_event = None
+
+    def on_timeout(self) -> None:
+        """Release the slot of a slow step, so that other sessions can step."""
+        self.release_slot()
+        self._timeout_timer = self._loop.call_later(
+            self._request_timeout - SLOW_STEP, self._set_reply_event, False
+        )
+
+    def _set_reply_event(self, wait_for_reply: bool) -> None:
+        event = self._reply_event
+        if event is None:  # the process ended while no command was running
+            self.remove_readers()
+        elif not event.done():
+            event.set_result(wait_for_reply)
+
+    def remove_readers(self) -> None:
+        """Remove the descriptors from the event loop, so that the thread can read them."""
+        for fd in self._watched_fds:
+            self._loop.remove_reader(fd)
+        self._watched_fds = ()

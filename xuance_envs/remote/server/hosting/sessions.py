@@ -1,0 +1,227 @@
+"""Open sessions: creating, finding, limiting and ending them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from time import monotonic
+
+from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.remote.server.access.tokens import Owner
+from xuance_envs.remote.server.hosting.env_host import EnvHost
+from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig
+from xuance_envs.remote.server.hosting.session import Session
+from xuance_envs.remote.server.hosting.session_process import SLOW_STEP, SessionProcess
+from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
+from xuance_envs.remote.server.http.large_replies import LargeReplies
+from xuance_envs.remote.server.limits.admission import Account, Quota
+from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER, Capacity
+from xuance_envs.remote.server.limits.fifo_semaphore import FifoSemaphore
+from xuance_envs.remote.server.limits.usage import usage_of
+from xuance_envs.remote.server.monitoring.metrics import Metrics
+from xuance_envs.remote.wire.failures import RefusedError, no_session
+
+logger = logging.getLogger("xuance_envs")
+
+STEPS_PER_CPU = 4  # sessions per CPU that may step concurrently
+OUT_OF_RESOURCES = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+USAGE_INTERVAL = 2.0  # seconds between measurements of the workers' memory and CPU time
+
+
+class Sessions:
+    def __init__(self, capacity: Capacity, metrics: Metrics, replies: LargeReplies) -> None:
+        self._capacity = capacity
+        self._settings = settings = capacity.settings
+        self._limits = settings.limits
+        self._metrics = metrics
+        self._sessions: dict[str, Session] = {}
+        self._numbers = itertools.count(1)
+        self._replies = replies
+        self._step_slots = FifoSemaphore(STEPS_PER_CPU * available_cpus())
+        self._slow_step_timer = SharedTimer(SLOW_STEP)
+        self._quota = Quota("at the same time")
+        self.update_limits()
+        self._closed_steps: Counter[str] = Counter()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def update_limits(self) -> None:
+        """Apply the current limits."""
+        limits = self._capacity.limits
+        self._metrics.max_sessions = limits.sessions
+        self._quota.limit(
+            environments=limits.environments,
+            processes=limits.processes,
+            states=limits.states,
+            state_bytes=limits.state_bytes,
+        )
+
+    def open(self, account: Account, share_frames: bool, nonce: str | None = None) -> Session:
+        """Open a session, or return the one that was opened with the same nonce."""
+        if nonce is not None:
+            for session in self._sessions.values():
+                if session.nonce == nonce and session.account is account:
+                    return session
+        for count, limit, scope in (
+            (account.sessions, account.limits.sessions_per_token, "per token"),
+            (len(self._sessions), self._capacity.limits.sessions, "at the same time"),
+        ):
+            if count >= limit:
+                raise RefusedError(
+                    429,
+                    "sessions",
+                    f"this server allows {limit} sessions {scope}: close one first; idle sessions "
+                    f"are closed after {self._limits.idle:g} s",
+                )
+        session = Session(account, next(self._numbers), share_frames, self._replies, nonce)
+        account.sessions += 1
+        self._sessions[session.id] = session
+        self._count()
+        logger.info("session %d of %s opened", session.number, account.owner.name)
+        return session
+
+    def by_name(self) -> dict[str, dict[str, int]]:
+        """Return the numbers of sessions, environments and steps, by token name."""
+        names = {
+            name: {"sessions": 0, "environments": 0, "steps": n}
+            for name, n in self._closed_steps.items()
+        }
+        for session in self._sessions.values():
+            counts = names.setdefault(
+                session.account.owner.name, {"sessions": 0, "environments": 0, "steps": 0}
+            )
+            counts["sessions"] += 1
+            counts["environments"] += session.environments
+            counts["steps"] += session.steps
+        return names
+
+    def get(self, session_id: str, owner: Owner) -> Session:
+        session = self._sessions.get(session_id)
+        if session is None or session.account.owner != owner:
+            raise no_session(self._limits.idle)
+        return session
+
+    async def create_envs(
+        self, session: Session, config: HostedEnvConfig
+    ) -> tuple[EnvHost, list[str]]:
+        """Create environments in a session; return their host and episode ids."""
+        quotas = session.quota, session.account.quota, self._quota
+        for quota in quotas:
+            quota.check(environments=len(config.functions))
+        groups = sum(len(each.hosts) + (each.pending_host is not None) for each in self)
+        if self._capacity.max_groups is not None and groups >= self._capacity.max_groups:
+            raise RefusedError(
+                429,
+                "full",
+                "the server has no file descriptors for more environments: create more of them in "
+                "one request, or close a session",
+            )
+        process = self._process_for(session, quotas)
+        host = EnvHost(config, self._settings, self._metrics, process, quotas)
+        session.pending_host = host
+        try:
+            await host.make()
+        except Exception as error:
+            if session.closed:
+                raise no_session(self._limits.idle) from None
+            if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
+                logger.warning("cannot start a worker for session %d: %s", session.number, error)
+                raise RefusedError(
+                    429, "full", "the server cannot start more processes: try again later"
+                ) from None
+            raise
+        finally:
+            if host.make_done:  # otherwise Session.close cancels it
+                session.pending_host = None
+        if session.closed:  # while the environments were being created
+            await host.close()
+            raise no_session(self._limits.idle)
+        ids = session.add(host)
+        self._count()
+        return host, ids
+
+    def _process_for(self, session: Session, quotas: Sequence[Quota]) -> SessionProcess:
+        """Return a new worker process, or an existing one of the session if a quota is reached."""
+        for process in session.processes:
+            process.count()
+        try:
+            for quota in quotas:
+                quota.check(processes=PROCESSES_PER_WORKER)
+        except RefusedError:
+            shared = [process for process in session.processes if process.alive]
+            if not shared:
+                raise
+            return min(shared, key=lambda process: process.environments)
+        return SessionProcess(self._limits.request, quotas, self._step_slots, self._slow_step_timer)
+
+    async def close(self, session: Session, reason: str) -> None:
+        if self._sessions.pop(session.id, None) is not None:
+            session.account.sessions -= 1
+            name = session.account.owner.name
+            if session.steps and self._settings.tokens:  # else the number of names is unbounded
+                self._closed_steps[name] += session.steps
+            logger.info("session %d of %s closed: %s", session.number, name, reason)
+        await session.close()
+        self._count()
+
+    async def watch(self) -> None:
+        """Terminate sessions that exceed their memory or CPU quota; never returns."""
+        while True:
+            await asyncio.sleep(USAGE_INTERVAL)
+            pids = {pid: each for one in self for each in one.processes if (pid := each.pid)}
+            if not pids:
+                continue
+            for pid, usage in (await asyncio.to_thread(usage_of, list(pids))).items():
+                pids[pid].usage = usage
+            for session in self:
+                self._check_usage(session)
+
+    def _check_usage(self, session: Session) -> None:
+        account = session.account
+        for quota, sessions in (
+            (session.quota, [session]),
+            (account.quota, [each for each in self if each.account is account]),
+        ):
+            usages = [process.usage for each in sessions for process in each.processes]
+            cpu = quota.cpu + sum(usage.cpu for usage in usages)
+            memory = sum(usage.memory for usage in usages)
+            for used, limit, unit in (
+                (cpu, quota.max_cpu, "seconds of CPU"),
+                (memory, quota.max_memory, "bytes of memory"),
+            ):
+                if limit is not None and used > limit and not session.ended_reason:
+                    text = (
+                        f"this server allows {limit:g} {unit} {quota.scope}, but {used:g} were used"
+                    )
+                    logger.warning("session %d ended: %s", session.number, text)
+                    session.terminate(RefusedError(429, "usage", text))
+
+    async def expire(self) -> None:
+        """Close idle sessions; never returns."""
+        while True:
+            await asyncio.sleep(min(1.0, self._limits.idle / 4))
+            now = monotonic()
+            for session in self:
+                since = session.idle_since
+                if since is not None and now - since > self._limits.idle:
+                    closing = asyncio.create_task(
+                        self.close(session, f"idle for {self._limits.idle:g} s")
+                    )
+                    self._closing.add(closing)
+                    closing.add_done_callback(self._closing.discard)
+
+    async def close_all(self) -> None:
+        await asyncio.gather(
+            *(self.close(session, "the server is shutting down") for session in self),
+            *self._closing,
+        )
+
+    def _count(self) -> None:
+        self._metrics.sessions = len(self._sessions)
+        self._metrics.environments = sum(each.environments for each in self)

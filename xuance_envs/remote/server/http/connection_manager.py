@@ -1,0 +1,160 @@
+"""State and limits that the connections of a server share.
+
+- A connection beyond the limit replaces those whose clients have sent and read nothing for the
+  longest time, preferably connections without a token.
+- Few pipelined requests start at a time, so that requests of other clients start first.
+- Large replies share a byte budget. If it is exhausted, the server disconnects the slowest reader.
+- The server logs limit violations at most once a second per kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from heapq import nsmallest
+from time import monotonic
+from typing import Protocol
+
+from xuance_envs.remote.server.access.proxies import Proxies
+from xuance_envs.remote.server.http.large_replies import LargeReplies
+from xuance_envs.remote.server.http.requests import Reply, Request
+from xuance_envs.remote.server.monitoring.request_log import RequestLog
+from xuance_envs.remote.server.settings import Limits
+
+logger = logging.getLogger("xuance_envs")
+
+SLOW_READER_TIMEOUT = 5.0
+"""Seconds that a large reply may take while other replies wait for the budget."""
+
+MAX_PIPELINED_STARTS = 32
+"""Maximum pipelined requests to start before other tasks run."""
+
+EVICTED_FRACTION = 64
+"""A connection beyond the limit replaces one connection in this many."""
+
+
+class ManagedConnection(Protocol):
+    @property
+    def has_token(self) -> bool:
+        """Return whether the last request to a message route had a valid token."""
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Time since when the server waits for the client; None while it runs a request."""
+
+    def abort(self) -> None:
+        """Close the connection immediately and discard unsent data."""
+
+    def check_timeouts(self, now: float) -> None:
+        """Close the connection if it has exceeded a time limit."""
+
+
+class PipelinedConnection(Protocol):
+    def proceed(self) -> None:
+        """Start the next request."""
+
+
+class ConnectionManager:
+    """Routes, settings and limits that the connections of a server share."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        handler: Callable[[Request], Awaitable[Reply]],
+        post_routes: Iterable[str],
+        request_log: RequestLog,
+        replies: LargeReplies,
+        hosts: frozenset[bytes] | None = None,
+        proxies: Proxies | None = None,
+    ) -> None:
+        self.limits = limits
+        self.handler = handler
+        self.proxies = proxies or Proxies()
+        self._roots = {"", self.proxies.root_path}
+        self.post_routes = {
+            (root + path).encode(): path for path in post_routes for root in self._roots
+        }
+        self.static_replies: dict[bytes, tuple[str, Reply]] = {}
+        self.request_log = request_log
+        self.hosts = hosts
+        self.connections: set[ManagedConnection] = set()
+        self.unparsed_bytes = 0
+        self._pipelined: deque[PipelinedConnection] = deque()
+        self._max_connections = limits.connections
+        self._replies = replies
+        self._send_started: dict[ManagedConnection, float] = {}
+        self._last_logged: dict[str, tuple[float, int]] = {}
+
+    def add_static_reply(self, path: str, reply: Reply) -> None:
+        for root in self._roots:
+            self.static_replies[(root + path).encode()] = root + path, reply
+
+    def add(self, connection: ManagedConnection) -> bool:
+        """Register a connection and return whether it is accepted; close idle ones if necessary."""
+        self.connections.add(connection)
+        if len(self.connections) <= self._max_connections:
+            return True
+        waits = {
+            each: since
+            for each in self.connections
+            if each is not connection and (since := each.waiting_since) is not None
+        }
+        if not waits:
+            self.log_limit("refused a connection", f"all {self._max_connections} are busy")
+            return False
+        # Close several at once, because each search takes as long as accepting many connections.
+        count = max(1, self._max_connections // EVICTED_FRACTION)
+        for each in nsmallest(count, waits, key=lambda each: (each.has_token, waits[each])):
+            each.abort()
+        self.log_limit("closed an idle connection", f"the limit is {self._max_connections}")
+        return True
+
+    def start_pipelined(self, connection: PipelinedConnection) -> None:
+        """Queue the start of a connection's next request."""
+        self._pipelined.append(connection)
+        if len(self._pipelined) == 1:
+            asyncio.get_running_loop().call_soon(self._start_some)
+
+    def _start_some(self) -> None:
+        for _ in range(min(MAX_PIPELINED_STARTS, len(self._pipelined))):
+            self._pipelined.popleft().proceed()
+        if self._pipelined:
+            asyncio.get_running_loop().call_soon(self._start_some)
+
+    def check_timeouts(self) -> None:
+        now = monotonic()
+        for connection in list(self.connections):
+            connection.check_timeouts(now)
+
+    @asynccontextmanager
+    async def reserve_send(self, connection: ManagedConnection, size: int) -> AsyncIterator[None]:
+        """Reserve budget for a large reply; disconnect the slowest reader if necessary."""
+        started = self._send_started
+        if not self._replies.send_budget.has_room(size) and started:
+            slowest = min(started, key=started.__getitem__)
+            if monotonic() - started[slowest] > SLOW_READER_TIMEOUT:
+                self.log_limit(
+                    "closed a connection", "it read its reply slowly while others waited"
+                )
+                slowest.abort()
+        async with self._replies.send_budget.reserve(size, self.limits.write):
+            started[connection] = monotonic()
+            try:
+                yield
+            finally:
+                del started[connection]
+
+    def log_limit(self, event: str, reason: str) -> None:
+        """Log that a limit was reached, at most once a second per kind."""
+        last, suppressed = self._last_logged.get(event, (0.0, 0))
+        now = monotonic()
+        if now - last < 1.0:
+            self._last_logged[event] = last, suppressed + 1
+            return
+        self._last_logged[event] = now, 0
+        logger.warning(
+            "%s: %s%s", event, reason, f" ({suppressed} more not logged)" if suppressed else ""
+        )

@@ -1,0 +1,498 @@
+"""HTTP connections of a server: limits, parsing and replies.
+
+A connection limits the size and the arrival time of request heads, and disconnects slow readers. It
+answers message routes itself, because an ASGI application would take as long as stepping several
+environments. The application answers all other routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from time import monotonic, perf_counter
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from xuance_envs._override import override
+from xuance_envs.remote.server.http.connection_manager import ConnectionManager
+from xuance_envs.remote.server.http.requests import (
+    NO_OWNER,
+    Reply,
+    Request,
+    RequestHead,
+    check_host,
+    check_single,
+    encode_head,
+    refused,
+)
+from xuance_envs.remote.wire.failures import RefusedError
+
+MAX_HEAD = 64 * 2**10
+
+MAX_HEADERS = 100
+
+DISCARD_PAUSE = 0.02
+"""Seconds between reads of a refused request, so that other requests are read first."""
+
+HEAD_END = b"\r\n\r\n"
+
+MAX_UNPARSED = 64 * 2**20
+"""Bytes of pipelined requests that all connections together may hold."""
+
+WRITE_BUFFER = 64 * 2**10
+"""Bytes of unread replies at which a connection starts no further requests."""
+
+SHARED_BODY = 4 * 2**10
+"""Minimum bytes of a body that is sent without a copy, because many connections may share it."""
+
+WRITE_CHUNK = 256 * 2**10
+"""Maximum bytes of a reply to pass to the transport at a time."""
+
+MIN_WRITE_PROGRESS = 2**20
+"""Bytes of a reply that a client must read within the write timeout, unless fewer remain."""
+
+KEEP_ALIVE_TIMEOUT = 75.0
+"""Seconds that a connection may be idle between requests."""
+
+LINGER_TIMEOUT = 2.0
+"""Seconds to continue reading after refusing a request whose body is still arriving.
+
+Closing the connection immediately would reset it and lose the reply.
+"""
+
+
+class ServerConnection(HttpToolsProtocol):
+    def __init__(self, manager: ConnectionManager, **options: Any) -> None:
+        super().__init__(**options)
+        self.requests = 0
+        self.idle_since = monotonic()
+        self.manager = manager
+        self._head_bytes = 0
+        self._in_head = False
+        self._head_since: float | None = self.idle_since
+        self._refusal: RefusedError | None = None
+        self._refused = False
+        self._written = 0
+        self._write_progress = 0, self.idle_since
+        self._last_request: tuple[bytes, int, RequestCycle] | None = None
+        self._unparsed, self._position = b"", 0
+        self._awaits_reader = False
+        self._discards = False
+        self.last_message: Request | None = None
+
+    # -- opening and closing ----------------------------------------------------------
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(WRITE_BUFFER)
+        if not self.manager.add(self):
+            self._refuse(RefusedError(503, "connections", "too many connections: try again later"))
+            self.transport.close()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.manager.connections.discard(self)
+        self.pipeline.clear()
+        self._keep_unparsed(b"")
+        super().connection_lost(exc)
+
+    @property
+    def is_idle(self) -> bool:
+        cycle: Any = self.cycle  # None at first
+        return cycle is None or bool(cycle.response_complete)
+
+    @property
+    def waiting_since(self) -> float | None:
+        if self.transport.get_write_buffer_size():
+            return self._write_progress[1]
+        return self.idle_since if self.is_idle or not self.has_token else None
+
+    @property
+    def has_token(self) -> bool:
+        return self.last_message is not None and self.last_message.owner != NO_OWNER
+
+    def abort(self) -> None:
+        self.manager.connections.discard(self)
+        self.transport.abort()
+
+    def check_timeouts(self, now: float) -> None:
+        """Close the connection if it has exceeded a time limit."""
+        limits = self.manager.limits
+        if self.flow.read_paused and self._head_since is not None:
+            self._head_since = now  # the connection reads the rest after earlier requests
+        if self._head_since is not None and now - self._head_since > limits.head:
+            self.manager.log_limit(
+                "closed a connection", f"no complete request head within {limits.head:g} s"
+            )
+            self.abort()
+            return
+        if self.requests and self.is_idle and now - self.idle_since > KEEP_ALIVE_TIMEOUT:
+            self.transport.close()
+            return
+        pending = self.transport.get_write_buffer_size()
+        sent = self._written - pending
+        if not pending or sent - self._write_progress[0] >= MIN_WRITE_PROGRESS:
+            self._write_progress = sent, now
+        elif now - self._write_progress[1] > limits.write:
+            self.manager.log_limit(
+                "closed a connection", f"it did not read its reply within {limits.write:g} s"
+            )
+            self.abort()
+
+    # -- receiving --------------------------------------------------------------------
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._discards:
+            self.flow.pause_reading()
+            self.loop.call_later(DISCARD_PAUSE, self._read_on)
+            return
+        before, begins = self.cycle, self._is_between_requests
+        if begins and self._last_request is not None:
+            head, size, cycle = self._last_request
+            if len(data) == size and data.startswith(head):
+                self._reuse_head(cycle, data[len(head) :])
+                return
+        fits = len(data) <= MAX_HEAD - self._head_bytes and not self._unparsed
+        if fits and not _has_several_heads(data):
+            self._feed(data)
+            begun = begins and self.cycle is not before
+            self._last_request = self._cacheable_head(data) if begun else None
+            return
+        self._last_request = None
+        self._keep_unparsed(self._unparsed[self._position :] + data)
+        self._parse()
+        if self._unparsed and self.manager.unparsed_bytes > MAX_UNPARSED:
+            self.manager.log_limit("closed a connection", "too many pipelined requests are waiting")
+            self.abort()
+
+    def _keep_unparsed(self, data: bytes) -> None:
+        self.manager.unparsed_bytes += len(data) - len(self._unparsed)
+        self._unparsed, self._position = data, 0
+
+    def _parse(self) -> None:
+        """Parse received requests until one of them waits for the replies to earlier ones."""
+        data = self._unparsed
+        while self._position < len(data) and not self.pipeline and not self._refused:
+            start, end = self._position, self._position + MAX_HEAD - self._head_bytes
+            head_end = data.find(HEAD_END, start, end)
+            if head_end >= 0:
+                end = head_end + len(HEAD_END)
+            self._position = end
+            self._feed(data[start:end])
+        if self._position >= len(data) or self._refused:
+            self._keep_unparsed(b"")
+
+    @property
+    def _is_between_requests(self) -> bool:
+        """Return whether the last request was read and answered and nothing has arrived since."""
+        cycle: Any = self.cycle
+        return (
+            self._head_since is None
+            and cycle is not None
+            and cycle.response_complete
+            and not cycle.more_body
+            and not self._unparsed
+            and not self._refused
+        )
+
+    def _cacheable_head(self, data: bytes) -> tuple[bytes, int, RequestCycle] | None:
+        """Return head, total size and cycle if ``data`` is one request with a reusable head."""
+        cycle: Any = self.cycle
+        if type(cycle) is not RequestCycle or cycle.more_body or not cycle.keep_alive:
+            return None
+        end = data.find(b"\r\n\r\n") + 4
+        head = cycle.head
+        if end + head.length != len(data) or cycle.expects_continue:
+            return None
+        if any(name == b"transfer-encoding" for name, _ in head.headers):
+            return None
+        return data[:end], len(data), cycle
+
+    def _reuse_head(self, last: RequestCycle, body: bytes) -> None:
+        """Answer a request whose head equals the previous one, without parsing it."""
+        self._unset_keepalive_if_required()
+        self.requests += 1
+        cycle: Any = RequestCycle(self, last.head, True, False, last.handler)
+        self.cycle = cycle
+        cycle.body += body
+        cycle.more_body = False
+        cycle.start()
+
+    def _feed(self, data: bytes) -> None:
+        """Parse data; if it ends within a head, count it towards the limit of a head."""
+        requests = self.requests
+        cycle: Any = self.cycle
+        in_body = cycle is not None and cycle.more_body
+        super().data_received(data)
+        if self._in_head:
+            # After other requests, the head's start in the data is unknown, so count later data.
+            if self.requests == requests and not in_body:
+                self._head_bytes += len(data)
+            if self._head_bytes >= MAX_HEAD or len(self.headers) > MAX_HEADERS:
+                self._refuse(_head_too_large())
+        if self._head_since is None and (self._in_head or self.is_idle):
+            self._head_since = monotonic()
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head_bytes, self._head_since = False, 0, None
+        self.requests += 1
+        manager = self.manager
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size >= MAX_HEAD or len(self.headers) > MAX_HEADERS:
+            self._refusal = _head_too_large()
+        else:
+            self._refusal = check_single(self.headers)
+        if self._refusal is None and manager.hosts is not None:
+            self._refusal = check_host(self.headers, manager.hosts)
+        if self._refusal is not None:
+            raise self._refusal
+        method, handler = self.parser.get_method(), manager.handler
+        if method == b"POST":
+            path = manager.post_routes.get(self.url)
+        elif method == b"GET" and self.url in manager.static_replies:
+            path, reply = manager.static_replies[self.url]
+            handler = partial(_static_reply, reply)
+        else:
+            path = None
+        if path is None or self.parser.should_upgrade():
+            self._delegate_to_app()
+            return
+        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        idle = self.is_idle
+        head = RequestHead(path, self.headers, method.decode())
+        cycle: Any = RequestCycle(self, head, keep_alive, self.expect_100_continue, handler)
+        self.cycle = cycle
+        if idle and not self._unparsed:
+            cycle.start()
+            return
+        self.flow.pause_reading()  # pipelined
+        self.pipeline.appendleft((cycle, self.app))
+        if idle:
+            manager.start_pipelined(self)
+
+    def _delegate_to_app(self) -> None:
+        """Dispatch the request to the application through uvicorn's own handling."""
+        url, headers, expects_continue = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects_continue
+        self.headers += headers
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        self.idle_since = monotonic()
+        self.server_state.total_requests += 1
+        if self.flow.write_paused:
+            self.flow.pause_reading()
+            self._awaits_reader = True
+        elif self.pipeline:
+            self.manager.start_pipelined(self)
+        else:
+            self.proceed()
+
+    @override
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._awaits_reader:
+            self._awaits_reader = False
+            self.proceed()
+
+    def proceed(self) -> None:
+        """Start the next request after a reply; read it first if it was not received yet."""
+        if self.transport.is_closing():
+            return
+        # As in uvicorn, but without a timer per request: check_timeouts closes idle connections.
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        self._parse()
+        if self.pipeline:
+            self.flow.pause_reading()
+
+    # -- sending ----------------------------------------------------------------------
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._written += len(data)
+        self.transport.write(data)
+
+    async def drain(self) -> None:
+        if self.flow.write_paused:
+            await self.flow.drain()
+
+    def linger(self) -> None:
+        """Discard received data for a moment, then close the connection."""
+        self._discards = True
+        self.flow.resume_reading()
+        self.loop.call_later(LINGER_TIMEOUT, self.transport.close)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a malformed request, or one that was refused while its head was parsed."""
+        self._refuse(self._refusal or RefusedError(400, "http", msg))
+
+    def _refuse(self, refusal: RefusedError) -> None:
+        """Send a refusal, stop reading requests and close."""
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused, self._head_bytes = True, MAX_HEAD
+        self._in_head, self._head_since = False, None
+        self.manager.log_limit("refused a request", str(refusal))
+        reply = refused(refusal)
+        self.write(encode_head(reply, keep_alive=False) + reply.body)
+        self.linger()
+
+
+class RequestCycle:
+    """Request for a message route and its reply, with the interface of uvicorn's cycles."""
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        head: RequestHead,
+        keep_alive: bool,
+        expects_continue: bool,
+        handler: Callable[[Request], Awaitable[Reply]],
+    ) -> None:
+        self.head = head
+        self.keep_alive = keep_alive
+        self.expects_continue = expects_continue
+        self.handler = handler
+        self.disconnected = False
+        self.response_complete = False
+        self.body = bytearray()
+        self.more_body = True
+        self._connection = connection
+        self._body_event: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def message_event(self) -> RequestCycle:
+        """Event that uvicorn sets when body data arrives or the client disconnects."""
+        return self
+
+    def set(self) -> None:
+        """Wake the reader of the body."""
+        if self._body_event is not None and not self._body_event.done():
+            self._body_event.set_result(None)
+
+    def start(self) -> None:
+        """Answer the request in a task that the server awaits on shutdown."""
+        connection = self._connection
+        self._task = connection.loop.create_task(self.run_asgi(connection.app))
+        connection.tasks.add(self._task)
+
+    async def run_asgi(self, app: Any) -> None:
+        """Read the request and answer it; uvicorn requires this name."""
+        connection = self._connection
+        manager = connection.manager
+        start = perf_counter()
+        status = 500
+        request = Request(self.head, self._read)
+        if self.handler is manager.handler:
+            connection.last_message = request
+        try:
+            reply = await self.handler(request)
+            status = reply.status
+            if len(reply.body) <= WRITE_CHUNK:
+                self._send(reply)
+            else:
+                async with manager.reserve_send(connection, len(reply.body)):
+                    await self._send_in_pieces(reply)
+        except RefusedError as error:  # no budget to send the reply
+            manager.log_limit("closed a connection", str(error))
+            connection.abort()
+        except asyncio.CancelledError:  # the server is shutting down
+            connection.abort()
+            raise
+        finally:
+            head = self.head
+            client = manager.proxies.client(connection.client, head.headers)
+            manager.request_log.record(client, request.owner, head.method, head.path, status, start)
+            if self._task is not None:
+                connection.tasks.discard(self._task)
+
+    async def _read(self, limit: int, seconds: float) -> bytes:
+        if self.expects_continue and self.more_body and not self.disconnected:
+            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.expects_continue = False
+        if self.more_body:
+            try:
+                await asyncio.wait_for(self._wait_for_body(limit), seconds)
+            except asyncio.TimeoutError:
+                raise RefusedError(
+                    408, "slow", f"the request did not arrive completely within {seconds:g} s"
+                ) from None
+        if len(self.body) > limit:
+            raise RefusedError(413, "body", f"expected a request of at most {limit} bytes")
+        body, self.body = self.body, bytearray()
+        return bytes(body)
+
+    async def _wait_for_body(self, limit: int) -> None:
+        while self.more_body and len(self.body) <= limit:
+            if self.disconnected:
+                raise RefusedError(
+                    400, "disconnected", "the client disconnected before the request was complete"
+                )
+            self._connection.flow.resume_reading()
+            self._body_event = self._connection.loop.create_future()
+            await self._body_event
+
+    def _send(self, reply: Reply) -> None:
+        self.keep_alive = self.keep_alive and not self.more_body
+        if not self.disconnected:
+            head = encode_head(reply, self.keep_alive)
+            if len(reply.body) < SHARED_BODY:
+                self._connection.write(head + reply.body)
+            else:
+                self._connection.write(head)
+                self._connection.write(reply.body)
+            self._end()
+
+    async def _send_in_pieces(self, reply: Reply) -> None:
+        connection = self._connection
+        self.keep_alive = self.keep_alive and not self.more_body
+        connection.write(encode_head(reply, self.keep_alive))
+        view = memoryview(reply.body)
+        for first in range(0, len(view), WRITE_CHUNK):
+            await connection.drain()
+            if self.disconnected:
+                return
+            connection.write(view[first : first + WRITE_CHUNK])
+        self._end()
+
+    def _end(self) -> None:
+        self.response_complete = True
+        if self.keep_alive:
+            self._connection.on_response_complete()
+        elif self.more_body:
+            self._connection.linger()
+        else:
+            self._connection.transport.close()
+
+
+async def _static_reply(reply: Reply, _: Request) -> Reply:
+    return reply
+
+
+def _has_several_heads(data: bytes) -> bool:
+    first = data.find(HEAD_END)
+    return first >= 0 and data.find(HEAD_END, first + len(HEAD_END)) >= 0
+
+
+def _head_too_large() -> RefusedError:
+    return RefusedError(
+        431,
+        "head",
+        f"expected a request head of less than {MAX_HEAD} bytes and at most {MAX_HEADERS} headers",
+    )

@@ -1,0 +1,165 @@
+"""Listener that counts connections towards the connection limit when it accepts them.
+
+The event loops' own listeners report a TLS connection only after its handshake, so they accept any
+number of silent clients. uvloop's accepts only one connection at a time, so clients wait longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import uvicorn
+
+from xuance_envs._override import override
+from xuance_envs.engine.system.current import system
+from xuance_envs.remote.server.http.connection_manager import ConnectionManager
+
+MAX_ACCEPTS = 32
+"""Maximum connections to accept before other tasks run."""
+
+ACCEPT_PAUSE = 0.1
+"""Seconds to wait if the process has no file descriptor for a new connection."""
+
+MAX_UNSENT = 64 * 2**10
+"""Bytes of a connection that the kernel may hold unsent; by default it takes megabytes."""
+
+
+class ListeningServer(uvicorn.Server):
+    def __init__(
+        self, config: uvicorn.Config, manager: ConnectionManager, tls: ssl.SSLContext | None
+    ) -> None:
+        super().__init__(config)
+        self._manager = manager
+        self._tls = tls
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets is not None
+        await super().startup([])
+
+        def make_connection() -> asyncio.Protocol:
+            return self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+
+        self.servers += [
+            Listener(each, self._tls, self._manager, make_connection)  # type: ignore[misc]  # used like asyncio's
+            for each in sockets
+        ]
+
+
+class Listener:
+    """Listener that uvicorn uses like an ``asyncio.Server``."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        tls: ssl.SSLContext | None,
+        manager: ConnectionManager,
+        make_connection: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self._tls = tls
+        self._manager = manager
+        self._make_connection = make_connection
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._socket = listening.dup()
+        self._socket.setblocking(False)
+        self._listen()
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._socket)
+        if self._pause is not None:
+            self._pause.cancel()
+        self._socket.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(MAX_ACCEPTS):
+            try:
+                accepted, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._manager.log_limit("accepted no connection", str(error))
+                self._loop.remove_reader(self._socket)
+                self._pause = self._loop.call_later(ACCEPT_PAUSE, self._listen)
+                return
+            accepted.setblocking(False)
+            system.limit_unsent(accepted, MAX_UNSENT)
+            self._connect(accepted)
+
+    def _connect(self, accepted: socket.socket) -> None:
+        connect = self._loop.connect_accepted_socket
+        if self._tls is None:
+            task = self._loop.create_task(connect(self._make_connection, accepted))
+            task.add_done_callback(partial(self._end, accepted))
+        else:
+            handshake = TlsHandshake(self._manager, self._make_connection)
+            timeout = self._manager.limits.head
+            task = self._loop.create_task(
+                connect(lambda: handshake, accepted, ssl=self._tls, ssl_handshake_timeout=timeout)
+            )
+            task.add_done_callback(partial(self._end, accepted))
+            handshake.start(task)
+        self._tasks.add(task)
+
+    def _end(self, accepted: socket.socket, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            accepted.close()
+        elif (error := task.exception()) is not None:
+            accepted.close()
+            kind = "connection" if self._tls is None else "TLS handshake"
+            self._manager.log_limit("closed a connection", f"its {kind} failed: {error}")
+
+
+class TlsHandshake(asyncio.Protocol):
+    """Connection during its TLS handshake; a ``ServerConnection`` replaces it afterwards."""
+
+    has_token = False
+
+    def __init__(
+        self, manager: ConnectionManager, make_connection: Callable[[], asyncio.Protocol]
+    ) -> None:
+        self.waiting_since = monotonic()
+        self._manager = manager
+        self._make_connection = make_connection
+        self._task: asyncio.Task[Any]
+
+    def start(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        task.add_done_callback(lambda _: self._manager.connections.discard(self))
+        if not self._manager.add(self):
+            self.abort()
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._manager.connections.discard(self)
+        connection = self._make_connection()
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+
+    def abort(self) -> None:
+        self._manager.connections.discard(self)
+        self._task.cancel()
+
+    def check_timeouts(self, now: float) -> None:
+        """Do nothing: the event loop limits the handshake's time."""

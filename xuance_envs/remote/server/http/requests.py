@@ -1,0 +1,166 @@
+"""Requests for message routes and their replies, independent of the HTTP implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from http import HTTPStatus
+from typing import NamedTuple
+
+from xuance_envs.remote.wire.failures import RefusedError
+from xuance_envs.remote.wire.formats import WireFormat, dumps
+
+CONTENT_TYPES = {
+    WireFormat.JSON.value: WireFormat.JSON,
+    WireFormat.MSGPACK.value: WireFormat.MSGPACK,
+    "application/x-msgpack": WireFormat.MSGPACK,
+    "application/vnd.msgpack": WireFormat.MSGPACK,
+}
+
+_CONTENT_TYPES = {name.encode(): body_format for name, body_format in CONTENT_TYPES.items()}
+_HEADER_FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-length"})
+
+SINGLE_HEADERS = frozenset(
+    {
+        b"authorization",
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"origin",
+        b"transfer-encoding",
+    }
+)
+"""Headers that must not repeat, because a proxy and the server could read different ones."""
+
+SMALL_BODY = 32 * 2**10
+"""Maximum bytes of a body that needs no session and is decoded in the event loop."""
+
+NO_OWNER = "-"
+"""Owner that the log shows for a request without a valid token."""
+
+Read = Callable[[int, float], Awaitable[bytes]]
+"""Function that reads a body, given the maximum bytes and seconds."""
+
+
+class Reply(NamedTuple):
+    """Encoded reply, which can be sent again."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class RequestHead:
+    """Parsed head of a request; requests with equal heads share one object."""
+
+    __slots__ = (
+        "authorization",
+        "body_format",
+        "headers",
+        "is_small",
+        "length",
+        "method",
+        "path",
+        "reply_format",
+    )
+
+    def __init__(
+        self, path: str, headers: Sequence[tuple[bytes, bytes]], method: str = "POST"
+    ) -> None:
+        self.path = path
+        self.headers = headers
+        self.method = method
+        fields = {name: value for name, value in headers if name in _HEADER_FIELDS}
+        self.authorization = fields.get(b"authorization")
+        length = fields.get(b"content-length", b"")
+        self.length = int(length) if length.isdigit() and len(length) < 19 else 0
+        self.is_small = self.length <= SMALL_BODY
+        content_type = fields.get(b"content-type", b"")
+        self.body_format = _CONTENT_TYPES.get(content_type) or _CONTENT_TYPES.get(
+            content_type.partition(b";")[0].strip().lower()
+        )
+        self.reply_format = (
+            self._accepted(fields.get(b"accept", b"")) or self.body_format or WireFormat.JSON
+        )
+
+    @staticmethod
+    def _accepted(accept: bytes) -> WireFormat | None:
+        if not accept:
+            return None
+        if (exact := _CONTENT_TYPES.get(accept)) is not None:
+            return exact
+        accept = accept.lower()
+        return next(
+            (body_format for name, body_format in _CONTENT_TYPES.items() if name in accept), None
+        )
+
+
+class Request:
+    """Head of a request, a function that reads its body, and the owner's name for the log."""
+
+    __slots__ = ("head", "owner", "read")
+
+    def __init__(self, head: RequestHead, read: Read) -> None:
+        self.head = head
+        self.read = read
+        self.owner = NO_OWNER
+
+
+def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) -> Reply:
+    headers: tuple[tuple[str, str], ...] = ()
+    if refusal.status == 401:
+        headers = (("www-authenticate", "Bearer"),)
+    elif refusal.status in (429, 503):
+        headers = (("retry-after", "1"),)
+    return Reply(
+        refusal.status, body_format.content_type, dumps(refusal.message(), body_format), headers
+    )
+
+
+def check_single(headers: Iterable[tuple[bytes, bytes]]) -> RefusedError | None:
+    """Return a refusal if a header of ``SINGLE_HEADERS`` is repeated, else None."""
+    names = [name for name, _ in headers if name in SINGLE_HEADERS]
+    if len(names) == len(set(names)):
+        return None
+    repeated = next(name for name in names if names.count(name) > 1).decode()
+    return RefusedError(400, "header", f"expected one header {repeated!r}, got several: send one")
+
+
+def check_host(
+    headers: Iterable[tuple[bytes, bytes]], hosts: frozenset[bytes]
+) -> RefusedError | None:
+    """Return a refusal if Host or Origin names a host that is not in ``hosts``, else None."""
+    for name, value in headers:
+        if name == b"host" or name == b"origin":
+            address = value.lower().rpartition(b"://")[2]
+            # An IPv6 address contains colons, but in brackets.
+            host, colon, port = address, b"", b""
+            if b":" in address.rpartition(b"]")[2]:
+                host, colon, port = address.rpartition(b":")
+            if host not in hosts or (colon and not port.isdigit()):
+                return RefusedError(
+                    421 if name == b"host" else 403,
+                    name.decode(),
+                    f"a server without tokens accepts only requests to its own address, got "
+                    f"{value[:100].decode('latin-1')!a}; the server's operator can allow another "
+                    "name with --allow-host NAME",
+                )
+    return None
+
+
+def encode_head(reply: Reply, keep_alive: bool) -> bytes:
+    key = reply.status, reply.content_type
+    start = _HEAD_STARTS.get(key)
+    if start is None:
+        phrase = HTTPStatus(reply.status).phrase
+        text = f"HTTP/1.1 {reply.status} {phrase}\r\ncontent-type: {reply.content_type}\r\n"
+        start = _HEAD_STARTS[key] = f"{text}content-length: ".encode()
+    if keep_alive and not reply.headers:
+        return b"%b%d\r\n\r\n" % (start, len(reply.body))
+    extra = b"" if keep_alive else b"connection: close\r\n"
+    for name, value in reply.headers:
+        extra += f"{name}: {value}\r\n".encode()
+    return b"%b%d\r\n%b\r\n" % (start, len(reply.body), extra)
+
+
+_HEAD_STARTS: dict[tuple[int, str], bytes] = {}

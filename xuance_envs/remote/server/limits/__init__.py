@@ -1,0 +1,1 @@
+"""Limits on what names and sessions may use."""

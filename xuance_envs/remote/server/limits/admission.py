@@ -1,0 +1,233 @@
+"""Admission of requests: rates and quotas per token and session.
+
+Each request belongs to the account of its token. The server checks limits before it reads the body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from time import monotonic
+
+from xuance_envs.remote.server.access.tokens import Owner
+from xuance_envs.remote.server.limits.byte_budget import ByteBudget
+from xuance_envs.remote.server.limits.capacity import Capacity
+from xuance_envs.remote.server.settings import Limits
+from xuance_envs.remote.wire.failures import RefusedError
+
+BURST = 1.0
+"""Maximum seconds for which unused rate accumulates; a burst may use all of it."""
+
+MAX_DELAY = 10.0
+"""Maximum seconds to delay a request for a rate; requests that need more are refused."""
+
+BYTES_PER_NODE = 100
+"""Maximum bytes of memory per value, list or dict of a decoded message."""
+
+MAX_ACCOUNTS = 4096
+"""Number of accounts from which idle accounts are removed."""
+
+
+class RateLimiter:
+    """Rate limit that delays requests, or refuses them if the delay would be too long."""
+
+    def __init__(self, unit: str) -> None:
+        self.per_second: float | None = None
+        self._unit = unit
+        self._free_at = 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        return self.per_second is not None
+
+    def record(self, amount: float = 1.0) -> None:
+        if self.per_second is not None:
+            now = monotonic()
+            self._free_at = max(self._free_at, now - BURST) + amount / self.per_second
+
+    def delay(self) -> float:
+        """Return the seconds until the next request may run; raise if they are too many."""
+        if self.per_second is None:
+            return 0.0
+        seconds = self._free_at - monotonic()
+        if seconds > MAX_DELAY:
+            raise RefusedError(
+                429,
+                "rate",
+                f"this server allows {self.per_second:g} {self._unit}: wait {seconds:.0f} s",
+            )
+        return max(0.0, seconds)
+
+
+_STATE_UNITS = {
+    "states": ("states", "environment states"),
+    "state_bytes": ("states", "bytes of environment states"),
+}
+"""Error code and unit of limits on states; other limits use their names for both."""
+
+
+class Quota:
+    """Usage and limits of a session, token or server; starting environments count as used."""
+
+    def __init__(self, scope: str) -> None:
+        self.scope = scope
+        self.cpu = 0.0
+        self.requests = RateLimiter(f"requests per second {scope}")
+        self.steps = RateLimiter(f"environment steps per second {scope}")
+        self._used: Counter[str] = Counter()
+
+    def limit(
+        self,
+        *,
+        environments: int | None,
+        processes: int | None,
+        memory: int | None = None,
+        cpu: float | None = None,
+        requests: float | None = None,
+        steps: float | None = None,
+        states: int | None = None,
+        state_bytes: int | None = None,
+    ) -> None:
+        """Set the limits and keep the usage."""
+        self.max_memory = memory
+        self.max_cpu = cpu
+        self.requests.per_second = requests
+        self.steps.per_second = steps
+        self._limits = {
+            "environments": environments,
+            "processes": processes,
+            "states": states,
+            "state_bytes": state_bytes,
+        }
+
+    def check(self, **more: int) -> None:
+        """Raise if the additional environments, processes or states would exceed the quota."""
+        if self.max_cpu is not None and self.cpu > self.max_cpu:
+            raise RefusedError(
+                429,
+                "cpu",
+                f"this server allows {self.max_cpu:g} CPU seconds {self.scope}, and they are used "
+                "up",
+            )
+        for name, count in more.items():
+            have, most = self._used[name], self._limits[name]
+            if most is not None and have + count > most:
+                code, unit = _STATE_UNITS.get(name, (name, name))
+                raise RefusedError(
+                    429,
+                    code,
+                    f"this server allows {most} {unit} {self.scope}: {have} exist and {count} more "
+                    "were requested",
+                )
+
+    def add(self, **more: int) -> None:
+        for name, count in more.items():
+            self._used[name] += count
+
+    def room(self, name: str) -> float:
+        """Return the unused amount of a limit."""
+        most = self._limits[name]
+        return math.inf if most is None else most - self._used[name]
+
+
+class Account:
+    """Requests, sessions and quota of one token."""
+
+    def __init__(self, owner: Owner, limits: Limits) -> None:
+        self.requests = 0
+        self.sessions = 0
+        self.quota = Quota("per token")
+        self.large_body_lock = asyncio.Lock()
+        self.update(owner, limits)
+
+    def update(self, owner: Owner, limits: Limits) -> None:
+        """Set a new owner and new limits, and keep the usage."""
+        self.owner = owner
+        self.limits = limits
+        self.is_outdated = False
+        self.quota.limit(
+            environments=limits.environments_per_token,
+            processes=limits.processes_per_token,
+            memory=limits.memory_per_token,
+            cpu=limits.cpu_per_token,
+            requests=limits.requests_rate_per_token,
+            steps=limits.steps_rate_per_token,
+            states=limits.states_per_token,
+            state_bytes=limits.state_bytes_per_token,
+        )
+        self._max_requests = limits.requests_per_session * limits.sessions_per_token
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.requests and not self.sessions
+
+    def begin(self) -> None:
+        if self.requests >= self._max_requests:
+            raise RefusedError(
+                429,
+                "requests",
+                f"this server allows {self._max_requests} concurrent requests per token: wait for "
+                "replies first",
+            )
+        self.requests += 1
+
+
+class Accounts:
+    """Accounts of a server, and the memory budget for their large requests."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._accounts: dict[Owner, Account] = {}
+        self._body_budget = ByteBudget(capacity.limits.bodies, "large requests")
+
+    def begin(self, owner: Owner) -> Account:
+        """Count a request of an owner and return its account; call :meth:`end` after it."""
+        account = self._accounts.get(owner)
+        limits_of = self._capacity.settings.limits_of
+        if account is None:
+            # A server without tokens accepts any token and creates an account for each.
+            if len(self._accounts) >= MAX_ACCOUNTS:
+                self._forget_idle()
+            account = self._accounts[owner] = Account(owner, limits_of(owner))
+        elif account.is_outdated and account.is_idle:
+            account.update(owner, limits_of(owner))
+        account.begin()
+        return account
+
+    def update_limits(self) -> None:
+        """Apply the current limits to each account as soon as it is idle."""
+        for account in list(self._accounts.values()):
+            account.is_outdated = True
+            if account.is_idle and not self._capacity.settings.tokens.accepts(account.owner):
+                del self._accounts[account.owner]
+
+    def _forget_idle(self) -> None:
+        for idle in [each for each in self._accounts.values() if each.is_idle]:
+            del self._accounts[idle.owner]
+
+    def end(self, account: Account) -> None:
+        account.requests -= 1
+
+    @asynccontextmanager
+    async def reserve_body(
+        self, account: Account, length: int, max_length: int
+    ) -> AsyncIterator[None]:
+        """Reserve memory for a large body; an account can have one such body at a time."""
+        limits = account.limits
+        if length > max_length:
+            raise RefusedError(413, "body", f"expected a request of at most {max_length} bytes")
+        if not account.sessions:
+            raise RefusedError(
+                404, "session", "no open session: open one before you send large requests"
+            )
+        size = length + BYTES_PER_NODE * min(length, limits.nodes)
+        async with account.large_body_lock, self._body_budget.reserve(size, limits.upload):
+            yield
+
+
+async def throttle(rates: Iterable[RateLimiter]) -> None:
+    if (seconds := max(rate.delay() for rate in rates)) > 0:
+        await asyncio.sleep(seconds)

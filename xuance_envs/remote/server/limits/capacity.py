@@ -1,0 +1,116 @@
+"""Effective limits, which depend on file descriptors and on the number of token names."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from xuance_envs.engine.system.current import system
+from xuance_envs.remote.server.settings import LIMIT_SHARES, Limits, Settings
+
+logger = logging.getLogger("xuance_envs")
+
+FDS_PER_WORKER = 8
+"""File descriptors per worker: seven, and one for the environments of a second request."""
+
+RESERVED_FDS = 64
+"""File descriptors for libraries, the event loop and workers that are starting."""
+
+MIN_FILES = RESERVED_FDS + 32
+
+PROCESSES_PER_WORKER = 2 if system.HAS_GUARDIANS else 1
+"""Processes of a guarded worker: itself and its guardian."""
+
+
+class Capacity:
+    """Settings of a server with its effective limits."""
+
+    settings: Settings
+
+    def __init__(self, settings: Settings) -> None:
+        self._given = settings
+        self._max_files = max_open_files()
+        if self._max_files is not None and self._max_files < MIN_FILES:
+            raise ValueError(
+                f"the server needs a limit of at least {MIN_FILES} open files, got "
+                f"{self._max_files}: raise it with ulimit -n or LimitNOFILE"
+            )
+        self._connections: int | None = None
+        self.update()
+
+    @property
+    def limits(self) -> Limits:
+        return self.settings.limits
+
+    @property
+    def max_groups(self) -> int | None:
+        """Maximum groups of environments that file descriptors permit; None for no limit."""
+        if self._max_files is None:
+            return None
+        limits = self.limits
+        available = self._max_files - RESERVED_FDS - limits.connections
+        return available - (FDS_PER_WORKER - 2) * (limits.processes // PROCESSES_PER_WORKER)
+
+    def update(self) -> None:
+        """Adjust the limits to the number of tokens."""
+        given, names = self._given.limits, self._given.tokens.count_names()
+        by_tokens = self._given.limits_by_tokens if names else frozenset()
+        least = dict.fromkeys(LIMIT_SHARES, 1) | {"processes": PROCESSES_PER_WORKER}
+        totals = {
+            name: max(getattr(given, name), names * least[name])
+            for name in LIMIT_SHARES
+            if name in by_tokens
+        }
+        wanted = replace(given, **totals)
+        limits = self._fit(wanted)
+        self._connections = limits.connections
+        shares = {
+            share: max(least[name], getattr(limits, name) // names)
+            for name, share in LIMIT_SHARES.items()
+            if share in by_tokens
+        }
+        limits = replace(limits, **shares)
+        self.settings = replace(self._given, limits=limits)
+        logger.info(
+            "limits: %d sessions (%d per token), %d environments (%s), %d processes (%s), "
+            "%d connections, %s open files",
+            limits.sessions,
+            limits.sessions_per_token,
+            limits.environments,
+            limits.environments_per_token or "no limit",
+            limits.processes,
+            limits.processes_per_token or "no limit",
+            limits.connections,
+            self._max_files or "unlimited",
+        )
+        if limits.processes < wanted.processes or limits.connections < given.connections:
+            logger.warning(
+                "the limit of %d open files allows only %d of %d processes and %d of %d "
+                "connections: raise it with ulimit -n or LimitNOFILE",
+                self._max_files,
+                limits.processes,
+                wanted.processes,
+                limits.connections,
+                given.connections,
+            )
+
+    def _fit(self, limits: Limits) -> Limits:
+        """Reduce workers and connections so that file descriptors suffice for all of them."""
+        if self._max_files is None:
+            return limits
+        available = self._max_files - RESERVED_FDS
+        connections, workers = self._connections, limits.processes // PROCESSES_PER_WORKER
+        if connections is None:
+            scale = min(1.0, available / (limits.connections + FDS_PER_WORKER * workers))
+            connections = max(1, int(limits.connections * scale))
+        most = max(1, (available - connections) // FDS_PER_WORKER)
+        if workers > most:
+            limits = replace(limits, processes=most * PROCESSES_PER_WORKER)
+        return replace(limits, connections=connections)
+
+
+def max_open_files() -> int | None:
+    """Raise this process's limit of open files as far as possible; return it, None if unlimited."""
+    system.raise_open_files_limit()
+    limits = system.open_files_limits()
+    return None if limits is None else limits[0]

@@ -1,0 +1,125 @@
+"""Counters of a server in Prometheus's text format."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from xuance_envs.remote.server.monitoring.logs import dropped_lines
+
+# Upper bounds of the step-time histogram in seconds.
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+WINDOW = 10.0  # seconds over which steps per second are averaged
+
+_PER_NAME = (
+    ("sessions", "gauge", "Open sessions by token name."),
+    ("environments", "gauge", "Environments by token name."),
+    ("steps", "counter", "Environment steps by token name."),
+)
+
+
+class Metrics:
+    """Counters of one server."""
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self.max_sessions = 0
+        self.environments = 0
+        self.failures = 0
+        self._requests: dict[tuple[str, int], int] = {}
+        self._steps = 0
+        self._step_seconds = 0.0
+        self._step_requests = [0] * (len(BUCKETS) + 1)
+        self._recent: deque[list[float]] = deque()  # [start time, steps]
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+
+    def count_request(self, method: str, status: int) -> None:
+        kind = method, status
+        self._requests[kind] = self._requests.get(kind, 0) + 1
+
+    def count_steps(self, steps: int, seconds: float) -> None:
+        now = time.monotonic()
+        place = bisect.bisect_left(BUCKETS, seconds)
+        with self._lock:
+            self._steps += steps
+            self._step_seconds += seconds
+            self._step_requests[place] += 1
+            # One entry per tenth of a second limits their number.
+            if self._recent and now - self._recent[-1][0] < WINDOW / 100:
+                self._recent[-1][1] += steps
+            else:
+                self._recent.append([now, steps])
+                self._forget(now)
+
+    def steps_per_second(self) -> float:
+        """Return environment steps per second, averaged over ``WINDOW``."""
+        now = time.monotonic()
+        with self._lock:
+            self._forget(now)
+            steps = sum(count for _, count in self._recent)
+        return steps / max(0.1, min(WINDOW, now - self._started))
+
+    def _forget(self, now: float) -> None:
+        while self._recent and now - self._recent[0][0] > WINDOW:
+            self._recent.popleft()
+
+    @property
+    def steps(self) -> int:
+        return self._steps
+
+    def text(self, names: Mapping[str, Mapping[str, int]] | None = None) -> str:
+        with self._lock:
+            counts = list(itertools.accumulate(self._step_requests))
+            steps, seconds = self._steps, self._step_seconds
+        lines = [
+            *_metric("sessions", "gauge", "Open sessions.", self.sessions),
+            *_metric("max_sessions", "gauge", "Maximum open sessions.", self.max_sessions),
+            *_metric("environments", "gauge", "Environments in open sessions.", self.environments),
+            *_metric(
+                "log_lines_dropped_total",
+                "counter",
+                "Log lines dropped because the log was not read fast enough.",
+                dropped_lines(),
+            ),
+            *_metric("steps_total", "counter", "Environment steps.", steps),
+            *_metric(
+                "failures_total",
+                "counter",
+                "Requests in which an environment raised, crashed or timed out.",
+                self.failures,
+            ),
+            *_head("step_seconds", "histogram", "Seconds that environments take per step request."),
+            *(
+                f'xuance_envs_step_seconds_bucket{{le="{bound}"}} {count}'
+                for bound, count in zip((*BUCKETS, "+Inf"), counts, strict=True)
+            ),
+            f"xuance_envs_step_seconds_sum {seconds!r}",
+            f"xuance_envs_step_seconds_count {counts[-1]}",
+            *_head("requests_total", "counter", "Requests by method and status."),
+            *(
+                f'xuance_envs_requests_total{{method="{method}",status="{status}"}} {count}'
+                for (method, status), count in sorted(self._requests.items())
+            ),
+        ]
+        for what, kind, text in _PER_NAME:
+            if names is not None:
+                suffix = "_total" if kind == "counter" else ""
+                lines += _head(f"name_{what}{suffix}", kind, text)
+                lines += [
+                    f'xuance_envs_name_{what}{suffix}{{name="{name}"}} {own[what]}'
+                    for name, own in sorted(names.items())
+                ]
+        return "\n".join(lines) + "\n"
+
+
+def _head(name: str, kind: str, text: str) -> list[str]:
+    return [f"# HELP xuance_envs_{name} {text}", f"# TYPE xuance_envs_{name} {kind}"]
+
+
+def _metric(name: str, kind: str, text: str, value: int) -> list[str]:
+    return [*_head(name, kind, text), f"xuance_envs_{name} {value}"]

@@ -1,0 +1,101 @@
+"""Access log and request counter."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from time import perf_counter
+from typing import Any
+from urllib.parse import quote
+
+from xuance_envs.remote.server.monitoring.metrics import Metrics
+
+logger = logging.getLogger("xuance_envs.access")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+OWNER_KEY = "xuance_envs.owner"
+"""Key in an ASGI scope for the name of the request's token."""
+
+STEP_PATH_SUFFIX = "/episode/vectorized_step"
+"""Path suffix of step requests, which are logged at DEBUG."""
+
+SECRET_LENGTH = 20
+"""Minimum length of a path segment that may be a session id, which has 24 characters."""
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class RequestLog:
+    """Logger and counter of requests.
+
+    A line has the client's address, token name, method, path, status and duration. It has no
+    header, query or session id, because tokens and session ids are secrets.
+    """
+
+    def __init__(self, metrics: Metrics, log: bool) -> None:
+        self._metrics = metrics
+        self._log = log
+
+    def record(
+        self, client: Any, owner: str, method: str, path: str, status: int, start: float
+    ) -> None:
+        if method not in METHODS:
+            method = "other"
+        self._metrics.count_request(method, status)
+        if not self._log:
+            return
+        level = logging.DEBUG if path.endswith(STEP_PATH_SUFFIX) else logging.INFO
+        if logger.isEnabledFor(level):
+            logger.log(
+                level,
+                "%s %s %s %s %d %.1f ms",
+                (client or ("-",))[0],
+                owner,
+                method,
+                loggable_path(path),
+                status,
+                (perf_counter() - start) * 1e3,
+            )
+
+
+def loggable_path(path: str) -> str:
+    """Return a path for the log, with ``*`` for each segment that may be a session id."""
+    segments = path.encode(errors="replace").split(b"/")
+    return "/".join("*" if len(each) >= SECRET_LENGTH else quote(each) for each in segments)[:200]
+
+
+class RequestLogMiddleware:
+    def __init__(self, app: Callable[..., Awaitable[None]], request_log: RequestLog) -> None:
+        self._app = app
+        self._request_log = request_log
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = perf_counter()
+        status = 500
+
+        async def send_and_record(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        method = scope["method"]
+        if method == "HEAD":  # uvicorn omits the body
+            scope = {**scope, "method": "GET"}
+        try:
+            await self._app(scope, receive, send_and_record)
+        finally:
+            self._request_log.record(
+                scope.get("client"),
+                scope.get(OWNER_KEY, "-"),
+                method,
+                scope["path"],
+                status,
+                start,
+            )

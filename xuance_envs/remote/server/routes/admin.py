@@ -1,0 +1,62 @@
+"""Admin routes: list all sessions and end any of them."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any
+
+from fastapi import FastAPI, Request
+
+from xuance_envs.remote.server.access.tokens import ADMIN
+from xuance_envs.remote.server.hosting.session import Session
+from xuance_envs.remote.server.routes.api import Api
+from xuance_envs.remote.server.routes.openapi import REFUSALS
+from xuance_envs.remote.wire.constants import API_PREFIX
+from xuance_envs.remote.wire.failures import RefusedError
+
+
+def add_admin_routes(app: FastAPI, api: Api) -> None:
+    described: dict[str, Any] = {
+        "openapi_extra": {"security": [{"token": []}]},
+        "responses": REFUSALS,
+    }
+
+    def check(request: Request) -> None:
+        if not api.owner(request).is_admin:
+            raise RefusedError(
+                403,
+                "admin",
+                f"an admin token is required: the token file declares one as 'NAME TOKEN {ADMIN}'",
+            )
+
+    @app.get(
+        f"{API_PREFIX}/sessions", summary="All sessions. Requires an admin token.", **described
+    )
+    async def sessions(request: Request) -> dict[str, Any]:
+        check(request)
+        return {"sessions": [_session_row(session) for session in api.sessions]}
+
+    @app.delete(
+        f"{API_PREFIX}/sessions/{{number}}",
+        summary="End any session. Requires an admin token.",
+        **described,
+    )
+    async def end(number: int, request: Request) -> dict[str, Any]:
+        check(request)
+        for session in api.sessions:
+            if session.number == number:
+                await api.sessions.close(session, "ended by an admin")
+                return {"closed": True}
+        raise RefusedError(404, "session", f"no session {number}: it may have ended already")
+
+
+def _session_row(session: Session) -> dict[str, Any]:
+    since = session.idle_since
+    return {
+        "session": session.number,
+        "name": session.account.owner.name,
+        "environments": session.environments,
+        "steps": session.steps,
+        "age_seconds": round(monotonic() - session.opened_at, 1),
+        "idle_seconds": 0.0 if since is None else round(monotonic() - since, 1),
+    }

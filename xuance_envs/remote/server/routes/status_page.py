@@ -1,0 +1,147 @@
+"""Status page, health check and Prometheus metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import importlib.resources
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, Request, Response
+from numpy.typing import NDArray
+
+from xuance_envs._version import __version__
+from xuance_envs.remote.server.hosting.session import Session
+from xuance_envs.remote.server.http.requests import Reply
+from xuance_envs.remote.server.routes.api import Api
+from xuance_envs.remote.wire.failures import RefusedError
+
+HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
+
+
+MAX_CACHED = 16
+
+
+def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], None]:
+    """Add the routes and return the function that checks a request's token.
+
+    The routes show token names only to admins, and session ids to no client.
+    """
+    sessions, metrics, png_cache = api.sessions, api.metrics, PngCache()
+    page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
+    headers = {"Content-Security-Policy": policy_for(page), "X-Content-Type-Options": "nosniff"}
+
+    def check_token(request: Request) -> None:
+        if need_token:
+            api.owner(request)
+
+    @app.get("/", include_in_schema=False)
+    async def status_page() -> Response:
+        return Response(page, 200, headers, "text/html; charset=utf-8")
+
+    @app.get("/status.json", summary="Data of the status page.")
+    async def status(request: Request) -> dict[str, Any]:
+        check_token(request)
+        return {
+            "version": __version__,
+            "sessions": metrics.sessions,
+            "environments": metrics.environments,
+            "steps": metrics.steps,
+            "steps_per_second": round(metrics.steps_per_second(), 1),
+            "frames": [
+                {"session": session.number, "environments": session.environments}
+                for session in sessions
+                if _shared_frame(session) is not None
+            ],
+            **({"names": sessions.by_name()} if api.is_admin(request) else {}),
+        }
+
+    @app.get(
+        "/frames/{number}.png",
+        summary="Last rendered frame of a session that shares its frames.",
+        responses={
+            404: {"description": "the session shares no frame"},
+            422: {"description": "the session number is not an integer"},
+        },
+    )
+    async def frame(number: int, request: Request) -> Response:
+        check_token(request)
+        for session in sessions:
+            shared = _shared_frame(session)
+            if session.number == number and shared is not None:
+                image = await png_cache.get(number, shared)
+                return Response(image, 200, {"Cache-Control": "no-store"}, "image/png")
+        raise RefusedError(404, "frame", f"session {number} shares no frame")
+
+    @app.get("/healthz", summary="Health check.")
+    async def health() -> Response:
+        return Response(HEALTHY.body, HEALTHY.status, None, HEALTHY.content_type)
+
+    @app.get("/metrics", summary="Metrics in Prometheus's text format.")
+    async def counts(request: Request) -> Response:
+        check_token(request)
+        names = sessions.by_name() if api.is_admin(request) else None
+        return Response(metrics.text(names), 200, None, "text/plain; version=0.0.4; charset=utf-8")
+
+    return check_token
+
+
+def policy_for(page: str) -> str:
+    """Return a content security policy that permits a page's own script and style only."""
+    hashes = {
+        tag: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for tag, text in re.findall(r"<(style|script)>(.*?)</", page, re.DOTALL)
+    }
+    return (
+        f"default-src 'none'; style-src 'sha256-{hashes['style']}'; "
+        f"script-src 'sha256-{hashes['script']}'; img-src blob: data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _shared_frame(session: Session) -> NDArray[np.uint8] | None:
+    if not session.share_frames:
+        return None
+    return next((host.frame for host in session.hosts if host.frame is not None), None)
+
+
+class PngCache:
+    """Cache of PNG-encoded frames; a thread encodes each frame once."""
+
+    def __init__(self) -> None:
+        self._encoded: dict[int, tuple[NDArray[np.uint8], bytes]] = {}
+        self._encode_lock = asyncio.Lock()
+
+    async def get(self, number: int, frame: NDArray[np.uint8]) -> bytes:
+        async with self._encode_lock:
+            cached = self._encoded.pop(number, None)
+            if cached is None or cached[0] is not frame:
+                cached = frame, await asyncio.to_thread(png, frame)
+            self._encoded[number] = cached
+            while len(self._encoded) > MAX_CACHED:
+                del self._encoded[next(iter(self._encoded))]
+            return cached[1]
+
+
+def png(frame: NDArray[np.uint8]) -> bytes:
+    height, width, _ = frame.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row starts with filter type 0
+    rows[:, 1:] = frame.reshape(height, 3 * width)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        [
+            _chunk(b"IHDR", header),
+            _chunk(b"IDAT", zlib.compress(rows.tobytes(), 1)),
+            _chunk(b"IEND", b""),
+        ]
+    )
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,0 +1,257 @@
+"""HTTP server that hosts environments: FastAPI routes on uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xuance_envs._version import __version__
+from xuance_envs.extras import missing_extra
+from xuance_envs.remote.server.access.proxies import BehindProxies, Proxies, unix_socket
+from xuance_envs.remote.server.settings import TOKENS_VARIABLE, Settings, is_loopback
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
+
+    from xuance_envs.remote.server.http.connection_manager import ConnectionManager
+    from xuance_envs.remote.server.monitoring.request_log import RequestLog
+    from xuance_envs.remote.server.routes.api import Api
+
+__all__ = ["Server"]
+
+logger = logging.getLogger("xuance_envs")
+
+TIMEOUT_CHECK_INTERVAL = 1.0  # seconds
+
+
+class Server:
+    """HTTP server on its own port, run in this thread or in a background thread.
+
+    As a context manager it serves in a background thread.
+
+    Args:
+        settings: environments, tokens, limits and permissions.
+        host: address to listen on.
+        port: port; 0 for any free port.
+        unix: path of a Unix socket to listen on; None to listen on ``host`` and ``port``.
+        certfile: TLS certificate file; None for plain HTTP.
+        keyfile: private key of the certificate; None if it is in the same file.
+        proxies: root path and trusted proxies; None if clients connect directly.
+
+    Attributes:
+        settings: the given settings.
+        url (str): address for clients.
+
+    Raises:
+        ValueError: there are no tokens and ``host`` is not a loopback address, or the limit of open
+            files is too low.
+        OSError: listening failed, or the certificate cannot be read.
+        ImportError: a required package is not installed.
+
+    Example:
+        >>> from xuance_envs import RemoteVecEnv
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
+        ...     with RemoteVecEnv(server.url, "CartPole-v1", 2) as envs:
+        ...         obs, infos = envs.reset(seed=0)
+        >>> obs.shape
+        (2, 4)
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        host: str = "127.0.0.1",
+        port: int = 8001,
+        *,
+        unix: Path | None = None,
+        certfile: Path | None = None,
+        keyfile: Path | None = None,
+        proxies: Proxies | None = None,
+    ) -> None:
+        _require_packages()
+        if unix is None and not settings.tokens and not is_loopback(host):
+            raise ValueError(
+                f"a server without tokens must listen on a loopback address such as 127.0.0.1, "
+                f"got {host}: set tokens with --tokens FILE or {TOKENS_VARIABLE}"
+            )
+        from xuance_envs.remote.server.http.connection_manager import ConnectionManager
+        from xuance_envs.remote.server.monitoring.request_log import RequestLog
+        from xuance_envs.remote.server.routes.api import Api
+
+        tls = None
+        if certfile is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(certfile, keyfile)
+        self.settings = settings
+        self._unix = unix
+        api = Api(settings)
+        hosts = None
+        if unix is not None:
+            self._socket = unix_socket(unix)
+            self.url = f"unix:{unix}"
+        else:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            self._socket = socket.create_server((host, port), family=family, backlog=1024)
+            bound = self._socket.getsockname()
+            shown = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]
+            self.url = f"{'http' if tls is None else 'https'}://{shown}:{bound[1]}"
+            if not settings.tokens:
+                hosts = _allowed_hosts({host, shown, *settings.allowed_hosts})
+        proxies = proxies or Proxies()
+        request_log = RequestLog(api.metrics, settings.access_log)
+        manager = ConnectionManager(
+            api.capacity.limits,
+            api.answer,
+            api.post_routes,
+            request_log,
+            api.replies,
+            hosts,
+            proxies,
+        )
+        app = BehindProxies(_app(api, request_log, manager, settings), proxies)
+        self._server = _uvicorn(app, manager, tls, settings.seconds_to_finish)
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        """Serve in this thread until SIGINT or SIGTERM."""
+        self._server.run(sockets=[self._socket])
+
+    def start(self) -> None:
+        """Serve in a background thread; returns when the server accepts requests.
+
+        Raises:
+            RuntimeError: the server did not start.
+        """
+        self._thread = threading.Thread(target=self.run, name="xuance_envs-server", daemon=True)
+        self._thread.start()
+        while not self._server.started and self._thread.is_alive():
+            self._thread.join(0.005)
+        if not self._server.started:
+            raise RuntimeError("the server did not start; see the log")
+
+    def close(self) -> None:
+        """Stop serving, close all sessions and end their workers. A second call does nothing.
+
+        Requests in progress may take up to ``settings.seconds_to_finish`` to finish first.
+        """
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+        self._socket.close()
+        if self._unix is not None:
+            self._unix.unlink(missing_ok=True)
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _app(
+    api: Api, request_log: RequestLog, manager: ConnectionManager, settings: Settings
+) -> ASGIApp:
+    """Create the application for the routes that ``ServerConnection`` does not answer itself."""
+    from fastapi import FastAPI
+
+    from xuance_envs.remote.server.monitoring.request_log import RequestLogMiddleware
+    from xuance_envs.remote.server.routes.admin import add_admin_routes
+    from xuance_envs.remote.server.routes.openapi import OPENAPI_PATH, add_document
+    from xuance_envs.remote.server.routes.status_page import HEALTHY, add_status_page
+    from xuance_envs.remote.server.routes.token_reloader import TokenReloader
+
+    async def check_timeouts() -> None:
+        while True:
+            await asyncio.sleep(TIMEOUT_CHECK_INTERVAL)
+            manager.check_timeouts()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        tasks = [
+            asyncio.create_task(loop())
+            for loop in (check_timeouts, api.sessions.expire, api.sessions.watch)
+        ]
+        tokens = TokenReloader(settings.tokens, api.capacity, api.accounts, api.sessions)
+        tokens.handle_sighup()
+        if settings.watch_tokens:
+            tasks.append(asyncio.create_task(tokens.watch()))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await api.sessions.close_all()
+            api.close()
+
+    app = FastAPI(
+        title="xuance_envs",
+        version=__version__,
+        summary="Reinforcement-learning environments behind HTTP.",
+        openapi_url=None,  # FastAPI's pages would load scripts from other servers
+        lifespan=lifespan,
+    )
+    api.add_to(app)
+    add_admin_routes(app, api)
+    check = add_status_page(app, api, settings.pages_need_token)
+    models = {path: route.model for path, route in api.post_routes.items()}
+    document = add_document(app, models, manager.proxies.root_path, check)
+    if not settings.pages_need_token:
+        manager.add_static_reply(OPENAPI_PATH, document)
+    manager.add_static_reply("/healthz", HEALTHY)
+    return RequestLogMiddleware(app, request_log)
+
+
+def _uvicorn(
+    app: ASGIApp,
+    manager: ConnectionManager,
+    tls: ssl.SSLContext | None,
+    seconds_to_finish: float,
+) -> uvicorn.Server:
+    import uvicorn
+
+    from xuance_envs.remote.server.http.http_protocol import ServerConnection
+    from xuance_envs.remote.server.http.listener import ListeningServer
+
+    config = uvicorn.Config(
+        app,
+        http=partial(ServerConnection, manager),  # type: ignore[arg-type]  # uvicorn only calls it
+        log_config=None,
+        access_log=False,  # would log query strings
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        ws="none",
+        lifespan="on",
+        timeout_graceful_shutdown=math.ceil(seconds_to_finish),
+        backlog=1024,
+    )
+    return ListeningServer(config, manager, tls)
+
+
+def _allowed_hosts(names: Iterable[str]) -> frozenset[bytes]:
+    """Return the accepted Host headers, without ports."""
+    loopback = ("localhost", "127.0.0.1", "[::1]")
+    return frozenset(name.lower().encode() for name in (*loopback, *names) if name)
+
+
+def _require_packages() -> None:
+    try:
+        import fastapi
+        import msgpack
+        import uvicorn
+    except ImportError as error:
+        raise missing_extra("the HTTP server", "remote", error) from error
+    del fastapi, msgpack, uvicorn

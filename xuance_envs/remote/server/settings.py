@@ -1,0 +1,300 @@
+"""Settings of a server: environments, tokens, limits and permissions."""
+
+from __future__ import annotations
+
+import ipaddress
+import multiprocessing
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from xuance_envs.engine.system.current import system
+from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.multi_agent.making import make_agents_env
+from xuance_envs.remote.server.access.permissions import Permissions, check_keyword
+from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE, Owner, Tokens
+from xuance_envs.remote.wire.failures import RefusedError
+from xuance_envs.vector_envs.options import StartMethod
+
+__all__ = [
+    "TOKENS_VARIABLE",
+    "Catalogue",
+    "Limits",
+    "Permissions",
+    "Settings",
+    "Tokens",
+    "is_loopback",
+]
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on what clients may request.
+
+    The server refuses a request beyond a limit with a 4xx status and a message that names the
+    limit. Rate limits delay requests, and refuse a request only if the delay would be too long.
+    None means no limit. Limits of memory and CPU time need Linux: elsewhere their default is None,
+    and other values raise ``ValueError``.
+
+    Attributes:
+        sessions: concurrent sessions.
+        sessions_per_token: concurrent sessions per token.
+        environments: concurrent environments.
+        environments_per_token: concurrent environments per token.
+        environments_per_session: environments per session.
+        processes: concurrent processes. On Linux, a worker counts as two: itself and its guardian,
+            which ends the processes that the worker started.
+        processes_per_token: processes per token.
+        processes_per_session: processes per session. Each request that creates environments starts
+            a worker. At a process limit, they share an existing worker of the session.
+        requests_per_session: concurrent requests per session, including waiting ones.
+        requests_rate_per_token: requests per second per token.
+        requests_rate_per_session: requests per second per session.
+        steps_rate_per_token: environment steps per second per token.
+        steps_rate_per_session: environment steps per second per session.
+        memory: bytes of data per worker process.
+        memory_per_token: bytes of memory for all worker processes of a token.
+        memory_per_session: bytes of memory for all worker processes of a session.
+        cpu_per_token: CPU seconds per token.
+        cpu_per_session: CPU seconds per session.
+        connections: concurrent connections. If the limit of open files is too low, the server
+            reduces connections and processes.
+        body: bytes per request.
+        bodies: bytes of memory for all large requests in progress, including decoded messages.
+        nodes: values, lists and dicts per request.
+        reply: bytes per reply, in the requested format.
+        replies: bytes for all large replies in progress.
+        kept: bytes for all large replies stored for repeated requests.
+        states: saved environment states.
+        states_per_token: saved environment states per token.
+        states_per_session: saved environment states per session.
+        state_bytes: bytes of saved environment states. They are in the memory of worker processes,
+            so the limits on memory include them.
+        state_bytes_per_token: bytes of saved environment states per token.
+        state_bytes_per_session: bytes of saved environment states per session.
+        repeats: steps of one environment per request.
+        idle: seconds after which an idle session is closed.
+        request: seconds that environments may take per request before their process is killed.
+        start: seconds that creating environments may take.
+        head: seconds that a client may take for a TLS handshake, and to send the head of a request.
+        upload: seconds that a client may take to send the body of a request.
+        write: seconds that a client may take to receive each MiB of a reply.
+    """
+
+    sessions: int = 64
+    sessions_per_token: int = 8
+    environments: int = 1024
+    environments_per_token: int | None = 512
+    environments_per_session: int = 256
+    processes: int = 256
+    processes_per_token: int | None = 64
+    processes_per_session: int = 16
+    requests_per_session: int = 8
+    requests_rate_per_token: float | None = None
+    requests_rate_per_session: float | None = None
+    steps_rate_per_token: float | None = None
+    steps_rate_per_session: float | None = None
+    memory: int | None = 4096 * MIB if system.LIMITS_CPU_AND_MEMORY else None
+    memory_per_token: int | None = None
+    memory_per_session: int | None = 8192 * MIB if system.LIMITS_CPU_AND_MEMORY else None
+    cpu_per_token: float | None = None
+    cpu_per_session: float | None = None
+    connections: int = 1024
+    body: int = 16 * MIB
+    bodies: int = 128 * MIB
+    nodes: int = 500_000
+    reply: int = 64 * MIB
+    replies: int = 64 * MIB
+    kept: int = 64 * MIB
+    states: int = 100_000
+    states_per_token: int | None = 40_000
+    states_per_session: int = 10_000
+    state_bytes: int = 1024 * MIB
+    state_bytes_per_token: int | None = 256 * MIB
+    state_bytes_per_session: int = 64 * MIB
+    repeats: int = 1000
+    idle: float = 600.0
+    request: float = 60.0
+    start: float = 60.0
+    head: float = 10.0
+    upload: float = 30.0
+    write: float = 30.0
+
+    def __post_init__(self) -> None:
+        given = [name for name in _CPU_AND_MEMORY if getattr(self, name) is not None]
+        if given and not system.LIMITS_CPU_AND_MEMORY:
+            raise ValueError(
+                f"{', '.join(given)}: expected no limit, because {system.NAME} does not enforce "
+                "limits of memory and CPU time. Omit them, or run the server on Linux"
+            )
+
+
+_CPU_AND_MEMORY = (
+    *("memory", "memory_per_token", "memory_per_session", "cpu_per_token", "cpu_per_session"),
+)
+
+
+LIMIT_SHARES = {
+    "sessions": "sessions_per_token",
+    "environments": "environments_per_token",
+    "processes": "processes_per_token",
+}
+"""Limits of the whole server, and the corresponding limits per token."""
+
+
+class Catalogue:
+    """Environments that clients may create.
+
+    Args:
+        environments: factory of each environment, by the id that clients use. A factory receives
+            the client's keyword arguments, and ``env_seed`` if the client gives a seed. Use
+            :func:`~xuance_envs.multi_agent.adapters.agents_env` for multi-agent environments.
+        allowed_kwargs: names of keyword arguments that clients may give, or a mapping from each
+            name to its allowed values. The value None allows any value.
+
+    Raises:
+        ValueError: there are no environments.
+    """
+
+    def __init__(
+        self,
+        environments: Mapping[str, Callable[..., Any]],
+        allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
+    ) -> None:
+        if not environments:
+            raise ValueError("expected at least one environment to serve, got none")
+        self._environments = dict(environments)
+        self._allowed_kwargs: dict[str, tuple[Any, ...] | None] = (
+            dict(allowed_kwargs)
+            if isinstance(allowed_kwargs, Mapping)
+            else dict.fromkeys(allowed_kwargs)
+        )
+
+    @classmethod
+    def of_ids(
+        cls,
+        ids: Iterable[str],
+        allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
+        multi_agent: Iterable[str] = (),
+    ) -> Catalogue:
+        """Create a catalogue from Gymnasium ids and modules of multi-agent environments.
+
+        Args:
+            ids: Gymnasium ids; each environment is created as a ``Gym_Env``.
+            allowed_kwargs: as for the class.
+            multi_agent: modules of multi-agent environments, as ``"package:name"``; see
+                :func:`~xuance_envs.multi_agent.making.make_multi_agent_vec`.
+        """
+        environments: dict[str, Callable[..., Any]] = {
+            **{env_id: partial(_make_gym_env, env_id) for env_id in ids},
+            **{name: partial(make_agents_env, name) for name in multi_agent},
+        }
+        return cls(environments, allowed_kwargs)
+
+    @property
+    def ids(self) -> list[str]:
+        """Environment ids in the given order."""
+        return list(self._environments)
+
+    def functions(
+        self, env_id: str | None, num_envs: int, kwargs: Mapping[str, Any]
+    ) -> list[Callable[..., Any]]:
+        """Return one factory per environment.
+
+        Args:
+            env_id: id of the environment; None if the catalogue has only one.
+            num_envs: number of environments.
+            kwargs: the client's keyword arguments.
+
+        Raises:
+            RefusedError: the id is unknown, or a keyword argument or its value is not allowed.
+        """
+        if env_id is None:
+            if len(self._environments) > 1:
+                raise RefusedError(
+                    422, "env_id", f"env_id is required: this server offers {self._listed()}"
+                )
+            (env_id,) = self._environments
+        if env_id not in self._environments:
+            raise RefusedError(
+                404, "env_id", f"no environment {env_id!a}: this server offers {self._listed()}"
+            )
+        for name in sorted(kwargs):
+            check_keyword(name, kwargs[name], self._allowed_kwargs)
+        return [partial(self._environments[env_id], **kwargs)] * num_envs
+
+    def _listed(self) -> str:
+        return ", ".join(map(repr, self._environments))
+
+
+def _make_gym_env(env_id: str, *, env_seed: int | None = None, **kwargs: Any) -> Gym_Env:
+    return Gym_Env(env_id, seed=env_seed, **kwargs)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a server.
+
+    Attributes:
+        catalogue: environments that clients may create.
+        tokens: accepted tokens.
+        limits: limits on what clients may request.
+        permissions: names that clients may call, get and set, and infos that they receive.
+        context: start method of worker processes.
+        access_log: whether requests are logged.
+        allowed_hosts: additional accepted host names for a server without tokens.
+        pages_need_token: whether the status page and ``/metrics`` require a token.
+        watch_tokens: whether the server reloads the tokens file after each change. SIGHUP always
+            reloads it.
+        shutdown_grace: seconds for requests in progress to finish when the server stops; None for
+            the larger of ``limits.request`` and ``limits.start``.
+        limits_by_tokens: names of limits that depend on the number N of names in ``tokens``, if N
+            is not 0. ``sessions`` and ``environments`` are at least N, ``processes`` at least 2 N.
+            ``sessions_per_token``, ``environments_per_token`` and ``processes_per_token`` are equal
+            shares of these totals.
+    """
+
+    catalogue: Catalogue
+    tokens: Tokens = field(default_factory=Tokens)
+    limits: Limits = field(default_factory=Limits)
+    permissions: Permissions = field(default_factory=Permissions)
+    context: StartMethod = field(default_factory=lambda: safe_context())
+    access_log: bool = True
+    allowed_hosts: frozenset[str] = frozenset()
+    pages_need_token: bool = False
+    watch_tokens: bool = False
+    shutdown_grace: float | None = None
+    limits_by_tokens: frozenset[str] = frozenset()
+
+    @property
+    def seconds_to_finish(self) -> float:
+        """Seconds for requests in progress to finish when the server stops."""
+        if self.shutdown_grace is not None:
+            return self.shutdown_grace
+        return max(self.limits.request, self.limits.start)
+
+    def limits_of(self, owner: Owner) -> Limits:
+        """Return the limits of one owner."""
+        overrides: dict[str, Any] = dict(owner.limits)
+        return replace(self.limits, **overrides) if overrides else self.limits
+
+
+def safe_context() -> StartMethod:
+    """Return the fastest start method that is safe in a process with threads."""
+    methods = multiprocessing.get_all_start_methods()
+    return "forkserver" if "forkserver" in methods else "spawn"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reachable only from its own machine.
+
+    Raises:
+        OSError: the address cannot be resolved.
+    """
+    found = socket.getaddrinfo(host or None, 0, flags=socket.AI_PASSIVE)
+    addresses = {str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found}
+    return all(ipaddress.ip_address(address).is_loopback for address in addresses)

@@ -1,1 +1,0 @@
-"""Connections, requests, quotas and worker processes of a server."""
