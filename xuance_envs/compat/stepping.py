@@ -33,6 +33,8 @@ from xuance_envs.vector_envs.worker_settings import ProcessSettings, ThreadSetti
 
 
 class FinishedStep:
+    """Infos of a step and of the resets at its end."""
+
     __slots__ = ("envs", "infos", "reset_infos")
 
     def __init__(
@@ -114,9 +116,9 @@ class Stepper:
         return self._finish_step()
 
     def _finish_step(self) -> FinishedStep:
-        infos, ends = self._ledger.finish_step(self.fail).parts
-        resets = (None, None) if ends is None else ends.resets()
-        self._ledger.settle()
+        with self._ledger.finish_step(self.fail) as step_infos:
+            infos, ends = step_infos.parts
+            resets = (None, None) if ends is None else ends.resets()
         return FinishedStep(infos, *resets)
 
     @exclusive
@@ -156,10 +158,9 @@ class Stepper:
     @exclusive
     def apply(self, ids: Sequence[int], function: Callable[..., Any], *args: Any) -> list[Any]:
         """Call ``function(env, *args)`` for some environments; return the results in order."""
-        self._groups.check_idle("call")
         every = list(dict.fromkeys(ids))
-        results = self._groups.run_command(
-            "apply", every, lambda envs: (function, [args] * len(envs))
+        results = self._groups.command(
+            "apply", every, lambda envs: (function, [args] * len(envs)), "call"
         )
         result_of = dict(zip(every, results, strict=True))
         return [result_of[env] for env in ids]
@@ -171,11 +172,10 @@ class Stepper:
 
     def watch_masks(self) -> None:
         """Make the workers call every environment's mask method in each step."""
-        self._groups.masks.watch(range(self.num_envs), self._groups.run_command)
+        self._groups.masks.watch(range(self.num_envs), self._groups.command)
 
     def render(self) -> list[Any]:
-        self._groups.check_idle("render")
-        return self._groups.run_command("render", range(self.num_envs), lambda _: (None,))
+        return self._groups.command("render", range(self.num_envs), lambda _: (None,))
 
     def save_state(self, ids: Sequence[int]) -> EnvStates:
         self._groups.check_idle("save_state")

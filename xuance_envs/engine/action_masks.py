@@ -24,7 +24,7 @@ from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.errors import EnvError
 
 RunCommand = Callable[[str, Sequence[int], Callable[[Sequence[int]], Any]], list[Any]]
-"""Signature of :meth:`~xuance_envs.engine.groups.Groups.run_command`."""
+"""Signature of :meth:`~xuance_envs.engine.groups.Groups.command`."""
 
 
 class ActionMasks:

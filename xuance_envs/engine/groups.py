@@ -82,10 +82,18 @@ class Groups(ABC):
             resets.setdefault(k, []).append((env - drivers[k].lo, seed, env_options))
         return {k: drivers[k].pack("reset", group_resets) for k, group_resets in resets.items()}
 
-    def run_command(
-        self, command: str, ids: Sequence[int], arguments: Callable[[Sequence[int]], Any]
+    def command(
+        self,
+        command: str,
+        ids: Sequence[int],
+        arguments: Callable[[Sequence[int]], Any],
+        caller: str = "",
     ) -> list[Any]:
-        """Run a command on the groups of some environments and return one value per environment."""
+        """Run a command on some environments and return one value per environment.
+
+        If a request is pending, the error names ``caller``, or else the command.
+        """
+        self.check_idle(caller or command)
         packed = {}
         order: list[int] = []
         for k, driver, envs in self.ledger.split_by_group(ids):

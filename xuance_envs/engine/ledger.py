@@ -50,6 +50,26 @@ Replies = Sequence[tuple[int, Any]]
 _T = TypeVar("_T")
 
 
+class StepContext:
+    """Context in which a step's results are copied; its end settles the step.
+
+    After an exception, such as a KeyboardInterrupt, the step stays pending.
+    """
+
+    __slots__ = ("_infos", "_ledger")
+
+    def __init__(self, ledger: Ledger, infos: StepInfos) -> None:
+        self._ledger = ledger
+        self._infos = infos
+
+    def __enter__(self) -> StepInfos:
+        return self._infos
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._ledger.pending = _NOTHING
+
+
 class Ledger:
     """Pending requests of one vectorized environment."""
 
@@ -110,10 +130,10 @@ class Ledger:
         if self._after_submit is not None:
             self._after_submit()
 
-    def finish_step(self, fail: Callable[[], Any]) -> StepInfos:
-        """Wait for the step and return its infos; if a group raises, call ``fail``.
+    def finish_step(self, fail: Callable[[], Any]) -> StepContext:
+        """Wait for the step and return a context with its infos; if a group raises, call ``fail``.
 
-        The step stays pending until :meth:`settle`, unless it fails.
+        The step stays pending until the context ends, unless it fails. The call can be repeated.
         """
         common, tag = self.common, self._tag
         if not self._all_submitted and (  # interrupted during submission
@@ -125,7 +145,7 @@ class Ledger:
         outcomes = []
         try:
             if common is not None and common.tag == tag:
-                return self._info_collector.infos(common.outcomes())
+                return StepContext(self, self._info_collector.infos(common.outcomes()))
             for k, driver in self._local_first:
                 outcome = driver.result()
                 if outcome is not OK:
@@ -136,7 +156,7 @@ class Ledger:
             self.pending = _NOTHING
             fail()
             raise
-        return self._info_collector.infos(outcomes)
+        return StepContext(self, self._info_collector.infos(outcomes))
 
     # -- commands ---------------------------------------------------------------------
 
@@ -196,7 +216,7 @@ class Ledger:
         return sorted(results.items())
 
     def settle(self) -> None:
-        """Mark the results of the pending step or commands as processed."""
+        """Mark the pending requests as processed."""
         self.pending, self._commands = _NOTHING, {}
 
     def discard_commands(self) -> None:

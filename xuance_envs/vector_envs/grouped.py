@@ -165,21 +165,20 @@ class GroupedVecEnv(VecEnv):
         if ledger.pending is not _STEP:
             self._groups.check_open()
             ledger.check_stepping()
-        infos = ledger.finish_step(self.close)
-        if self._copy:
-            obs = self._copy_observations()
-            rewards = as_float32(arrays.rewards)
-            terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
-        else:
-            obs = arrays.observations.view()
-            self._rewards[:] = as_float32(arrays.rewards)
-            rewards, terminated, truncated = self._views
-        self._last.mark_all_new(obs)
-        self.buf_rews = rewards
-        self.buf_dones = terminated
-        self.buf_truncations = truncated
-        self.buf_infos = infos
-        ledger.settle()
+        with ledger.finish_step(self.close) as infos:
+            if self._copy:
+                obs = self._copy_observations()
+                rewards = as_float32(arrays.rewards)
+                terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
+            else:
+                obs = arrays.observations.view()
+                self._rewards[:] = as_float32(arrays.rewards)
+                rewards, terminated, truncated = self._views
+            self._last.mark_all_new(obs)
+            self.buf_rews = rewards
+            self.buf_dones = terminated
+            self.buf_truncations = truncated
+            self.buf_infos = infos
         return obs, rewards, terminated, truncated, infos
 
     # -- asynchronous stepping --------------------------------------------------------
@@ -249,7 +248,7 @@ class GroupedVecEnv(VecEnv):
     def action_masks(self) -> Any:
         self._groups.check_idle("action_masks")
         return self._close_on_error(
-            is_fatal, lambda: self._groups.masks.current(self._groups.run_command)
+            is_fatal, lambda: self._groups.masks.current(self._groups.command)
         )
 
     @override
@@ -264,12 +263,10 @@ class GroupedVecEnv(VecEnv):
     def call(
         self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
     ) -> tuple[Any, ...]:
-        self._groups.check_idle("call")
         return tuple(self._run_each("call", env_ids, lambda _: (name, args, kwargs)))
 
     @override
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        self._groups.check_idle("get_attr")
         return tuple(self._run_each("get_attr", env_ids, lambda _: (name,)))
 
     @override
@@ -288,7 +285,6 @@ class GroupedVecEnv(VecEnv):
 
     @override
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
-        self._groups.check_idle("render")
         return self._run_each("render", env_ids, lambda _: (mode,))
 
     def _run_each(
@@ -298,9 +294,7 @@ class GroupedVecEnv(VecEnv):
         arguments: Callable[[Sequence[int]], Any],
     ) -> list[Any]:
         ids = checked_env_ids(env_ids, self.num_envs)
-        return self._close_on_error(
-            is_fatal, lambda: self._groups.run_command(command, ids, arguments)
-        )
+        return self._close_on_error(is_fatal, lambda: self._groups.command(command, ids, arguments))
 
     # -- states -----------------------------------------------------------------------
 

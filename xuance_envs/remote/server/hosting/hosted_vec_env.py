@@ -99,14 +99,13 @@ class HostedVecEnv(GroupedVecEnv):
     def finish_step(self) -> tuple[Any, NDArray[np.float64], NDArray[Any], NDArray[Any], StepInfos]:
         """Finish a step like ``step_wait``, but return views and float64 rewards."""
         self._ledger.check_stepping()
-        infos, arrays = self._ledger.finish_step(self.close), self._arrays
-        observations = self._flat_observations
-        if observations is None:
-            observations = arrays.observations.as_batch()
-        self._last.mark_all_new(observations)
-        self.buf_rews, self.buf_infos = as_float32(arrays.rewards), infos
-        self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
-        self._ledger.settle()
+        observations, arrays = self._flat_observations, self._arrays
+        with self._ledger.finish_step(self.close) as infos:
+            if observations is None:
+                observations = arrays.observations.as_batch()
+            self._last.mark_all_new(observations)
+            self.buf_rews, self.buf_infos = as_float32(arrays.rewards), infos
+            self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
         return observations, arrays.rewards, arrays.terminated, arrays.truncated, infos
 
     def watch_masks(self, envs: Sequence[int]) -> list[Any]:
@@ -117,7 +116,7 @@ class HostedVecEnv(GroupedVecEnv):
         self._groups.check_idle("action_masks")
         if self._arrays.masks is None:
             return [None] * len(envs)
-        return self._groups.masks.watch(envs, self._groups.run_command)
+        return self._groups.masks.watch(envs, self._groups.command)
 
     @property
     def watched_masks(self) -> list[Any] | None:
