@@ -142,14 +142,15 @@ ENGINE_LAYERS = [
     {"by_value", "cpus", "serialization", "system"},
     {"data"},
     {"group"},
-    {"action_masks", "driver", "last_snapshot", "info_collector", "replay_log", "polling"},
-    {"backend", "in_flight", "ledger", "pickled_commands"},
+    {"action_masks", "driver", "last_snapshot", "info_collector", "replay_log", "polling"}
+    | {"failure_files"},
+    {"backend", "in_flight", "ledger", "pickled_commands", "recovery"},
     {"process", "restarts", "saving", "thread"},
     {"ray"},
-    {"failure_files", "recording_driver", "resuming_driver"},
+    {"recording_driver"},
     {"groups"},
 ]
-TIED = ENGINE_LAYERS[0] | ENGINE_LAYERS[3] | ENGINE_LAYERS[4] | ENGINE_LAYERS[7]
+TIED = ENGINE_LAYERS[0] | ENGINE_LAYERS[3] | ENGINE_LAYERS[4]
 """Modules of the engine that may import others of their layer, without cycles."""
 
 # The same within the HTTP server and its clients, and within the server.

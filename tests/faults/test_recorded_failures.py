@@ -172,6 +172,33 @@ def test_an_exception_happens_again(
     assert [line.split()[1] for line in printed.splitlines() if "snapshot" in line] == ["2", "3"]
 
 
+class Charged(Late):
+    def charge(self) -> None:
+        self.total += 20
+        raise ValueError("only half done")
+
+
+@pytest.mark.parametrize("in_workers", [False, True])
+def test_a_failure_after_a_call_that_raised_happens_again(
+    tmp_path: Path, in_workers: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"in_series": 2, "context": "forkserver"} if in_workers else {}
+    make: Any = SubprocVecEnv if in_workers else DummyVecEnv
+    with make([lambda: Charged("raises")] * 2, record_failures=tmp_path, **options) as envs:
+        envs.reset(seed=1)
+        for _ in range(3):
+            envs.step([0, 0])
+        with pytest.raises(EnvError, match="only half done"):
+            envs.call("charge", env_ids=[1])
+        envs.step([1, 1])
+        envs.step([8, 8])
+        with pytest.raises(EnvError, match="too much: 37"):
+            envs.step([8, 8])
+    (path,) = tmp_path.iterdir()
+    assert main(["replay", str(path)]) == 0
+    assert "environment 1 failed in 'step': ValueError: too much: 37" in capsys.readouterr().out
+
+
 def test_a_debugger_is_there_where_it_raises(tmp_path: Path) -> None:
     path = failed("raises", tmp_path)
     result = replayed(path, "--pdb", stdin="p self.total + 1000\nq\n")

@@ -125,6 +125,30 @@ class Driver(ABC):
         """Return the group's step times; may be called at any time."""
 
 
+class SavingDriver(Driver):
+    """Driver of a group that can return its states with a command's result."""
+
+    can_save = True
+    """False while new environments still have to truncate the previous ones' episodes."""
+
+    @abstractmethod
+    def submit_and_save(
+        self,
+        tag: int,
+        packed: Any,
+        registry: bytes | None,
+        logged: tuple[Any, Any, Any] | None,
+    ) -> None:
+        """Start a packed command that also returns the states after it.
+
+        Args:
+            tag: number of the request.
+            packed: the command; None for a step of all environments.
+            registry: the registered state functions, for a group in another process.
+            logged: states, actions and results of steps that the group repeats for verification.
+        """
+
+
 class CommonDriver(ABC):
     """Handle on all groups at once, for a step that one wake-up starts."""
 
@@ -199,7 +223,7 @@ class LocalDriver(Driver):
         return self._result[0]
 
 
-class GroupDriver(LocalDriver):
+class GroupDriver(LocalDriver, SavingDriver):
     """Driver of a restorable group in this process."""
 
     def __init__(self, group: ResumableGroup, lo: int) -> None:
@@ -210,6 +234,17 @@ class GroupDriver(LocalDriver):
     @override
     def pack_actions(self, actions: list[list[Any]]) -> list[list[Any]]:
         return [list(map(copy_of, values)) for values in actions]  # environments may modify them
+
+    @override
+    def submit_and_save(
+        self,
+        tag: int,
+        packed: tuple[str, Sequence[Any]] | None,
+        registry: bytes | None,
+        logged: tuple[Any, Any, Any] | None,
+    ) -> None:
+        command, arguments = packed or ("step", (None, tag))
+        self.submit(tag, ("run_and_save", (command, arguments, registry, logged)))
 
     def _method(self, command: str) -> Callable[..., Any]:
         return self._group.command(command)

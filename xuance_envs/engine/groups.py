@@ -26,8 +26,8 @@ from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.ledger import Ledger, Pending, values_of
 from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.recording_driver import RecordingDriver
-from xuance_envs.engine.restarts import RestartingDriver, RestartPolicy
-from xuance_envs.engine.resuming_driver import ResumingDriver
+from xuance_envs.engine.recovery import Recording, RestartPolicy
+from xuance_envs.engine.restarts import RestartingDriver
 from xuance_envs.engine.saving import GroupSaver, Saver
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
@@ -251,22 +251,26 @@ def _fault_tolerant_driver(
     k: int,
     arrays: StepArrays,
     restarts: RestartPolicy,
-    record_failures: str | Path | None,
-) -> RestartingDriver:
+    folder: str | Path | None,
+) -> Driver:
     """Return a driver that restarts a failed worker or records its failures."""
-    bounds = backend.workers[k].lo, backend.workers[k].hi
-    recipe = backend.recipe.part(*bounds)
-    args = backend, k, recipe.keywords, arrays.slice(*bounds), restarts
-    if record_failures is None and not restarts.resumes:
+    lo, hi = backend.workers[k].lo, backend.workers[k].hi
+    recipe, own_arrays = backend.recipe.part(lo, hi), arrays.slice(lo, hi)
+    args = backend, k, recipe.keywords, own_arrays, restarts
+    if folder is None and not restarts.resumes:
         return RestartingDriver(*args)
-    files = _failure_files(record_failures, recipe)
-    return ResumingDriver(*args, files=files)
+    recording = Recording(own_arrays, _failure_files(folder, recipe), restarts)
+    driver = RestartingDriver(*args, recording)
+    return RecordingDriver(driver, recording, driver.last_snapshot if restarts.resumes else None)
 
 
 def _local_driver(
     group: ResumableGroup, lo: int, arrays: StepArrays, files: FailureRecorder | None
-) -> GroupDriver:
-    return GroupDriver(group, lo) if files is None else RecordingDriver(group, lo, arrays, files)
+) -> Driver:
+    driver = GroupDriver(group, lo)
+    if files is None:
+        return driver
+    return RecordingDriver(driver, Recording(arrays, files, RestartPolicy(0, raises=True)))
 
 
 def _failure_files(folder: str | Path | None, recipe: Recipe) -> FailureRecorder | None:

@@ -1,70 +1,228 @@
-"""Local driver that records failures."""
+"""Driver that records a group's steps, so that failures can be reproduced or resumed."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import GroupDriver
-from xuance_envs.engine.failure_files import FailureRecorder
-from xuance_envs.engine.group.resumable_group import ResumableGroup
-from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS, ReplayLog
-from xuance_envs.errors import EnvError
+from xuance_envs.engine.driver import Driver, SavingDriver
+from xuance_envs.engine.group.group_states import packed_registry
+from xuance_envs.engine.group.outcome import ResultWithStates
+from xuance_envs.engine.group.recipe import Seeding
+from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.last_snapshot import LastSnapshot
+from xuance_envs.engine.recovery import Recording
+from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS
+from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError, name_envs
+
+logger = logging.getLogger("xuance_envs")
+
+_CANNOT_RESUME = (
+    "from now on, failed workers are restarted instead of resumed, because new environments repeat "
+    "the steps of %s differently: %s"
+)
+_NOT_VERIFIED = "it was not verified that failed workers can be resumed exactly: %s"
+
+_VERIFIED_STEPS, _MIN_VERIFIED_STEPS = 32, 2
+"""Steps that new environments repeat once, to verify that they can be resumed."""
+
+_MAX_COST_FACTOR = 4
+"""Maximum cost of a save with its transfer, as a multiple of the time for saving alone."""
 
 
-class RecordingDriver(GroupDriver):
-    """Driver of a local group that keeps a replay log and writes failure files.
+class RecordingDriver(Driver):
+    """Driver around another one that keeps the replay log of its group.
 
-    It cannot record a failure that ends the process itself.
+    A group in this process cannot record a failure that ends the process itself.
     """
 
     def __init__(
-        self, group: ResumableGroup, lo: int, arrays: StepArrays, files: FailureRecorder
+        self,
+        driver: SavingDriver,
+        recording: Recording,
+        snapshot: LastSnapshot | None = None,
     ) -> None:
-        super().__init__(group, lo)
-        self._files = files
-        self._replay_log = ReplayLog(arrays)
-        self._steps = False
+        super().__init__(driver.lo, driver.hi)
+        self.runs_in_result = driver.runs_in_result
+        self.shares_objects = driver.shares_objects
+        self.survives_fork = driver.survives_fork
+        self._driver = driver
+        self._recording = recording
+        self._snapshot = snapshot  # of the results to record; None to record no results
+        self._replay_log = recording.log
+        self._command = "step"
+        # Submission time of the current request, if it saves states.
+        self._began = 0.0
+        # True if the current request is a step that is logged without saving states.
+        self._is_logged_step = False
+        # The last processed result, and the tag of its request.
+        self._processed: tuple[int, Any] = driver.tag, None
+        # True until a replay was verified.
+        self._verify_next = recording.policy.resumes
+
+    @property
+    @override
+    def tag(self) -> int:
+        return self._driver.tag
+
+    @property
+    @override
+    def fds(self) -> tuple[int, ...]:
+        return self._driver.fds
+
+    @property
+    @override
+    def reply_deadline(self) -> float | None:
+        return self._driver.reply_deadline
+
+    @property
+    def seeds(self) -> list[Seeding] | None:  # type: ignore[override]  # read-only here
+        return self._driver.seeds
+
+    @override
+    def pack_actions(self, actions: list[list[Any]]) -> Any:
+        return self._driver.pack_actions(actions)
+
+    @override
+    def pack(self, command: str, *arguments: Any) -> tuple[str, Any]:
+        return command, self._driver.pack(command, *arguments)
+
+    @override
+    def with_buffers(self, packed: tuple[str, Any], buffers: Sequence[Any]) -> tuple[str, Any]:
+        command, own = packed
+        return command, self._driver.with_buffers(own, buffers)
+
+    @override
+    def thaw(self, frozen: Any) -> Any:
+        return self._driver.thaw(frozen)
+
+    @override
+    def times(self) -> StepTimes:
+        return self._driver.times()
+
+    # -- requests ---------------------------------------------------------------------
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
-        log = self._replay_log
-        if actions is not None:
-            log.reset(None)
-        elif log.enabled and tag >= log.next_save:
-            self._save(tag)
-        if log.states is not None:
+        log, self._command = self._replay_log, "step"
+        self._is_logged_step = tag < log.next_save and actions is None
+        if self._is_logged_step:
             log.record_step(tag)
-        self._steps = True
-        super().submit_step(tag, actions)
+            self._driver.submit_step(tag, None)
+        elif actions is not None or not (log.enabled and self._driver.can_save):
+            self._driver.submit_step(tag, actions)
+        else:
+            if log.states is not None and log.has_capacity:
+                log.record_step(tag)
+            self._submit_and_save(tag, None)
 
     @override
-    def submit(self, tag: int, packed: Any) -> None:
-        self._steps = False
-        if packed[0] in STATE_CHANGING_COMMANDS:
-            self._replay_log.reset(None)
-        super().submit(tag, packed)
+    def submit(self, tag: int, packed: tuple[str, Any]) -> None:
+        self._command, own = packed
+        self._is_logged_step = False
+        changes_state = self._command in STATE_CHANGING_COMMANDS
+        if changes_state and self._replay_log.enabled and self._driver.can_save:
+            self._submit_and_save(tag, own)
+        else:
+            self._driver.submit(tag, own)
+
+    def _submit_and_save(self, tag: int, packed: Any) -> None:
+        """Submit a command, or a step, and request the states after it."""
+        self._began = perf_counter()
+        registry = None if self.shares_objects else packed_registry()
+        self._driver.submit_and_save(tag, packed, registry, self._log_to_verify(tag))
+
+    def _log_to_verify(self, tag: int) -> tuple[Any, Any, Any] | None:
+        """Return the log if a replay of it should be verified now."""
+        log = self._replay_log
+        if not (self._verify_next and log.states is not None):
+            return None
+        steps = log.steps(before=tag)
+        if len(steps) < _MIN_VERIFIED_STEPS:
+            return None
+        self._verify_next = False
+        if self._driver.reply_deadline is not None:
+            logger.warning(_NOT_VERIFIED, "creating new environments may exceed step_timeout")
+            return None
+        return log.states, steps, log.results(before=tag)
+
+    # -- results ----------------------------------------------------------------------
 
     @override
     def result(self, deadline: float | None = None) -> Any:
-        if self._result or not self._steps:
-            return super().result(deadline)
+        driver = self._driver
+        tag, result = self._processed
+        if tag == driver.tag:
+            return result
         try:
-            result = super().result(deadline)
-        except EnvError as error:
-            self._record(str(error))
+            result = self._process(driver.result(deadline))
+        except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
+            self._recording.write_error(error, driver.tag, self._command)
+            if isinstance(error, EnvError) and self._command in STATE_CHANGING_COMMANDS:
+                self._replay_log.reset(None)
             raise
-        if nan := self._replay_log.find_new_nan(self.lo):
-            self._record(nan)
+        self._processed = driver.tag, result
         return result
 
-    def _save(self, tag: int) -> None:
-        began = perf_counter()
-        states, self._replay_log.disabled = self._group.states_if_any(None)
-        self._replay_log.update_interval(perf_counter() - began, self.times().p50, tag)
-        self._replay_log.reset(states, tag)
+    @override
+    def discard(self) -> Any:
+        if self._driver.discard() is not None:
+            return super().discard()
+        self._replay_log.reset(None)
+        return None
 
-    def _record(self, what: str) -> None:
-        self._files.write(self._replay_log.states, self._replay_log.steps(), what)
+    def _process(self, result: Any) -> Any:
+        """Update the log; return the result without states. Can be repeated."""
+        log, tag, recording = self._replay_log, self.tag, self._recording
+        if not self._is_logged_step:
+            result = self._unwrap_states(result)
+        if self._snapshot is not None and log.last_tag == tag:
+            log.record_result(self._snapshot.step_infos(result))
+        if recording.files is not None and self._command == "step":
+            nan = log.find_new_nan(self.lo)
+            if nan:
+                recording.write(nan, tag, "step")
+        return result
+
+    def _unwrap_states(self, result: Any) -> Any:
+        """Restart the replay log if needed, and return the result without states."""
+        log, tag, recording = self._replay_log, self.tag, self._recording
+        if not isinstance(result, ResultWithStates):
+            if self._command in ("step", *STATE_CHANGING_COMMANDS) and log.last_tag != tag:
+                log.reset(None)
+            return result
+        recording.keep_log(tag)
+        self._take_verified(*result.verified)
+        if result.states is None:
+            log.disabled = result.refusal
+        elif not (recording.policy.resumes or recording.files):
+            log.disabled = "a replay of their steps would differ"
+            result = replace(result, states=None)
+        elif self._command == "step":
+            duration = self.times().p50
+            log.update_interval(self._cost(result, duration), duration, tag)
+        log.reset(result.states, tag)
+        if self._verify_next and result.states is not None:
+            log.next_save = tag + _VERIFIED_STEPS
+        return result.result
+
+    def _take_verified(self, difference: str, obstacle: str) -> None:
+        """Process the result of the verification of a replay."""
+        policy = self._recording.policy
+        if obstacle:
+            logger.warning(_NOT_VERIFIED, obstacle)
+        if difference and policy.resumes:
+            policy.resumes = False
+            logger.warning(_CANNOT_RESUME, name_envs(range(self.lo, self.hi)), difference)
+
+    def _cost(self, result: ResultWithStates, duration: float) -> float:
+        """Return the seconds that saving added to a step, including the transfer."""
+        if self.runs_in_result:
+            return result.cost
+        waited = perf_counter() - self._began - duration
+        # The main process may have requested the result late, hence the upper bound.
+        return max(result.cost, min(waited, _MAX_COST_FACTOR * result.cost))

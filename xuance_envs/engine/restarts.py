@@ -17,7 +17,6 @@ Other workers do not wait for a restart.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Any
@@ -25,23 +24,28 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.engine.backend import Backend, WorkerDriver
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome
+from xuance_envs.engine.driver import SavingDriver
+from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome, ResultWithStates
 from xuance_envs.engine.group.recipe import Seeding, derived_seed
+from xuance_envs.engine.group.resumable_group import NotResumed
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_snapshot import LastSnapshot
+from xuance_envs.engine.recovery import (
+    Command,
+    NotResumedError,
+    Recording,
+    RestartPolicy,
+    WorkerFailure,
+)
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
-logger = logging.getLogger("xuance_envs")
-
-_Command = tuple[str, Sequence[Any]]
-STEP_OF_ALL: _Command = ("step", ())
+_STEP_OF_ALL: Command = ("step", ())
 
 _RESTARTABLE = ("step", "reset", "construct")
 """Commands in which an environment's exception may trigger a restart."""
 
-PREPARING_TAG = -1
+_PREPARING_TAG = -1
 """Tag of the request that prepares new environments; no request of the ledger has it."""
 
 
@@ -56,45 +60,8 @@ class WorkerState(Enum):
     """A new worker prepares its environments, and then receives the current request."""
 
 
-WorkerFailure = EnvError | WorkerDiedError | WorkerTimeoutError
-
-
-class RestartPolicy:
-    """Restart settings and the number of restarts used, shared by all workers."""
-
-    def __init__(
-        self,
-        limit: int | None,
-        on_exception: bool = False,
-        resumes: bool = False,
-        raises: bool = False,
-    ) -> None:
-        self.count = 0
-        self._raises = raises
-        self.on_exception = on_exception
-        self.resumes = resumes
-        self._limit = limit
-
-    def consume(self, error: WorkerFailure) -> None:
-        """Count a restart, or raise the error if none is allowed."""
-        if self._raises:
-            raise error
-        if self._limit is not None and self.count >= self._limit:
-            exhausted = f"no restarts left: max_restarts={self._limit} reached"
-            logger.error("%s", exhausted)
-            if isinstance(error, EnvError):
-                error.reason = f"{error.reason} ({exhausted})"
-            else:
-                error.details = f"{error.details}\n{exhausted}".lstrip()
-            raise error
-        self.count += 1
-        limit = "no limit" if self._limit is None else f"at most {self._limit}"
-        # As a string, because handlers that store the record would keep the error's arrays.
-        logger.warning("restart %d (%s): %s", self.count, limit, str(error))
-
-
-class RestartingDriver(Driver):
-    """Driver that restarts its worker when it fails."""
+class RestartingDriver(SavingDriver):
+    """Driver that restarts its worker when it fails; with a recording, the worker may resume."""
 
     tag = 0
 
@@ -105,21 +72,23 @@ class RestartingDriver(Driver):
         keywords: Sequence[Mapping[str, int]],
         arrays: StepArrays,
         restarts: RestartPolicy,
+        recording: Recording | None = None,
     ) -> None:
         self._backend = backend
         self._index = index
         super().__init__(self._worker.lo, self._worker.hi)
         self._keywords = keywords
         self._restarts = restarts
-        self._arrays = arrays
-        self._last_snapshot = LastSnapshot(arrays)
+        self._recording = recording
+        self.last_snapshot = LastSnapshot(arrays)
         self.seeds: list[Seeding] = [(None, 0)] * (self.hi - self.lo)
         self._attributes: dict[tuple[int, str], Any] = {}
         self._watched: set[int] = set()
         self._worker_state = WorkerState.RUNNING
+        self._recovering = False  # from a failure until the new worker's first reply
         # Positions of new environments whose previous episodes were not truncated yet.
         self._to_truncate: set[int] = set()
-        self._command: _Command = STEP_OF_ALL
+        self._command: Command = _STEP_OF_ALL
         # The request's message, and whether the worker takes it by submit_step or by submit.
         self._packed: Any = None
         self._by_submit_step = True
@@ -142,18 +111,23 @@ class RestartingDriver(Driver):
     def reply_deadline(self) -> float | None:
         return self._worker.reply_deadline
 
+    @property
+    @override
+    def can_save(self) -> bool:  # type: ignore[override]  # read-only here
+        return not self._to_truncate
+
     @override
     def pack_actions(self, actions: list[list[Any]]) -> Any:
         return self._worker.pack_actions(actions)
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
-        self._command, self._packed, self._by_submit_step = STEP_OF_ALL, actions, True
+        self._command, self._packed, self._by_submit_step = _STEP_OF_ALL, actions, True
         self._result, self.tag = [], tag
         self._submit_if_alive()
 
     @override
-    def pack(self, command: str, *arguments: Any) -> tuple[_Command, Any]:
+    def pack(self, command: str, *arguments: Any) -> tuple[Command, Any]:
         packed = self._worker.pack(command, *arguments)
         if command not in STATE_COMMANDS:  # their arguments are never shared
             arguments = copy_of(arguments)
@@ -161,16 +135,29 @@ class RestartingDriver(Driver):
 
     @override
     def with_buffers(
-        self, packed: tuple[_Command, Any], buffers: Sequence[Any]
-    ) -> tuple[_Command, Any]:
+        self, packed: tuple[Command, Any], buffers: Sequence[Any]
+    ) -> tuple[Command, Any]:
         call, message = packed
         return call, self._worker.with_buffers(message, buffers)
 
     @override
-    def submit(self, tag: int, packed: tuple[_Command, Any]) -> None:
+    def submit(self, tag: int, packed: tuple[Command, Any]) -> None:
         self._command, self._packed = packed
         self._by_submit_step, self._result, self.tag = False, [], tag
         self._submit_if_alive()
+
+    @override
+    def submit_and_save(
+        self,
+        tag: int,
+        packed: tuple[Command, Any] | None,
+        registry: bytes | None,
+        logged: tuple[Any, Any, Any] | None,
+    ) -> None:
+        call = _STEP_OF_ALL if packed is None else packed[0]
+        message = self._worker.pack("run_and_save", *call, registry, logged)
+        # Errors name the original command.
+        self.submit(tag, (call, message._replace(command=call[0])))
 
     @override
     def result(self, deadline: float | None = None) -> Any:
@@ -180,7 +167,6 @@ class RestartingDriver(Driver):
             except (WorkerDiedError, WorkerTimeoutError) as error:
                 self._on_failure(error)
             except EnvError as error:
-                self._on_env_error(error)
                 preparing = self._worker_state is WorkerState.PREPARING
                 if not self._restarts.on_exception or not (
                     preparing or error.command in _RESTARTABLE
@@ -237,31 +223,38 @@ class RestartingDriver(Driver):
             self._restart_worker()
         worker = self._worker
         if self._worker_state is WorkerState.PREPARING:
-            self._on_ready(worker.result(deadline))
+            self._check_resumed(worker.result(deadline))
             self._worker_state = WorkerState.RUNNING
             self._submit_to_worker()
         elif worker.tag != self.tag:
             if not worker.alive:
                 raise worker.death_error()
             self._submit_to_worker()
-        self._on_result(worker.result(deadline))
+        result = worker.result(deadline)
+        if self._recovering:
+            self._check_resumed(result)
+        self._on_result(result)
 
-    def _on_env_error(self, error: EnvError) -> None:
-        """Handle an error raised by an environment."""
+    def _check_resumed(self, result: Any) -> None:
+        """End the recovery, or raise if the new worker could not resume."""
+        if isinstance(result, NotResumed):
+            envs = range(self.lo, self.hi)
+            raise NotResumedError(envs, None, None, self._command[0], result.reason)
+        if self._recording is not None:
+            self._recording.end_recovery()
+        self._recovering = False
 
-    def _on_ready(self, result: Any) -> None:
-        """Handle the reply to the request that prepares new environments."""
-
-    def _on_result(self, result: Any) -> None:
+    def _on_result(self, reply: Any) -> None:
         command, arguments = self._command
+        result = reply.result if isinstance(reply, ResultWithStates) else reply
         to_truncate = self._to_truncate
         if command == "step":
             stepped = self._stepped_places()
             if self._must_truncate():
                 if self._truncated_outcome is None:
-                    self._truncated_outcome = self._last_snapshot.restore(result)
-                result = self._truncated_outcome
-            self._last_snapshot.record_step(result, stepped)
+                    self._truncated_outcome = self.last_snapshot.restore(result)
+                result = reply = self._truncated_outcome
+            self.last_snapshot.record_step(result, stepped)
             to_truncate = to_truncate.difference(stepped) if to_truncate else to_truncate
         elif command == "reset":
             (resets,) = arguments
@@ -269,11 +262,11 @@ class RestartingDriver(Driver):
             for place, seed, _ in resets:
                 if seed is not None:
                     self.seeds[place] = seed, self.seeds[place][1]
-            self._last_snapshot.record_reset(result, places)
+            self.last_snapshot.record_reset(result, places)
             to_truncate = to_truncate.difference(places)
         elif command == "load_states":
             (places,) = arguments
-            self._last_snapshot.record_reset(result, places)
+            self.last_snapshot.record_reset(result, places)
             to_truncate = to_truncate.difference(places)  # the loaded episodes were not interrupted
         elif command == "set_attr":
             places, name, values = arguments
@@ -282,32 +275,37 @@ class RestartingDriver(Driver):
         elif command == "watch_masks":
             self._watched.update(arguments[0])
         # No call in between, so that an interrupt finds either all of these updated or none.
-        self._result, self._to_truncate, self._truncated_outcome = [result], to_truncate, None
+        self._result, self._to_truncate, self._truncated_outcome = [reply], to_truncate, None
 
     # -- worker failure ---------------------------------------------------------------
 
     def _on_failure(self, error: WorkerFailure) -> None:
         """Schedule a restart, or raise the error."""
         was_submitted = self._worker.tag == self.tag
+        recording, envs = self._recording, range(self.lo, self.hi)
+        if recording is not None:
+            recording.write_error(error, self.tag, self._command[0])
         self._restarts.consume(error)
         self.seeds = [(seed, count + 1) for seed, count in self.seeds]
-        self._worker_state = WorkerState.FAILED
-        self._to_truncate = set() if self._can_resume(error) else set(range(self.hi - self.lo))
+        self._worker_state, self._recovering = WorkerState.FAILED, True
+        resumes = recording is not None and recording.plan(error, envs, bool(self._to_truncate))
+        self._to_truncate = set() if resumes else set(range(len(envs)))
         if was_submitted and self._command[0] not in ("step", "reset"):
             if not isinstance(error, EnvError):
                 error.restarted = True
             raise error
 
-    def _can_resume(self, error: WorkerFailure) -> bool:
-        """Return whether a restarted worker can continue the episodes."""
-        return False
-
     def _restart_worker(self) -> None:
         """Restart the worker; can be repeated after an interrupt."""
         command, arguments = self._command
-        tag, state = self.tag, WorkerState.RUNNING
-        then: _Command
-        if self._command == STEP_OF_ALL:
+        tag, state, keywords = self.tag, WorkerState.RUNNING, self._new_keywords()
+        then: Command
+        if self._recording is not None and self._recording.resumes_next:
+            repeated = self._command if command in ("step", "reset") else None
+            then, keywords = self._recording.resume_command(tag, repeated), self._keywords
+            if repeated is None:
+                tag, state = _PREPARING_TAG, WorkerState.PREPARING
+        elif self._command == _STEP_OF_ALL:
             then = self._reset_command()
         elif command == "reset":
             then = (
@@ -316,20 +314,22 @@ class RestartingDriver(Driver):
             )
         else:
             then = "ready", (self._new_seeds(),)
-            tag, state = PREPARING_TAG, WorkerState.PREPARING
-        keywords = [
-            {name: derived_seed(seed, self.seeds[place][1]) for name, seed in given.items()}
-            for place, given in enumerate(self._keywords)
-        ]
+            tag, state = _PREPARING_TAG, WorkerState.PREPARING
         self._backend.replace(
             self._index, tag, keywords, self._attributes, sorted(self._watched), then
         )
         self._worker_state = state
 
-    def _reset_command(self) -> _Command:
+    def _new_keywords(self) -> Sequence[Mapping[str, int]]:
+        return [
+            {name: derived_seed(seed, self.seeds[place][1]) for name, seed in given.items()}
+            for place, given in enumerate(self._keywords)
+        ]
+
+    def _reset_command(self) -> Command:
         return "reset_after_restart", (
             self._new_seeds(),
-            self._last_snapshot.infos(),
+            self.last_snapshot.infos(),
             self._stepped_places(),
         )
 

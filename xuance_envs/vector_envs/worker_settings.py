@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
-from xuance_envs.engine.restarts import RestartPolicy
+from xuance_envs.engine.recovery import RestartPolicy
 from xuance_envs.vector_envs.arguments import checked_info_bytes, checked_positive
 from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
 from xuance_envs.vector_envs.options import ActorLayout, InSeries, StartMethod

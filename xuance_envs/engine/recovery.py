@@ -1,0 +1,156 @@
+"""Recovery from failures: the restart policy, and recordings that reproduce or resume steps.
+
+States are saved periodically, and the actions and results after each save are recorded outside the
+worker. A new worker loads the states, replays the steps, compares each result with the recorded one
+and runs the failed step. If the replay diverges or the worker fails again, the episodes
+are truncated as in :class:`~xuance_envs.engine.restarts.RestartingDriver`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from xuance_envs._override import override
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.failure_files import FailureRecorder
+from xuance_envs.engine.group.group_states import packed_registry
+from xuance_envs.engine.replay_log import ReplayLog
+from xuance_envs.errors import (
+    EnvError,
+    StateError,
+    WorkerDiedError,
+    WorkerTimeoutError,
+    name_envs,
+)
+
+logger = logging.getLogger("xuance_envs")
+
+Command = tuple[str, Sequence[Any]]
+"""A group command and its arguments."""
+
+WorkerFailure = EnvError | WorkerDiedError | WorkerTimeoutError
+
+_NOT_RESUMED = "the episodes of %s are truncated instead of resumed: %s"
+
+
+class RestartPolicy:
+    """Restart settings and the number of restarts used, shared by all workers."""
+
+    def __init__(
+        self,
+        limit: int | None,
+        on_exception: bool = False,
+        resumes: bool = False,
+        raises: bool = False,
+    ) -> None:
+        self.count = 0
+        self._raises = raises
+        self.on_exception = on_exception
+        self.resumes = resumes
+        self._limit = limit
+
+    def consume(self, error: WorkerFailure) -> None:
+        """Count a restart, or raise the error if none is allowed."""
+        if self._raises:
+            raise error
+        if self._limit is not None and self.count >= self._limit:
+            exhausted = f"no restarts left: max_restarts={self._limit} reached"
+            logger.error("%s", exhausted)
+            if isinstance(error, EnvError):
+                error.reason = f"{error.reason} ({exhausted})"
+            else:
+                error.details = f"{error.details}\n{exhausted}".lstrip()
+            raise error
+        self.count += 1
+        limit = "no limit" if self._limit is None else f"at most {self._limit}"
+        # As a string, because handlers that store the record would keep the error's arrays.
+        logger.warning("restart %d (%s): %s", self.count, limit, str(error))
+
+
+class NotResumedError(WorkerDiedError):
+    """A new worker could not repeat the steps since the last saved states."""
+
+    @override
+    def __str__(self) -> str:
+        return _NOT_RESUMED % (name_envs(self.env_indices), self.details)
+
+
+class Recording:
+    """Replay log of a group, the failure files written from it, and the resumption of its worker.
+
+    If actions have no fixed shape, the log cannot record them, and the worker only restarts.
+    """
+
+    def __init__(
+        self, arrays: StepArrays, files: FailureRecorder | None, policy: RestartPolicy
+    ) -> None:
+        self.log = ReplayLog(arrays, with_results=policy.resumes)
+        self.files = files
+        self.policy = policy
+        # True if the next worker should resume; True if a worker has already tried to.
+        self.resumes_next = self._tried = False
+        # The log before the last save: tag of the saving step, states and actions.
+        self._before: tuple[int | None, Any, list[Any]] = None, None, []
+        self._failed_tag: int | None = None
+
+    # -- failure files ----------------------------------------------------------------
+
+    def keep_log(self, tag: int) -> None:
+        """Keep the log before the states saved by request ``tag`` replace it."""
+        if self.files is not None and self._before[0] != tag:
+            self._before = tag, self.log.states, self._steps(tag)
+
+    def write_error(self, error: WorkerFailure, tag: int, command: str) -> None:
+        """Write a file if the error is a failure of an environment or a worker."""
+        is_failure = not isinstance(error, EnvError) or (
+            not isinstance(error, StateError) and error.command in ("step", "reset")
+        )
+        if is_failure and tag != self._failed_tag:
+            self.write(str(error), tag, command)
+            self._failed_tag = tag
+
+    def write(self, what: str, tag: int, command: str) -> None:
+        """Write a failure file if request ``tag`` is a step."""
+        if self.files is None or command != "step" or self._tried:
+            return
+        saving_tag, states, steps = self._before
+        if saving_tag != tag:
+            states, steps = self.log.states, self._steps(tag)
+        self.files.write(states, steps, what)
+
+    def _steps(self, tag: int) -> list[Any]:
+        """Return the actions since the states were saved, including the current step's."""
+        return [*self.log.steps(before=tag), self.log.current_actions()]
+
+    # -- resumption -------------------------------------------------------------------
+
+    def plan(self, error: WorkerFailure, envs: Sequence[int], to_truncate: bool) -> bool:
+        """Decide whether the next worker resumes; if not, restart the log."""
+        obstacle = self._obstacle(to_truncate) if self.policy.resumes else ""
+        self.resumes_next = self.policy.resumes and not obstacle
+        if not self.resumes_next:
+            if obstacle and not isinstance(error, NotResumedError):
+                logger.warning(_NOT_RESUMED, name_envs(envs), obstacle)
+            self.log.reset(None)
+        return self.resumes_next
+
+    def _obstacle(self, to_truncate: bool) -> str:
+        """Return why a new worker cannot continue the episodes; empty if it can."""
+        if self._tried:
+            return "the new worker failed as well"
+        if to_truncate:
+            return "they were reset before, and their episodes have not been truncated yet"
+        if self.log.states is None:
+            return self.log.disabled or "their states were not saved yet"
+        return ""
+
+    def resume_command(self, tag: int, then: Command | None) -> Command:
+        """Return the command by which a new worker resumes and then runs ``then``."""
+        self._tried = True
+        steps, results = self.log.steps(before=tag), self.log.results(before=tag)
+        return "resume", (self.log.states, steps, results, packed_registry(), then)
+
+    def end_recovery(self) -> None:
+        self.resumes_next = self._tried = False
