@@ -6,35 +6,22 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 assert sys.platform == "darwin" or not TYPE_CHECKING  # type checkers skip the rest elsewhere
 
+from xuance_envs.engine.system.not_linux import *  # noqa: E402, F403
 from xuance_envs.engine.system.posix import *  # noqa: E402, F403
 from xuance_envs.engine.system.posix import open_temporary_file  # noqa: E402
 
 NAME = "macOS"
-HAS_GUARDIANS = False
 KILL_SIGNAL = signal.SIGKILL
-LIMITS_CPU_AND_MEMORY = False
 
 # An object of shm_open accepts ftruncate only once there, but shared memory grows.
 open_anonymous_file = open_temporary_file
 
 _queues: dict[int, select.kqueue] = {}
-
-
-def cpu_affinity(pid: int = 0) -> set[int] | None:
-    return None
-
-
-def set_cpu_affinity(pid: int, cpus: Collection[int]) -> None:
-    pass
-
-
-def current_cpu_function() -> Callable[[], int] | None:
-    return None
 
 
 def open_end_watch(pid: int) -> int | None:
@@ -59,10 +46,6 @@ def close_end_watch(fd: int) -> None:
     _queues.pop(fd).close()
 
 
-def open_counters(*semaphores: bool) -> tuple[int, ...] | None:
-    return None
-
-
 def watch_together(fds: Iterable[int]) -> Any:
     raise NotImplementedError("macOS has no event counters")
 
@@ -75,33 +58,9 @@ def reserve(fd: int, start: int, nbytes: int) -> None:
     os.ftruncate(fd, start + nbytes)
 
 
-def reopen(fd: int) -> int | None:
-    return None
-
-
 def abort(pid: int) -> None:
     os.kill(pid, signal.SIGABRT)
 
 
-def end_natively_after_main() -> None:
-    """Do nothing: the kernel sends no signal when another process ends."""
-
-
-def count_threads(process: int | str = "self") -> int:
-    return 0
-
-
-def process_usage(pids: Iterable[int]) -> dict[int, tuple[float, int]]:
-    return {}
-
-
-def kill_first_without_memory() -> None:
-    pass
-
-
 def limit_memory(nbytes: int) -> None:
     raise NotImplementedError("macOS does not enforce memory limits")
-
-
-def available_memory() -> int | None:
-    return None

@@ -6,18 +6,18 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 assert sys.platform == "win32" or not TYPE_CHECKING  # type checkers skip the rest elsewhere
 
+from xuance_envs.engine.system.not_linux import *  # noqa: E402, F403
+
 NAME = "Windows"
 HAS_FILE_MODES = False
-HAS_GUARDIANS = False
 HAS_WORKER_PROCESSES = False
-LIMITS_CPU_AND_MEMORY = False
 LOCK_WAITS_ARE_INTERRUPTIBLE = False
 CAN_COUNT_SLEEPS = False
 KILL_SIGNAL = 0
@@ -72,36 +72,8 @@ def held_fork() -> Iterator[None]:
     yield
 
 
-def cpu_affinity(pid: int = 0) -> set[int] | None:
-    return None
-
-
-def set_cpu_affinity(pid: int, cpus: Collection[int]) -> None:
-    pass
-
-
-def current_cpu_function() -> Callable[[], int] | None:
-    return None
-
-
 def open_end_watch(pid: int) -> int | None:
     return None
-
-
-def open_counters(*semaphores: bool) -> tuple[int, ...] | None:
-    return None
-
-
-def reopen(fd: int) -> int | None:
-    return None
-
-
-def end_natively_after_main() -> None:
-    pass
-
-
-def count_threads(process: int | str = "self") -> int:
-    return 0
 
 
 def limit_unsent(connection: socket.socket, nbytes: int) -> None:
@@ -112,20 +84,8 @@ def count_sleeps() -> int:
     return 0
 
 
-def process_usage(pids: Iterable[int]) -> dict[int, tuple[float, int]]:
-    return {}
-
-
-def kill_first_without_memory() -> None:
-    pass
-
-
 def lower_priority() -> None:
     pass
-
-
-def available_memory() -> int | None:
-    return None
 
 
 def open_files_limits() -> tuple[int | None, int | None] | None:
