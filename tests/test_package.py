@@ -132,7 +132,7 @@ LAYERS = [
     {"compat", "gym", "rollout", "transforms"},
     {"report"},
     {"demo", "making", "remote"},
-    {"doctor", "file_commands"},
+    {"doctor", "file_commands", "measuring_commands"},
     {"__main__"},
 ]
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

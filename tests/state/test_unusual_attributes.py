@@ -20,7 +20,7 @@ from xuance_envs import DummyVecEnv, EnvStates, StateError, check_saving
 from xuance_envs.state import rebuild
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError
-from xuance_envs.state.pickling import check_safe
+from xuance_envs.state.unpickling import check_safe
 
 
 class Phased(gymnasium.Env):  # type: ignore[type-arg]

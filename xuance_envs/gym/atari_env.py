@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import operator
 from collections import deque
@@ -14,7 +13,8 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from xuance_envs.gym.atari_fast_reset import FastReset
-from xuance_envs.gym.atari_games import full_id, load_ale, load_cv2, single_action
+from xuance_envs.gym.atari_games import rom_path, single_action
+from xuance_envs.gym.atari_making import at_least, make_game, parse_frame_skip, parse_image_size
 from xuance_envs.gym.atari_resize import resize
 from xuance_envs.gym.atari_screen import RamView, Screen
 from xuance_envs.gym.lazy_frames import LazyFrames
@@ -24,8 +24,6 @@ __all__ = ["Atari_Env"]
 
 StepResult = tuple[LazyFrames, float, bool, bool, dict[str, Any]]
 
-_OBS_TYPES = ("grayscale", "rgb", "ram")
-_RENDER_MODES = ("rgb_array", "human", None)
 _MAX_START_ATTEMPTS = 100
 _MAX_ACTION_REQUESTS = 512
 
@@ -137,33 +135,19 @@ class Atari_Env(EnvWrapper):
         repeat_action_probability: float = 0.25,
         **kwargs: Any,
     ) -> None:
-        _check_choice("obs_type", obs_type, _OBS_TYPES)
-        _check_choice("render_mode", render_mode, _RENDER_MODES)
-        skips = _frame_skips(frame_skip)
-        self.num_stack = _at_least(1, num_stack, "num_stack")
-        self.noop_max = _at_least(0, noop_max, "noop_max")
-        size = None if image_size is None else _image_size(image_size)
-        if not 0 <= repeat_action_probability <= 1:
-            raise ValueError(
-                "repeat_action_probability: expected a number from 0 to 1, "
-                f"got {repeat_action_probability!r}"
-            )
-        if kwargs.get("continuous") or kwargs.get("sound_obs"):
-            raise ValueError(
-                "continuous and sound_obs are not supported: expected Discrete actions, and screen "
-                "or RAM observations; use Gym_Env for ale-py's other modes"
-            )
+        skips = parse_frame_skip(frame_skip)
+        self.num_stack = at_least(1, num_stack, "num_stack")
+        self.noop_max = at_least(0, noop_max, "noop_max")
+        size = None if image_size is None else parse_image_size(image_size)
         self._pending_seed = None if seed is None else operator.index(seed)
-        load_ale()
-        load_cv2()
-        made = gymnasium.make(
-            full_id(env_id),
+        made = make_game(
+            env_id,
             render_mode=render_mode,
             obs_type=obs_type,
             frameskip=skips if len(skips) == 2 else skips[0],
             repeat_action_probability=repeat_action_probability,
             full_action_space=full_action_space,
-            **{"disable_env_checker": True, **kwargs},
+            **kwargs,
         )
         # Wrappers are removed: steps go to the emulator frame by frame.
         super().__init__(made.unwrapped)
@@ -180,8 +164,7 @@ class Atari_Env(EnvWrapper):
         # Recent actions with their frame counts, since the last action that was certainly executed.
         # `xuance_envs.state.ale` saves them with the state.
         self._requested_actions: deque[tuple[Any, float, int]] = deque(maxlen=_MAX_ACTION_REQUESTS)
-        game: Any = self.env
-        game._requested_actions = self._requested_actions
+        self._game._requested_actions = self._requested_actions
         self._set_up_emulator(skips, fire_on_reset, full_action_space)
         self._set_up_limits(made, skips[0])
         self._set_up_observations(size, max_pool)
@@ -204,7 +187,7 @@ class Atari_Env(EnvWrapper):
         self._fire = fire if fire_on_reset and fire in ale.getMinimalActionSet() else None
         self._skips = skips
         self._fresh_start = FastReset(
-            ale, _rom_path(loaded["game"]), loaded.get("mode"), loaded.get("difficulty")
+            ale, rom_path(loaded["game"]), loaded.get("mode"), loaded.get("difficulty")
         )
 
     def _set_up_limits(self, made: gymnasium.Env[Any, Any], least_skip: int) -> None:
@@ -415,48 +398,3 @@ class Atari_Env(EnvWrapper):
         if self._has_own_observation:
             return np.array(self.observation(self._view.image.copy()))
         return self._view.frame()
-
-
-def _frame_skips(frame_skip: Any) -> tuple[int, ...]:
-    """Return the fixed number of frames, or the two bounds."""
-    skips = tuple(frame_skip) if isinstance(frame_skip, tuple | list) else (frame_skip,)
-    try:
-        skips = tuple(map(operator.index, skips))
-    except TypeError:
-        skips = ()
-    if len(skips) not in (1, 2) or skips[0] < 1 or (len(skips) == 2 and skips[0] >= skips[1]):
-        raise ValueError(
-            "frame_skip: expected an int of at least 1, or a pair (low, high) of ints with "
-            f"1 <= low < high, got {frame_skip!r}"
-        )
-    return skips
-
-
-def _image_size(image_size: Any) -> tuple[int, int]:
-    """Return height and width."""
-    sizes = image_size if isinstance(image_size, tuple | list | np.ndarray) else (image_size,) * 2
-    try:
-        height, width = map(operator.index, sizes)
-    except (TypeError, ValueError):
-        height = width = 0
-    if height < 1 or width < 1:
-        raise ValueError(
-            "image_size: expected (height, width), one int for a square, or None for the "
-            f"screen size, got {image_size!r}"
-        )
-    return height, width
-
-
-def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
-
-
-def _at_least(least: int, number: Any, name: str) -> int:
-    if not isinstance(number, int | np.integer) or number < least:
-        raise ValueError(f"{name}: expected an int of at least {least}, got {number!r}")
-    return int(number)
-
-
-def _rom_path(game: str) -> str:
-    return str(importlib.import_module("ale_py.roms").get_rom_path(game))

@@ -71,3 +71,7 @@ def _load(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise missing_extra("Atari_Env", "atari", error) from error
+
+
+def rom_path(game: str) -> str:
+    return str(importlib.import_module("ale_py.roms").get_rom_path(game))

@@ -18,8 +18,9 @@ from xuance_envs.state import (  # noqa: F401  # some register handlers
 )
 from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.handlers import Handler
-from xuance_envs.state.pickling import StalePlanError, StatePickler, StateUnpickler
+from xuance_envs.state.pickling import StalePlanError, StatePickler
 from xuance_envs.state.state_plan import Path, StatePlan
+from xuance_envs.state.unpickling import StateUnpickler
 from xuance_envs.state.values.constants import check as check_constants
 from xuance_envs.state.values.graph import parts_of
 

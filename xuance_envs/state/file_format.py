@@ -29,8 +29,8 @@ from typing import Any
 from xuance_envs._version import __version__
 from xuance_envs.errors import StateError
 from xuance_envs.state.faults import FaultError
-from xuance_envs.state.pickling import check_safe
 from xuance_envs.state.saved_env import Facts, SavedEnv
+from xuance_envs.state.unpickling import check_safe
 
 MAGIC = b"\x89XENVS\r\n"
 VERSION = 1

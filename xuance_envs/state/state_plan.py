@@ -29,6 +29,7 @@ from xuance_envs.state.rebuild import NEW_RESOURCES, REFERENCES
 from xuance_envs.state.values.canonical import Difference, first_difference
 from xuance_envs.state.values.code_index import CodeIndex
 from xuance_envs.state.values.constants import Constants, Facts
+from xuance_envs.state.values.foreign import FOREIGN, handler_for
 from xuance_envs.state.values.functions import full_name
 from xuance_envs.state.values.graph import (
     ATOMIC,
@@ -37,7 +38,7 @@ from xuance_envs.state.values.graph import (
     parts_of,
     step_text,
 )
-from xuance_envs.state.values.reducers import BUFFERS, has_foreign_memory, memory_owner
+from xuance_envs.state.values.reducers import BUFFERS, memory_owner
 from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
 
 Path = tuple[Any, ...]
@@ -55,36 +56,6 @@ def why_refused(kind: Any) -> str | None:
     if kind.__module__.partition(".")[0] in _NATIVE_MODULES and kind.__name__ != "Action":
         return "its library hides its state from Python"
     return "a thread runs in one process only" if issubclass(kind, threading.Thread) else None
-
-
-def _save_foreign(array: Any, _: Any) -> tuple[bytes, str, tuple[int, ...]]:
-    return array.tobytes(), array.dtype.str, array.shape
-
-
-def _check_foreign(array: Any, value: Any) -> None:
-    content, dtype, shape = value
-    if (dtype, tuple(shape)) != (array.dtype.str, array.shape) or len(content) != array.nbytes:
-        raise MismatchError(
-            "array in a library's memory", f"{dtype} {shape}", f"{array.dtype.str} {array.shape}"
-        )
-    if not array.flags.writeable and content != array.tobytes():
-        raise FaultError("", "a read-only array in a library's memory differs from the saved one")
-
-
-def _load_foreign(array: Any, value: Any, _: Any) -> None:
-    if array.flags.writeable:
-        content, dtype, shape = value
-        array[...] = np.frombuffer(content, dtype).reshape(shape)
-
-
-FOREIGN = Handler(_save_foreign, _load_foreign, _check_foreign)
-
-
-def handler_for(value: Any) -> Handler | None:
-    """Return the handler of an object, also of arrays in a library's memory."""
-    if type(value) is np.ndarray:
-        return FOREIGN if has_foreign_memory(value) else None
-    return handler_of(type(value))
 
 
 class KeptTable(NamedTuple):

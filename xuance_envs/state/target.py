@@ -14,7 +14,8 @@ from typing import Any
 from xuance_envs.state import rebuild
 from xuance_envs.state.faults import FaultError, MismatchError
 from xuance_envs.state.handlers import Handler
-from xuance_envs.state.state_plan import FOREIGN, StatePlan, handler_for
+from xuance_envs.state.state_plan import StatePlan
+from xuance_envs.state.values.foreign import FOREIGN, handler_for
 from xuance_envs.state.values.functions import code_digest, find_named, full_name
 
 SAFE_CLASSES = frozenset(

@@ -22,8 +22,9 @@ from xuance_envs.state.values.graph import (
     node,
     step_text,
 )
-from xuance_envs.state.values.reducers import is_tensor_class, memory_owner, storage_address
+from xuance_envs.state.values.reducers import memory_owner
 from xuance_envs.state.values.resources import is_resource
+from xuance_envs.state.values.tensors import is_tensor_class, storage_address
 
 _DIGEST = 12
 _MAX_TEXT = 200

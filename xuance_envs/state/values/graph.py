@@ -23,13 +23,9 @@ import numpy as np
 
 from xuance_envs.state import rebuild
 from xuance_envs.state.values.functions import cell_content, code_digest, full_name, named_in_module
-from xuance_envs.state.values.reducers import (
-    hidden_attributes,
-    is_tensor_class,
-    overrides_pickling,
-    reduction,
-)
+from xuance_envs.state.values.reducers import hidden_attributes, overrides_pickling, reduction
 from xuance_envs.state.values.seeds import LazySeedSequence, seed_parameters_of
+from xuance_envs.state.values.tensors import is_tensor_class
 
 Step = Any
 """Part of a path: a key of a container, or a tuple (kind, name)."""

@@ -6,12 +6,10 @@ import array
 import copyreg
 import ctypes
 import functools
-import importlib
 import logging
 import random
 import sys
 import types
-import weakref
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +21,13 @@ from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.layers import slots_of
 from xuance_envs.state.values.functions import is_installed
 from xuance_envs.state.values.seeds import LazySeedSequence, seed_parameters_of
+from xuance_envs.state.values.tensors import (
+    TensorStorage,
+    is_tensor,
+    reduce_storage,
+    reduce_tensor,
+    tensor_storage,
+)
 
 _STRIDED: Any = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
 _NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
@@ -115,18 +120,7 @@ def has_foreign_memory(value: Any) -> bool:
     if value.base is None or (type(value.base) is np.ndarray and value.base.base is None):
         return False
     owner = memory_owner(value)
-    return not (isinstance(owner, (bytes, *BUFFERS)) or _is_tensor(owner))
-
-
-def _is_tensor(owner: Any) -> bool:
-    kind: Any = type(owner)
-    return is_tensor_class(kind)
-
-
-@functools.cache
-def is_tensor_class(kind: Any) -> bool:
-    """Return whether a class is PyTorch's tensor or derived from it."""
-    return any((base.__module__, base.__name__) == ("torch", "Tensor") for base in kind.__mro__)
+    return not (isinstance(owner, (bytes, *BUFFERS)) or is_tensor(owner))
 
 
 def _reduce_array(value: NDArray[Any]) -> Any:
@@ -135,7 +129,7 @@ def _reduce_array(value: NDArray[Any]) -> Any:
         return rebuild.array, (value.tobytes(), dtype.str, value.shape, 2 * (not flags.writeable))
     if base is not None and value.size:
         owner = memory_owner(value)
-        if _is_tensor(owner):
+        if is_tensor(owner):
             return _reduce_view(value, tensor_storage(owner))
         if isinstance(owner, BUFFERS):
             return _reduce_view(value, owner)
@@ -223,74 +217,6 @@ def _reduce_memoryview(value: memoryview) -> Any:
     if whole is None or (whole.format, whole.shape) != (value.format, value.shape):
         return NotImplemented
     return rebuild.whole_memory, (owner, value.readonly)
-
-
-class TensorStorage:
-    """Memory that tensors and their arrays share."""
-
-    def __init__(self, tensor: Any) -> None:
-        torch = importlib.import_module("torch")
-        self.bytes = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-
-    def detach(self) -> Any:
-        """Return all bytes as a tensor, see :func:`~xuance_envs.state.rebuild.memory`."""
-        return self.bytes
-
-
-_storages: weakref.WeakValueDictionary[int, TensorStorage] = weakref.WeakValueDictionary()
-
-
-def storage_address(tensor: Any) -> int:
-    address: int = tensor.untyped_storage().data_ptr()
-    return address
-
-
-def tensor_storage(tensor: Any) -> TensorStorage:
-    """Return the memory of a tensor: the same object as long as it is referenced."""
-    address = storage_address(tensor)
-    if not address:  # empty
-        return TensorStorage(tensor)
-    try:
-        return _storages[address]
-    except KeyError:
-        return _storages.setdefault(address, TensorStorage(tensor))
-
-
-def _reduce_tensor(value: Any) -> Any:
-    if not is_plain_tensor(value):
-        return NotImplemented
-    make = rebuild.tensor if type(value).__name__ == "Tensor" else rebuild.parameter
-    place = value.storage_offset(), tuple(value.shape), value.stride()
-    made = make, (tensor_storage(value), str(value.dtype), *place)
-    if not value.requires_grad and value.grad is None:
-        return made
-    return *made, (value.requires_grad, value.grad), None, None, rebuild.with_gradient
-
-
-def is_plain_tensor(value: Any) -> bool:
-    """Return whether a tensor has no state besides its memory and its gradient."""
-    torch = importlib.import_module("torch")
-    return (
-        type(value) in (torch.Tensor, torch.nn.Parameter)
-        and value.device.type == "cpu"
-        and value.layout is torch.strided
-        and not (value.is_conj() or value.is_neg() or value.is_quantized)
-        and not vars(value)
-    )
-
-
-def why_not_saved(tensor: Any) -> str | None:
-    """Return why a tensor cannot be saved, or None."""
-    if tensor.grad_fn is not None:
-        return "it is the result of a computation with gradients, which is not saved: detach it"
-    hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
-    if any(getattr(tensor, name, None) for name in hooks):
-        return "it has hooks for its gradient, which are not saved"
-    return None
-
-
-def _reduce_storage(value: TensorStorage) -> Any:
-    return rebuild.storage, (value.bytes.numpy().tobytes(),)
 
 
 # -- generators of random numbers ---------------------------------------------------------
@@ -431,9 +357,9 @@ REDUCERS: dict[type, Any] = {
 """Reduce functions by exact type."""
 
 BY_NAME: dict[str, Any] = {
-    f"{TensorStorage.__module__}.TensorStorage": _reduce_storage,
-    "torch.Tensor": _reduce_tensor,
-    "torch.nn.parameter.Parameter": _reduce_tensor,
+    f"{TensorStorage.__module__}.TensorStorage": reduce_storage,
+    "torch.Tensor": reduce_tensor,
+    "torch.nn.parameter.Parameter": reduce_tensor,
     "pygame.surface.Surface": _reduce_surface,
     "pygame.mask.Mask": _reduce_mask,
     "pygame.event.Event": _reduce_event,

@@ -1,0 +1,369 @@
+"""The commands ``demo`` and ``bench``, which measure backends."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from xuance_envs import tuning
+from xuance_envs.errors import EnvError
+from xuance_envs.extras import install_command
+from xuance_envs.gym.atari_games import UnknownGameError, full_id
+from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
+from xuance_envs.gym.gym_vec_env import (
+    DummyVecEnv_Atari,
+    DummyVecEnv_Gym,
+    SubprocVecEnv_Atari,
+    SubprocVecEnv_Gym,
+)
+from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
+from xuance_envs.report import markdown_table, plot_throughput
+from xuance_envs.tuning import autotune
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from xuance_envs.vector_envs.vector_env import VecEnv
+
+Backends = Mapping[str, Callable[[list[Callable[[], Any]]], Any]]
+"""Vectorized environment classes by their name in the demo, the serial one first."""
+
+GYM_BACKENDS: Backends = {
+    "DummyVecEnv_Gym": DummyVecEnv_Gym,
+    "SubprocVecEnv_Gym": SubprocVecEnv_Gym,
+    "SubprocVecEnv_Gym, caller_steps": partial(SubprocVecEnv_Gym, caller_steps=True),
+}
+ATARI_BACKENDS: Backends = {
+    "DummyVecEnv_Atari": DummyVecEnv_Atari,
+    "SubprocVecEnv_Atari": SubprocVecEnv_Atari,
+    "SubprocVecEnv_Atari, caller_steps": partial(SubprocVecEnv_Atari, caller_steps=True),
+}
+DEMO_ROUNDS = 5
+DEMO_PHASES = 1 + progress_ticks(1, DEMO_ROUNDS)
+"""Progress ticks per backend: one for collecting episodes, then those of the measurement."""
+
+
+class CommandError(Exception):
+    """An error that the user can fix; printed without a traceback."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    env_id: str
+    env_fn: Callable[[], Any]
+    backends: Backends
+    num_envs: tuple[int, ...]
+
+    def cases(self, sizes: Sequence[int] | None) -> list[Case]:
+        """Return the cases to measure, with an expensive environment unless sizes were given."""
+        cases = [
+            Case(f"{num_envs} × {self.env_id}", self.env_fn, num_envs)
+            for num_envs in dict.fromkeys(sizes or self.num_envs)
+        ]
+        if not sizes and self.backends is GYM_BACKENDS:
+            costly = partial(CostlyEnv, self.env_fn)
+            num_envs = self.num_envs[0]
+            cases.append(Case(f"{num_envs} × {self.env_id} + 1 ms", costly, num_envs))
+        return cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """Environments that the demo measures in every backend."""
+
+    title: str
+    env_fn: Callable[[], Any]
+    num_envs: int
+
+
+class CostlyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wrapper that adds a millisecond of CPU time to each step."""
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        super().__init__(env_fn())
+
+    def step(self, action: Any) -> Any:
+        end = time.thread_time() + 1e-3
+        while time.thread_time() < end:
+            pass
+        return self.env.step(action)
+
+
+@dataclass
+class Episodes:
+    """Episodes collected before a backend is timed."""
+
+    scores: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+    def cells(self) -> list[str]:
+        if not self.scores:
+            return ["-", "-"]
+        return [f"{np.mean(self.scores):.1f}", f"{np.mean(self.lengths):.1f}"]
+
+
+def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "id",
+        nargs="?",
+        metavar="ID",
+        help="Gymnasium id or Atari game such as Breakout (default: CartPole-v1, which also trains "
+        "an agent)",
+    )
+    parser.add_argument("--env", metavar="ID", help="same as the positional ID")
+    parser.add_argument(
+        "--num-envs",
+        type=_positive(int),
+        nargs="+",
+        metavar="N",
+        help="numbers of environments to measure, one after another (default: 8 64, and 8 whose "
+        "steps take a millisecond; Atari: 8)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_positive(float),
+        default=4.0,
+        metavar="S",
+        help="seconds to time each backend with each number of environments (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("demo_output"),
+        metavar="DIR",
+        help="output directory for plots and the GIF (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the training run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--goal",
+        type=_positive(float),
+        default=475.0,
+        metavar="RETURN",
+        help="train until the mean return of the last 100 episodes reaches this value (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--no-training", action="store_true", help="skip the training run; only measure throughput"
+    )
+
+
+def run_demo(args: argparse.Namespace) -> None:
+    """Train an agent, then run and time every local backend."""
+    _require("demo", "plot", "tqdm", "matplotlib")
+    from tqdm import tqdm
+
+    demo = _demo_of(args.id or args.env or "CartPole-v1")
+    try:
+        probe = demo.env_fn()
+    except (gymnasium.error.Error, ImportError) as error:
+        raise CommandError(f"cannot make {demo.env_id!r}: {error}") from error
+    probe.close()
+    print(f"{demo.env_id}: observations {probe.observation_space}, actions {probe.action_space}")
+    if demo.env_id == "CartPole-v1" and not args.no_training:
+        _require("demo", "demo", "torch", "PIL", "pygame")
+        from xuance_envs.demo import show_learning
+
+        show_learning(args.seed, args.goal, args.out)
+        print()
+    print("Stepping with random actions; environments reset automatically.", flush=True)
+
+    panels: dict[str, list[Throughput]] = {}
+    rows: list[list[str]] = []
+    cases = demo.cases(args.num_envs)
+    total = len(cases) * len(demo.backends) * DEMO_PHASES
+    with tqdm(total=total, unit="run", disable=None) as bar:
+        for case in cases:
+            actions = sample_actions(probe.action_space, case.num_envs)
+            results, episodes = _demo_case(demo, case, actions, args.seconds, bar)
+            panels[case.title] = results
+            rows += [_demo_row(case, each, results[0], episodes[each.name]) for each in results]
+
+    header = ("backend", "environments", "steps/s", "spread", "× Dummy", "score", "length")
+    print(f"\n{markdown_table(header, rows)}\n")
+    print(f"steps/s: environment steps per second (median of {DEMO_ROUNDS} interleaved rounds)")
+    print("spread: interquartile range / median; above 10%, the machine was busy: repeat the demo")
+    print("score, length: means over the episodes that finished before the timing\n")
+    for title, results in panels.items():
+        best = max(results, key=lambda each: each.median)
+        ratio = "" if best is results[0] else f", {best.relative_to(results[0]):.2f} × Dummy"
+        print(f"{title}: {best.name} is fastest{ratio}")
+    print(
+        "Use DummyVecEnv_Gym if a step of all environments takes less than about 0.1 ms, and\n"
+        "SubprocVecEnv_Gym otherwise, with caller_steps=True unless your program needs the CPU\n"
+        "while the environments step. make_vec(id, n) measures and selects.\n"
+    )
+    plot = args.out / f"{demo.env_id.replace('/', '-')}.png"
+    plot_throughput(panels, plot, title="Random actions")
+    print("Plot:")
+    print(plot)
+    print(f"\nNext, with your environment's id: {_python()} -m xuance_envs bench {demo.env_id}")
+
+
+def _python() -> str:
+    """Return the command that runs this interpreter, such as .venv/bin/python in a clone."""
+    found = shutil.which("python")
+    if found is not None and Path(found).absolute() == Path(sys.executable):
+        return "python"
+    with suppress(ValueError):
+        return str(Path(sys.executable).relative_to(Path.cwd()))
+    return sys.executable
+
+
+def _demo_of(env_id: str) -> Demo:
+    """Return the demo for the id of a Gymnasium environment or an Atari game."""
+    gym = Demo(env_id, partial(Gym_Env, env_id), GYM_BACKENDS, (8, 64))
+    if (env_id in gymnasium.registry and not env_id.startswith("ALE/")) or ":" in env_id:
+        return gym
+    try:
+        full_id(env_id)
+    except (UnknownGameError, ImportError) as no_game:
+        try:
+            gym.env_fn().close()
+        except (gymnasium.error.Error, ImportError) as error:
+            raise CommandError(
+                f"cannot make {env_id!r}: {error} As an Atari game: {no_game}"
+            ) from None
+        return gym
+    env_fn = partial(Atari_Env, env_id, image_size=84, terminal_on_life_loss=False)
+    return Demo(env_id, env_fn, ATARI_BACKENDS, (8,))
+
+
+def _demo_case(
+    demo: Demo, case: Case, actions: Sequence[Any], seconds: float, bar: tqdm[Any]
+) -> tuple[list[Throughput], dict[str, Episodes]]:
+    """Collect episodes with the environments of a case in every backend, then time them."""
+
+    def show(name: str, rate: float) -> None:
+        bar.set_description(f"{case.title}: {name}", refresh=False)
+        bar.set_postfix_str(f"{rate:,.0f} steps/s", refresh=False)
+        bar.update()
+
+    with ExitStack() as stack:
+        runners: dict[str, StepLoop] = {}
+        episodes: dict[str, Episodes] = {}
+        for name, backend in demo.backends.items():
+            bar.set_description(f"{case.title}: {name}: starting")
+            vec_env = stack.enter_context(backend([case.env_fn] * case.num_envs))
+            vec_env.reset(seed=0)
+            bar.set_description(f"{case.title}: {name}: collecting episodes")
+            episodes[name], rate = _collect_episodes(vec_env, actions, seconds / DEMO_PHASES)
+            show(name, rate)
+            runners[name] = StepLoop(vec_env, case.num_envs, actions)
+        throughput = measure(
+            runners, rounds=DEMO_ROUNDS, seconds=seconds / DEMO_PHASES, progress=show
+        )
+    return list(throughput.values()), episodes
+
+
+def _collect_episodes(
+    vec_env: VecEnv, actions: Sequence[Any], seconds: float
+) -> tuple[Episodes, float]:
+    """Step for some seconds; return the episodes that ended and the steps per second."""
+    episodes = Episodes()
+    start = time.perf_counter()
+    steps = 0
+    while (elapsed := time.perf_counter() - start) < seconds or steps == 0:
+        _, _, terminated, truncated, infos = vec_env.step(actions[steps % len(actions)])
+        steps += 1
+        for index in np.flatnonzero(terminated | truncated).tolist():
+            episodes.scores.append(float(infos[index]["episode_score"]))
+            episodes.lengths.append(int(infos[index]["episode_step"]))
+    return episodes, steps * vec_env.num_envs / elapsed
+
+
+def _demo_row(case: Case, result: Throughput, serial: Throughput, episodes: Episodes) -> list[str]:
+    return [
+        result.name,
+        case.title,
+        f"{result.median:,.0f}",
+        f"{result.spread:.0%}",
+        f"{result.relative_to(serial):.2f}",
+        *episodes.cells(),
+    ]
+
+
+def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="Gymnasium id or Atari game")
+    parser.add_argument(
+        "--num-envs",
+        type=_positive(int),
+        nargs="+",
+        default=[8, 64],
+        metavar="N",
+        help="numbers of environments to measure, one after another (default: 8 64)",
+    )
+
+
+def run_bench(args: argparse.Namespace) -> None:
+    """Measure every backend with one environment and recommend the fastest."""
+    _require("bench", "plot", "tqdm")
+    from tqdm import tqdm
+
+    make_env = _demo_of(args.id).env_fn
+    sizes = list(dict.fromkeys(args.num_envs))
+    results = []
+    with tqdm(
+        total=len(sizes) * progress_ticks(3, tuning.ROUNDS) + len(sizes), unit="run", disable=None
+    ) as bar:
+        for num_envs in sizes:
+
+            def show(name: str, rate: float, num_envs: int = num_envs) -> None:
+                bar.set_description(f"{num_envs} × {name}", refresh=False)
+                bar.set_postfix_str(f"{rate:,.0f} steps/s", refresh=False)
+                bar.update()
+
+            bar.set_description(f"{num_envs} environments: starting")
+            try:
+                results.append(autotune(make_env, num_envs, progress=show))
+            except EnvError as error:
+                raise CommandError(f"cannot measure {args.id!r}: {error}") from error
+        bar.total = bar.n  # autotune skips candidates that cannot be the fastest
+    header = ("backend", "envs", "steps/s", "source", "choice")
+    rows = [
+        [
+            each.name,
+            str(result.num_envs),
+            f"{each.steps_per_second:,.0f}",
+            "measured" if each.measured else "estimated",
+            "recommended" if each == result.choice else "",
+        ]
+        for result in results
+        for each in result.candidates
+    ]
+    print(f"\n{markdown_table(header, rows)}\n")
+    for result in results:
+        print(f"{result.num_envs}: {result.reason}")
+    print(f"\nA step of one environment takes {results[-1].step_time * 1e6:,.1f} µs, ", end="")
+    print(f"{results[-1].cpu_fraction:.0%} of it CPU time.")
+
+
+def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
+        return value
+
+    parse.__name__ = kind.__name__
+    return parse
+
+
+def _require(command: str, extra: str, *modules: str) -> None:
+    """Raise an error that names the extra to install if an optional module is missing."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandError(f"{command} requires {' and '.join(missing)}: {install_command(extra)}")
