@@ -14,7 +14,7 @@ from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import CommonDriver, Driver, GroupDriver
+from xuance_envs.engine.driver import Driver, GroupDriver
 from xuance_envs.engine.failure_files import FailureRecorder
 from xuance_envs.engine.group.making import make_group
 from xuance_envs.engine.group.outcome import Reset
@@ -24,7 +24,6 @@ from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.group.single_env import EnvDescription, common_description
 from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.ledger import Ledger, Pending, values_of
-from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.recording_driver import RecordingDriver
 from xuance_envs.engine.recovery import Recording, RestartPolicy
 from xuance_envs.engine.restarts import RestartingDriver
@@ -48,19 +47,16 @@ class Groups(ABC):
         drivers: Sequence[Driver],
         description: EnvDescription,
         arrays: StepArrays,
-        poller: Poller | None = None,
+        backend: Backend[Any] | None = None,
         results: InfoCollector | None = None,
-        before_step: Callable[[], None] | None = None,
-        after_submit: Callable[[], None] | None = None,
-        state_transfer: StateTransfer | None = None,
-        common: CommonDriver | None = None,
     ) -> None:
         self.drivers = list(drivers)
         self.info_collector = results or InfoCollector(self.drivers, arrays)
-        self.ledger = Ledger(self.drivers, self.info_collector, poller, before_step, after_submit)
-        self.ledger.common = common
-        transfer = state_transfer or StateTransfer()
-        self.saver: Saver = GroupSaver(self.ledger, self.info_collector, transfer)
+        self.ledger = Ledger(self.drivers, self.info_collector, backend)
+        transfer = backend.state_transfer if backend is not None else None
+        self.saver: Saver = GroupSaver(
+            self.ledger, self.info_collector, transfer or StateTransfer()
+        )
         self.description = description
         self.arrays = arrays
         self.masks = ActionMasks(description.action_space, arrays, self.info_collector)
@@ -223,17 +219,7 @@ class WorkerGroups(Groups):
             drivers.append(
                 _local_driver(self._local_group, local_range[0], arrays.slice(*local_range), files)
             )
-        poller = backend.poller(drivers)
-        super().__init__(
-            drivers,
-            description,
-            arrays,
-            poller,
-            before_step=backend.before_step,
-            after_submit=backend.after_submit,
-            state_transfer=backend.state_transfer,
-            common=backend.common_driver(drivers),
-        )
+        super().__init__(drivers, description, arrays, backend)
 
     @override
     def end(self, close_timeout: float | None = None) -> None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import CommonDriver, Driver
 from xuance_envs.engine.group.outcome import OK, Outcome
@@ -77,24 +78,28 @@ class Ledger:
         self,
         drivers: list[Driver],
         info_collector: InfoCollector,
-        poller: Poller | None = None,
-        before_step: Callable[[], None] | None = None,
-        after_submit: Callable[[], None] | None = None,
+        backend: Backend[Any] | None = None,
     ) -> None:
         self.drivers = drivers
         self.group_of = [k for k, driver in enumerate(drivers) for _ in range(driver.lo, driver.hi)]
         self._info_collector = info_collector
-        self._before_step = before_step
-        self._after_submit = after_submit
         self.pending: Pending = _NOTHING
-        self.in_flight = InFlight(drivers, FdPoller(drivers, 0.0) if poller is None else poller)
+        self._before_step: Callable[[], None] | None = None
+        self._after_submit: Callable[[], None] | None = None
+        self.common: CommonDriver | None = None
+        poller: Poller
+        if backend is None:
+            poller = FdPoller(drivers, 0.0)
+        else:
+            poller, self.common = backend.poller(drivers), backend.common_driver(drivers)
+            self._before_step, self._after_submit = backend.before_step, backend.after_submit
+        self.in_flight = InFlight(drivers, poller)
         self._tag = 0
         self._commands: dict[int, Request] = {}
         # Local groups run only when their results are requested, so before waiting for workers.
         self._local_first = sorted(enumerate(drivers), key=lambda item: not item[1].runs_in_result)
         self._all_submitted = True
         self._actions: Mapping[int, Any] = {}
-        self.common: CommonDriver | None = None
 
     def split_by_group(self, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:
         """Split environments by group, into tuples of group, driver and environments."""
