@@ -127,7 +127,7 @@ LAYERS = [
     {"engine"},
     {"vector_envs"},
     {"measure"},
-    {"tuning"},
+    {"tuning", "tuning_estimates"},
     {"multi_agent"},
     {"compat", "gym", "rollout", "transforms"},
     {"report"},

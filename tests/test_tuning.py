@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from xuance_envs import DummyVecEnv, EnvError, autotune, tuning
+from xuance_envs import DummyVecEnv, EnvError, autotune, tuning, tuning_estimates
 from xuance_envs.measure import Runner, Throughput
 from xuance_envs.tuning import Autotuned, Candidate, backend_for
 
@@ -68,7 +68,7 @@ def test_environments_that_wait_get_a_process_each() -> None:
 def test_so_many_that_wait_share_some() -> None:
     tuned = autotune(partial(Work, sleep=0.005), 1000)
     assert tuned.choice.backend == "subproc"
-    assert tuned.choice.options["in_series"] >= 1000 / tuning.MAX_WORKERS
+    assert tuned.choice.options["in_series"] >= 1000 / tuning_estimates.MAX_WORKERS
 
 
 def test_the_fastest_as_measured_is_chosen() -> None:
@@ -139,7 +139,7 @@ def test_what_takes_a_while_to_make_is_measured_with_fewer(
         return {name: Throughput(name, counts[name], (rates[name],)) for name in runners}
 
     counts: dict[str, int] = {}
-    monkeypatch.setattr(tuning, "_seconds_to_make", lambda env_fn: 0.05)
+    monkeypatch.setattr(tuning_estimates, "seconds_to_make", lambda env_fn: 0.05)
     monkeypatch.setattr(tuning, "measure", measure)
     tuned = autotune(partial(Work, compute=0.002), 32)
     (count,) = set(counts.values())

@@ -16,31 +16,25 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
-from xuance_envs.engine.system.current import system
-from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.errors import EnvError
 from xuance_envs.measure import StepLoop, Throughput, measure, sample_actions
+from xuance_envs.tuning_estimates import SAMPLED_STEPS, Probe, estimated_rates
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS, backends_with
 from xuance_envs.vector_envs.options import BackendOptions
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
-from xuance_envs.vector_envs.thread_vec_env import MAX_AUTO_THREADS, ThreadVecEnv
+from xuance_envs.vector_envs.thread_vec_env import ThreadVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
-from xuance_envs.vector_envs.worker_settings import WorkerSettings
 
 __all__ = ["Autotuned", "Candidate", "autotune", "backend_class", "backend_for"]
 
 logger = logging.getLogger("xuance_envs")
-
-PROBE_SECONDS = 0.08
-"""Seconds for which one environment is stepped."""
 
 ROUNDS = 6
 ROUND_SECONDS = 0.015
@@ -49,47 +43,14 @@ ROUND_SECONDS = 0.015
 The fastest run counts, because other load on the machine can only slow a run down.
 """
 
-SAMPLED_STEPS = 64
-"""Number of steps for which actions are sampled; sampling can take longer than stepping."""
-
 MAX_MAKING_SECONDS = 0.5
 """Seconds for making all candidates' environments; this limits their number."""
-
-SLOW_MAKING_SECONDS = 2.0
-"""If making an environment takes longer, import time is not excluded with a second one."""
 
 MIN_ENVS_PER_CPU = 2
 """With time for fewer environments per CPU than this, one environment gives the estimate."""
 
-MAX_WAITING_CPU_FRACTION = 0.7
-MIN_SLEEPS_PER_STEP = 0.5
-"""Environments count as waiting if they use the CPU less, and sleep more often, than this."""
-
-MAX_WORKERS = 64
-"""Maximum number of worker processes for waiting environments."""
-
 MIN_PARALLEL_SECONDS = 20e-6
 """If this process steps all environments in fewer seconds, worker processes are slower."""
-
-WORKER_OVERHEAD = 60e-6
-"""Estimated overhead of a step with worker processes, in seconds.
-
-If this process steps environments, too, the overhead is half as large.
-"""
-
-THREAD_OVERHEAD = 10e-6
-"""Estimated overhead of a step with threads, in seconds."""
-
-PROBE_OVERHEAD = 150e-6
-"""Part of a step's CPU time, in seconds, that does not grow with the number of environments."""
-
-NOT_IN_MAIN_PROCESS = frozenset(
-    {
-        *("caller_steps", "on_worker_failure", "max_restarts", "restart_on_exception"),
-        *("step_timeout", "worker_threads", "record_failures"),
-    }
-)
-"""Options with which the main process does not step a share of the environments."""
 
 MIN_EXPECTED_RATIO = 0.5
 """Candidates with less than this fraction of the highest estimate are not measured."""
@@ -233,11 +194,12 @@ def autotune(
     backends = backends_with(given, allow_threads)
     if backends == ["ray"]:
         return _unmeasured(num_envs, Candidate("ray", given), f"only 'ray' has {', '.join(given)}")
-    probe = _Probe(env_fn)
+    probe = Probe(env_fn)
     if progress is not None:
         progress("one environment", 1 / probe.step_time)
     makers = dict(others or {})
-    estimates = _estimates(probe, num_envs, given, backends)
+    rates = estimated_rates(probe, num_envs, available_cpus(), given, backends)
+    estimates = [Candidate(*each) for each in rates]
     plan = _Plan.of(estimates, probe, num_envs, bool(makers))
     figures = _measured(plan, makers, env_fn, progress)
     measured = _scaled_to_all(plan, figures, probe, num_envs)
@@ -311,83 +273,6 @@ def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> C
     return next(each for each in best if expected.get(each.name, 0.0) >= nearly)
 
 
-class _Probe:
-    """Step time, CPU usage and making time of one environment."""
-
-    def __init__(self, env_fn: Callable[[], Any]) -> None:
-        start = time.perf_counter()
-        with DummyVecEnv([env_fn]) as envs:
-            self.making_time = time.perf_counter() - start
-            if self.making_time < SLOW_MAKING_SECONDS:
-                self.making_time = _seconds_to_make(env_fn)
-            envs.reset(seed=0)
-            loop = StepLoop(envs, 1, sample_actions(envs.action_space, 1, steps=SAMPLED_STEPS))
-            loop.run(3)
-            steps, wall, cpu, batch = 0, 0.0, 0.0, 1
-            sleeps = 0
-            while wall < PROBE_SECONDS:
-                began, slept = time.process_time(), system.count_sleeps()
-                wall += loop.run(batch)
-                cpu += time.process_time() - began
-                sleeps += system.count_sleeps() - slept
-                steps += batch
-                batch = min(2 * batch, 256)
-        self.cpu_fraction = min(1.0, cpu / wall)
-        sleeps_often = sleeps >= MIN_SLEEPS_PER_STEP * steps or not system.CAN_COUNT_SLEEPS
-        self.waits = self.cpu_fraction < MAX_WAITING_CPU_FRACTION and sleeps_often
-        if not self.waits:  # other processes used the CPU for the rest of the wall time
-            wall, self.cpu_fraction = min(wall, cpu), 1.0
-        self.step_time = wall / steps
-
-
-def _seconds_to_make(env_fn: Callable[[], Any]) -> float:
-    """Return the seconds for making a second environment, without time for imports."""
-    start = time.perf_counter()
-    with DummyVecEnv([env_fn]):
-        return time.perf_counter() - start
-
-
-def _estimates(
-    probe: _Probe, num_envs: int, options: Mapping[str, Any], backends: Sequence[str]
-) -> list[Candidate]:
-    """Return every candidate with its estimated throughput, the simplest first."""
-    cpus = available_cpus()
-    candidates = [Candidate("dummy", options, 1 / probe.step_time)] if "dummy" in backends else []
-    if candidates and num_envs == 1:
-        return candidates
-    with_threads = "thread" in backends and (probe.waits or not gil_is_enabled())
-    with_processes = "subproc" in backends
-    shares: list[dict[str, Any]] = [{}]
-    if (options.get("num_workers") or 1) < num_envs and NOT_IN_MAIN_PROCESS.isdisjoint(options):
-        shares.append({"caller_steps": True})
-    variants: list[tuple[str, dict[str, Any]]] = []
-    if probe.waits and not any(name in options for name in SPLIT_OPTIONS):
-        if with_threads:
-            variants.append(("thread", {"in_series": math.ceil(num_envs / MAX_AUTO_THREADS)}))
-        workers = min(num_envs, MAX_WORKERS, math.ceil(cpus / max(probe.cpu_fraction, 1e-3)))
-        if with_processes:
-            variants.append(("subproc", {"in_series": math.ceil(num_envs / workers)}))
-    elif with_threads:
-        variants += [("thread", each) for each in shares]
-    if with_processes and (cpus > 1 or not (candidates or variants)):
-        variants += [("subproc", each) for each in shares]
-    # Under the GIL, threads share one CPU.
-    serial = max(0.0, probe.step_time * probe.cpu_fraction - PROBE_OVERHEAD) * num_envs
-    for backend, variant in variants:
-        chosen = {**variant, **options}
-        own_share = bool(chosen.get("caller_steps"))
-        settings = WorkerSettings(**{n: chosen[n] for n in SPLIT_OPTIONS if n in chosen})
-        largest = max(hi - lo for lo, hi in settings.split(num_envs, cpus, own_share))
-        if not probe.waits:
-            largest = max(largest, math.ceil(num_envs / cpus))
-        overhead = WORKER_OVERHEAD if backend == "subproc" else THREAD_OVERHEAD
-        step = probe.step_time * largest + overhead / (1 + own_share)
-        if backend == "thread" and gil_is_enabled():
-            step = max(step, serial)
-        candidates.append(Candidate(backend, chosen, num_envs / step))
-    return candidates
-
-
 @dataclass(frozen=True)
 class _Plan:
     """Candidates to measure, the number of environments for this, and the reason."""
@@ -397,9 +282,7 @@ class _Plan:
     reason: str
 
     @classmethod
-    def of(
-        cls, estimates: Sequence[Candidate], probe: _Probe, num_envs: int, others: bool
-    ) -> _Plan:
+    def of(cls, estimates: Sequence[Candidate], probe: Probe, num_envs: int, others: bool) -> _Plan:
         """Choose the candidates to measure by their estimates."""
         if probe.waits and num_envs > 1:
             return cls.nothing(
@@ -431,7 +314,7 @@ class _Plan:
         return cls((), 0, reason)
 
 
-def _affordable(candidates: Sequence[Candidate], probe: _Probe, num_envs: int) -> int:
+def _affordable(candidates: Sequence[Candidate], probe: Probe, num_envs: int) -> int:
     """Return the number of environments that can be made for measurements in time, or 0."""
     cpus = available_cpus()
     # Workers make their environments in parallel.
@@ -469,7 +352,7 @@ def _measured(
 
 
 def _scaled_to_all(
-    plan: _Plan, figures: Mapping[str, Throughput], probe: _Probe, num_envs: int
+    plan: _Plan, figures: Mapping[str, Throughput], probe: Probe, num_envs: int
 ) -> list[Candidate]:
     """Return the plan's candidates with their throughput extrapolated to all environments."""
     cpus = available_cpus()
