@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +13,6 @@ from xuance_envs._override import override
 from xuance_envs.engine.driver import Driver, SavingDriver
 from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.group.outcome import ResultWithStates
-from xuance_envs.engine.group.recipe import Seeding
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.recovery import Recording
@@ -64,24 +64,10 @@ class RecordingDriver(Driver):
         # True until a replay was verified.
         self._verify_next = recording.policy.resumes
 
-    @property
-    @override
-    def tag(self) -> int:
-        return self._driver.tag
-
-    @property
-    @override
-    def fds(self) -> tuple[int, ...]:
-        return self._driver.fds
-
-    @property
-    @override
-    def reply_deadline(self) -> float | None:
-        return self._driver.reply_deadline
-
-    @property
-    def seeds(self) -> list[Seeding] | None:  # type: ignore[override]  # read-only here
-        return self._driver.seeds
+    tag: Any = property(attrgetter("_driver.tag"))
+    fds: Any = property(attrgetter("_driver.fds"))
+    reply_deadline: Any = property(attrgetter("_driver.reply_deadline"))
+    seeds: Any = property(attrgetter("_driver.seeds"))
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> Any:

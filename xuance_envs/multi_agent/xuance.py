@@ -393,22 +393,8 @@ class _Football(_Battles):
     Attributes:
         num_adversaries (int): number of adversaries.
         battles_game (numpy.ndarray): finished episodes by environment.
-        battles_won (numpy.ndarray): episodes by environment that ended with a goal scored.
-
-    Example:
-        >>> from xuance_envs import MPE_Env, DummyVecEnv_Football
-        >>> class Match(MPE_Env):
-        ...     def get_env_info(self):
-        ...         return {**super().get_env_info(), "num_adversaries": 5}
-        ...     def step(self, actions):
-        ...         *result, _ = super().step(actions)
-        ...         return *result, {"score_reward": 1}
-        >>> with DummyVecEnv_Football([lambda: Match("simple_v3")] * 2) as envs:
-        ...     _ = envs.reset()
-        ...     for _ in range(25):
-        ...         _ = envs.step([{"agent_0": 0}] * 2)
-        >>> envs.battles_game, envs.battles_won
-        (array([1, 1], dtype=int32), array([1, 1], dtype=int32))
+        battles_won (numpy.ndarray): episodes by environment whose last info had a positive
+            ``score_reward``.
     """
 
     def __init__(self, envs: MultiAgentVecEnv) -> None:
