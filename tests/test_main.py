@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from warm_python import run_python
 
-from xuance_envs import __main__ as main
+from xuance_envs.measuring_commands import _demo_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -64,7 +64,7 @@ def test_the_demo_shows_a_table_saves_a_plot_and_ends_with_the_next_command(tmp_
 
 
 def test_the_demo_compares_cheap_environments_with_costly_ones() -> None:
-    demo = main._demo_of("CartPole-v1")
+    demo = _demo_of("CartPole-v1")
     assert [(case.title, case.num_envs) for case in demo.cases(None)] == [
         ("8 × CartPole-v1", 8),
         ("64 × CartPole-v1", 64),

@@ -74,13 +74,12 @@ class RecordingDriver(Driver):
         return self._driver.pack_actions(actions)
 
     @override
-    def pack(self, command: str, *arguments: Any) -> tuple[str, Any]:
-        return command, self._driver.pack(command, *arguments)
+    def pack(self, command: str, *arguments: Any) -> Any:
+        return self._driver.pack(command, *arguments)
 
     @override
-    def with_buffers(self, packed: tuple[str, Any], buffers: Sequence[Any]) -> tuple[str, Any]:
-        command, own = packed
-        return command, self._driver.with_buffers(own, buffers)
+    def with_buffers(self, packed: Any, buffers: Sequence[Any]) -> Any:
+        return self._driver.with_buffers(packed, buffers)
 
     @override
     def thaw(self, frozen: Any) -> Any:
@@ -107,14 +106,15 @@ class RecordingDriver(Driver):
             self._submit_and_save(tag, None)
 
     @override
-    def submit(self, tag: int, packed: tuple[str, Any]) -> None:
-        self._command, own = packed
+    def submit(self, tag: int, packed: Any) -> None:
+        call = packed[0]  # with a worker, the arguments are there, too
+        self._command = call if isinstance(call, str) else call[0]
         self._is_logged_step = False
         changes_state = self._command in STATE_CHANGING_COMMANDS
         if changes_state and self._replay_log.enabled and self._driver.can_save:
-            self._submit_and_save(tag, own)
+            self._submit_and_save(tag, packed)
         else:
-            self._driver.submit(tag, own)
+            self._driver.submit(tag, packed)
 
     def _submit_and_save(self, tag: int, packed: Any) -> None:
         """Submit a command, or a step, and request the states after it."""

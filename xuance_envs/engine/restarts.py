@@ -298,11 +298,12 @@ class RestartingDriver(SavingDriver):
     def _restart_worker(self) -> None:
         """Restart the worker; can be repeated after an interrupt."""
         command, arguments = self._command
-        tag, state, keywords = self.tag, WorkerState.RUNNING, self._new_keywords()
+        tag, state, keywords = self.tag, WorkerState.RUNNING, self._keywords
         then: Command
-        if self._recording is not None and self._recording.resumes_next:
+        resumes = self._recording is not None and self._recording.resumes_next
+        if self._recording is not None and resumes:
             repeated = self._command if command in ("step", "reset") else None
-            then, keywords = self._recording.resume_command(tag, repeated), self._keywords
+            then = self._recording.resume_command(tag, repeated)
             if repeated is None:
                 tag, state = _PREPARING_TAG, WorkerState.PREPARING
         elif self._command == _STEP_OF_ALL:
@@ -315,16 +316,15 @@ class RestartingDriver(SavingDriver):
         else:
             then = "ready", (self._new_seeds(),)
             tag, state = _PREPARING_TAG, WorkerState.PREPARING
+        if not resumes:
+            keywords = [
+                {name: derived_seed(seed, self.seeds[place][1]) for name, seed in given.items()}
+                for place, given in enumerate(keywords)
+            ]
         self._backend.replace(
             self._index, tag, keywords, self._attributes, sorted(self._watched), then
         )
         self._worker_state = state
-
-    def _new_keywords(self) -> Sequence[Mapping[str, int]]:
-        return [
-            {name: derived_seed(seed, self.seeds[place][1]) for name, seed in given.items()}
-            for place, given in enumerate(self._keywords)
-        ]
 
     def _reset_command(self) -> Command:
         return "reset_after_restart", (
