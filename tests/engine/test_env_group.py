@@ -263,6 +263,41 @@ def test_after_an_interrupt_the_rest_of_some_is_taken_up():
     assert [env.steps_ever for env in group.group.envs] == [0, 1, 0, 1]
 
 
+class InterruptedArray:
+    """An observation that raises KeyboardInterrupt when it is stored for the first time."""
+
+    def __init__(self, values):
+        self.values = values
+        self.stored = False
+
+    def __array__(self, dtype=None, copy=None):
+        if not self.stored:
+            self.stored = True
+            raise KeyboardInterrupt
+        return np.array(self.values, dtype)
+
+
+class InterruptedAfterStep(ReusingEnv):
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return InterruptedArray(observation.tolist()), *rest
+
+
+@pytest.mark.parametrize("places", [None, [1, 3]])
+def test_after_an_interrupt_between_step_and_storing_nothing_is_stepped_again(places):
+    group = Group(ReusingEnv, InterruptedAfterStep, ReusingEnv, ReusingEnv)
+    group.mine.actions.put([5, 6, 7, 8], slice(None), 4)
+    with pytest.raises(KeyboardInterrupt):
+        group.group.step(None, 1, places)
+    assert [env.steps_ever for env in group.group.envs] == [places is None, 1, 0, 0]
+    group.group.step(None, 1, places)
+    rows = np.array([[1, 1, 5], [1, 1, 6], [1, 1, 7], [1, 1, 8]])
+    stepped = [0, 1, 2, 3] if places is None else places
+    assert group.observations[stepped].tolist() == rows[stepped].tolist()
+    assert [env.steps_ever for env in group.group.envs] == [i in stepped for i in range(4)]
+    assert not np.isnan(group.mine.rewards).any()
+
+
 def test_an_interrupt_before_a_step_has_begun_leaves_nothing_of_the_last_one():
     group = Group(partial(ReusingEnv, (1, 9)), ReusingEnv)
     group.step(5, 6)
