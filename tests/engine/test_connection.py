@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ import pytest
 from interrupts import Instant
 
 from xuance_envs.engine.process.channel import PeerGoneError
-from xuance_envs.engine.ray import authenticated_connection, transports
-from xuance_envs.engine.ray.actor import ActorPlan, BaseGroupActor
-from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT
+from xuance_envs.engine.ray import authenticated_connection
+from xuance_envs.engine.ray import connection as connection_module
+from xuance_envs.engine.ray.actor import GroupActor
+from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT, ActorCall
 from xuance_envs.engine.ray.authenticated_connection import (
     AuthenticationError,
     Listener,
@@ -30,14 +32,14 @@ from xuance_envs.engine.ray.authenticated_connection import (
     header,
     send_message,
 )
-from xuance_envs.engine.ray.connectable_actor import ConnectableActor
-from xuance_envs.engine.ray.transports import ActorCall, SocketTransport
+from xuance_envs.engine.ray.connection import DirectConnection
+from xuance_envs.engine.ray.exchange import Exchange
 
 LIVENESS = 20.0
 """Seconds within which it has to go on: this is about whether it does."""
 
 HERE = "127.0.0.1"
-FOLDER = str(Path(transports.__file__).parent)
+FOLDER = str(Path(connection_module.__file__).parent)
 
 
 def soon() -> float:
@@ -375,18 +377,45 @@ class Told:
         return [] if self.serves else refs
 
 
-def connection_to(
-    peer: socket.socket, cluster: Any
-) -> tuple[SocketTransport, dict[ActorCall, bytes]]:
+class Way(DirectConnection):
+    """A connection whose replies are taken by an exchange; stands for the actor's client, too."""
+
+    lost = None
+
+    def __init__(self, peer: socket.socket, cluster: Any) -> None:
+        super().__init__(peer, b"key", "served")
+        self.connection = self
+        self.exchange = Exchange(cluster)
+        self.exchange.actors.append(self)  # type: ignore[arg-type]
+        self.calls: dict[int, ActorCall] = {}
+        self.taken: dict[ActorCall, bytes] = {}
+
+    def ask(self, call: ActorCall) -> bool:
+        self.calls[call.number] = call
+        return self.send(call.number, call.request)
+
+    def receive(self, call: ActorCall, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        while self.pending_call(call.number) is not None and self.broken is None:
+            left = max(ends - time.monotonic(), 0.0)
+            self.exchange.receive([(self, call.number)], left)  # type: ignore[list-item]
+            if not left and self.pending_call(call.number) is not None and self.broken is None:
+                raise TimeoutError
+
+    def pending_call(self, number: int) -> ActorCall | None:
+        return None if self.calls[number] in self.taken else self.calls[number]
+
+    def process_replies(self) -> None:
+        for number, reply in self.replies():
+            if (call := self.calls.get(number)) is not None:
+                assert self.taken.get(call, reply) == reply
+                self.taken[call] = bytes(reply)
+
+
+def connection_to(peer: socket.socket, cluster: Any) -> tuple[Way, dict[ActorCall, bytes]]:
     """A connection, and what its calls have been answered."""
-    taken: dict[ActorCall, bytes] = {}
-
-    def take(call: ActorCall, reply: Any) -> None:
-        assert call not in taken or taken[call] == bytes(reply)
-        taken[call] = bytes(reply)
-        call.answers = {}
-
-    return SocketTransport(cluster, take, peer, b"key", "served"), taken
+    way = Way(peer, cluster)
+    return way, way.taken
 
 
 class Peer(threading.Thread):
@@ -421,13 +450,13 @@ def test_an_interrupt_leaves_nothing_half_sent_or_sent_twice(size: int) -> None:
     way, taken = connection_to(mine, Told())
     came, number, calls = True, 0, []
     while came:
-        call = ActorCall(number + 1, [0], number.to_bytes(8, "little") + bytes(size))
+        call = ActorCall(number + 1, [0], number.to_bytes(8, "little") + bytes(size), ())
         calls.append(call)
         with Instant(number, [FOLDER]) as instant:
-            way.send(call)
+            way.ask(call)
             way.receive(call, LIVENESS)
         came, number = instant.came, number + 1 + number // (20 if size > 30 else 10**9)
-        while not way.send(call):
+        while not way.ask(call):
             pass
         way.receive(call, LIVENESS)
         assert taken[call] == call.request * 2, instant.place
@@ -441,20 +470,20 @@ def test_an_interrupt_leaves_nothing_half_sent_or_sent_twice(size: int) -> None:
 def test_answers_may_come_in_another_order_and_forgotten_ones_are_let_go() -> None:
     mine, theirs = socket.socketpair()
     way, taken = connection_to(mine, Told())
-    calls = [ActorCall(k + 1, [k], b"%d" % k) for k in range(3)]
+    calls = [ActorCall(k + 1, [k], b"%d" % k, ()) for k in range(3)]
     for call in calls:
-        assert way.send(call)
+        assert way.ask(call)
     theirs.sendall(as_bytes(77, b"nobody's") + as_bytes(3, b"c") + as_bytes(1, b"a"))
     way.receive(calls[0], LIVENESS)
     assert taken == {calls[0]: b"a", calls[2]: b"c"}
     with pytest.raises(TimeoutError):
         way.receive(calls[1], 0.0)
     theirs.sendall(as_bytes(2, b"b")[:-1])
-    assert not way.has_progress(calls[1])
+    assert not way.has_progress()
     with pytest.raises(TimeoutError):
         way.receive(calls[1], 0.0)
-    assert way.has_progress(calls[1])
-    assert not way.has_progress(calls[1])
+    assert way.has_progress()
+    assert not way.has_progress()
     theirs.sendall(b"b")
     way.receive(calls[1], LIVENESS)
     way.close(), theirs.close()
@@ -463,13 +492,13 @@ def test_answers_may_come_in_another_order_and_forgotten_ones_are_let_go() -> No
 def test_one_that_does_not_read_is_not_waited_for_when_it_is_sent_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transports, "POLL_INTERVAL", 0.05)
+    monkeypatch.setattr(connection_module, "SEND_TIMEOUT", 0.05)
     mine, theirs = socket.socketpair()
     way, _ = connection_to(mine, Told())
-    call = ActorCall(1, [0], bytes(10_000_000))
-    assert not way.send(call)
+    call = ActorCall(1, [0], bytes(10_000_000), ())
+    assert not way.ask(call)
     peer = Peer(theirs)
-    while not way.send(call):
+    while not way.ask(call):
         pass
     way.receive(call, LIVENESS)
     assert peer.requests == [call.request]
@@ -483,21 +512,21 @@ def test_that_it_broke_is_told_at_once(silent: bool) -> None:
     mine, theirs = socket.socketpair()
     cluster = Told()
     way, _ = connection_to(mine, cluster)
-    call = ActorCall(1, [0], b"anything")
-    assert way.send(call)
+    call = ActorCall(1, [0], b"anything", ())
+    assert way.ask(call)
     with pytest.raises(TimeoutError):
         way.receive(call, 0.05)
     assert way.broken is None
     if silent:
         cluster.serves = False
-        way.receive(call, 0.05)
+        way.receive(call, LIVENESS)
         assert way.broken == "the actor stopped serving it"
     else:
         theirs.close()
         way.receive(call, LIVENESS)
         assert way.broken
-    assert call.answers is None
-    assert way.send(ActorCall(2, [0], b"more"))
+    assert call not in way.taken
+    assert way.ask(ActorCall(2, [0], b"more", ()))
     way.close(), way.close()
     theirs.close()
 
@@ -505,11 +534,11 @@ def test_that_it_broke_is_told_at_once(silent: bool) -> None:
 # --- the actor's end ----------------------------------------------------------------------------
 
 
-class Answering(ConnectableActor):
+class Answering(GroupActor):
     """Answers with what it was asked; asked for some of its three groups, it may wait, or fail."""
 
     def __init__(self) -> None:
-        super().__init__(ActorPlan(((0, 1), (1, 2), (2, 3))))
+        self._hosting = SimpleNamespace(groups=range(3))  # type: ignore[assignment]
         self.go_on = threading.Event()
         self.ended: set[bytes] = set()
         self.threads: list[threading.Thread] = []
@@ -524,15 +553,6 @@ class Answering(ConnectableActor):
         if b"fail" in request:
             raise ZeroDivisionError("as told")
         return [request]
-
-    def _start(self, plan: ActorPlan) -> Any:
-        return plan.split
-
-    def _allocated(self, spaces: Any) -> Any:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
 
 
 def asking(count: int, what: bytes = b"") -> bytes:
@@ -602,8 +622,7 @@ def test_a_caller_that_leaves_without_its_answer_ends_it(
 
 
 def test_an_actor_that_nobody_connects_to_listens_no_longer() -> None:
-    actor: BaseGroupActor = Answering()
-    assert isinstance(actor, Answering)
+    actor = Answering()
     *address, _ = actor.listen_at(HERE)
     assert actor.serve(0.0) is None
     assert nobody_listens_at((address[0], address[1]))

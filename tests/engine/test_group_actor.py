@@ -14,10 +14,12 @@ from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import OK, Autoreset
-from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType, RequestType
+from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_timing_delta
-from xuance_envs.engine.ray.actor import ActorPlan, SingleGroupActor
-from xuance_envs.engine.ray.messages import GroupRequest, pack_requests, unpack_replies
+from xuance_envs.engine.pickled_commands import PackedCommand
+from xuance_envs.engine.ray.actor import GroupActor
+from xuance_envs.engine.ray.hosting import ActorPlan
+from xuance_envs.engine.ray.messages import pack_requests, unpack_replies
 from xuance_envs.engine.ray.step_codec import ActorCodec
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.errors import EnvError
@@ -53,7 +55,7 @@ class Caller:
     """The other end: the arrays of five environments, of which two are the actor's."""
 
     def __init__(self) -> None:
-        self.actor = SingleGroupActor(ActorPlan(((2, 4),), threads=1))
+        self.actor = GroupActor(ActorPlan(((2, 4),), threads=1))
         self.tag = 0
         self.all = StepArrays.allocate(StepSpaces(SPACE, CountingEnv.action_space), 5)
         self.arrays = self.all.slice(2, 4)
@@ -67,18 +69,16 @@ class Caller:
 
     def command(self, name: str, *arguments: Any) -> Any:
         self.tag += 1
-        ask = GroupRequest(0, self.tag, RequestType.CALL, name, pickle.dumps((name, arguments)))
-        return self.take(self.actor.answer(self.tag, pack_requests([ask], b"")))
+        packed = PackedCommand(name, pickle.dumps((name, arguments)))
+        return self.take(self.actor.answer(self.tag, pack_requests({0: packed}, (), b"")))
 
-    def request(self, tag: int) -> bytes:
-        return pack_requests(
-            [GroupRequest(0, tag, RequestType.STEP, "", b"")], self.wire.actions([0])
-        )
+    def request(self) -> bytes:
+        return pack_requests({0: PackedCommand("step", b"")}, (), self.wire.actions([0]))
 
     def step(self, actions: Any) -> Any:
         self.tag += 1
         self.arrays.actions.parts[0][...] = actions
-        return self.take(self.actor.answer(self.tag, self.request(self.tag)))
+        return self.take(self.actor.answer(self.tag, self.request()))
 
     def take(self, reply: bytes) -> Any:
         (answer,), start = unpack_replies(reply, 1)
@@ -131,11 +131,11 @@ def test_an_ordinary_step_has_nothing_pickled() -> None:
     caller.command("reset", [(0, None, None), (1, None, None)])
     for _ in range(4):
         caller.step([[1, 0], [1, 0]])
-    request = caller.request(77)
+    request = caller.request()
     reply = caller.actor.answer(77, request)
     # Per environment: an action of 16; an observation of 6 + 8, a reward of 8, two flags, and a
     # value of 8 with its kind in each of three columns.
-    assert len(request) == 2 + 18 + 2 * 16
+    assert len(request) == 2 + 9 + 2 * 16 + len("step")
     assert reply[0] == ReplyType.OK
     assert len(reply) == 16 + 56 + 2 * (6 + 8 + 8 + 2 + 3 * 9)
     assert caller.take(reply) is OK
@@ -145,7 +145,7 @@ def test_the_same_request_again_or_an_earlier_one_is_answered_and_not_executed()
     caller = Caller()
     caller.command("reset", [(0, None, None), (1, None, None)])
     caller.tag += 1
-    number, request = caller.tag, caller.request(caller.tag)
+    number, request = caller.tag, caller.request()
     assert caller.actor.answer(number, request) == caller.actor.answer(number, request)
     assert caller.command("get_attr", [0, 1], "steps") == [1, 1]
     caller.step([[1, 0], [1, 0]])
@@ -170,7 +170,7 @@ def test_the_times_of_steps_come_along() -> None:
     assert StepTimes.read(caller.times).steps == 0
     for _ in range(5):
         caller.step([[1, 0], [1, 0]])
-    there = StepTimes.read(caller.actor._host.group.clock.memory)
+    there = StepTimes.read(caller.actor._hosting.host.group.clock.memory)
     assert StepTimes.read(caller.times) == there
     assert there.steps == 5
     assert 0 < there.p50 <= there.p99

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from cluster_envs import PlacedEnv
 from comparing import assert_same
-from fake_cluster import PretendedCore, pretended_machines
+from fake_cluster import PretendedActor, pretended_machines
 from gymnasium import spaces
 from interrupts import Instant
 from ray_actors import local_ray
@@ -22,11 +22,12 @@ from relay import INSTANTS, relayed
 
 from xuance_envs import DummyVecEnv, RayVecEnv_Gym
 from xuance_envs.engine.ray import (
+    actor,
     actor_client,
-    connectable_actor,
+    connection_server,
     driver,
+    exchange,
     ray_backend,
-    transports,
 )
 from xuance_envs.engine.ray.authenticated_connection import Listener
 
@@ -66,8 +67,8 @@ class Counting(gymnasium.Env[Any, Any]):
 def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Has everything that is looked at from time to time looked at often, except over Ray."""
     if "ray_here" not in request.fixturenames:
-        monkeypatch.setattr(connectable_actor, "END_POLL_INTERVAL", 0.02)
-        for module in (transports, driver, ray_backend):
+        monkeypatch.setattr(connection_server, "END_POLL_INTERVAL", 0.02)
+        for module in (exchange, driver, ray_backend):
             monkeypatch.setattr(module, "POLL_INTERVAL", 0.02)
 
 
@@ -81,7 +82,7 @@ def accepted(monkeypatch: pytest.MonkeyPatch) -> list[socket.socket]:
             found.append(super().accept(seconds))
             return found[-1]
 
-    monkeypatch.setattr(connectable_actor, "Listener", Noting)
+    monkeypatch.setattr(actor, "Listener", Noting)
     return found
 
 
@@ -130,7 +131,7 @@ def compare(
             assert_same(step(envs, actions), stepped(whole, actions))
         assert None in connections(envs)  # the actors may have accepted in any order
         assert all(connections(envs)[1:])
-        assert not PretendedCore.ended
+        assert not PretendedActor.ended
 
 
 @pytest.mark.parametrize("instant", INSTANTS)
@@ -192,7 +193,7 @@ def test_an_interrupt_while_a_connection_is_given_up_loses_nothing() -> None:
             batch = envs.recv(min_envs=3) if batch is None else batch
             assert_same(batch.obs, whole.step([2] * 3)[0], instant.place)
         assert number > 50
-    assert not PretendedCore.ended
+    assert not PretendedActor.ended
 
 
 @pytest.mark.parametrize("actors", ["core", "machine"])
@@ -220,7 +221,7 @@ def test_an_actor_that_takes_itself_for_connected_is_asked_by_rays_calls(
     assert kept
     for each in kept:
         each.close()
-    assert not PretendedCore.ended
+    assert not PretendedActor.ended
 
 
 @pytest.fixture(scope="module")

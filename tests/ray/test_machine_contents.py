@@ -15,7 +15,7 @@ from masked_envs import MaskedEnv
 from stateful_envs import Heavy
 
 from xuance_envs import DummyVecEnv, EnvStates, RayVecEnv_Gym
-from xuance_envs.engine.ray.transports import POLL_INTERVAL
+from xuance_envs.engine.ray.exchange import POLL_INTERVAL
 
 
 @pytest.fixture(autouse=True, params=[None, "as told"], ids=["connected", "by Ray's calls"])

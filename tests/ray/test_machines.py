@@ -425,6 +425,6 @@ def workers_of_machines() -> list[str]:
             line = (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"RayMultiProcessActor" in above and b"spawn_main" in line:
+        if b"RayGroupActor" in above and b"spawn_main" in line:
             found.append(folder.name)
     return found

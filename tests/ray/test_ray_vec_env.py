@@ -171,7 +171,7 @@ class TestSteps:
         assert len(counted.requests) == len(counted.replies) == 10 * 2
         # Beside what comes once per actor, 8 bytes of action there, and back an observation of 16,
         # reward, two flags, and one column of infos.
-        assert {size - 4 * 8 for size in counted.requests} == {2 + 18}
+        assert {size - 4 * 8 for size in counted.requests} == {2 + 9 + len("step")}
         assert {size - 4 * (16 + 8 + 2 + 9) for size in counted.replies} == {16 + 7 * 8}
 
     def test_an_actor_works_in_its_main_thread_with_one_thread_for_numeric_libraries(self) -> None:

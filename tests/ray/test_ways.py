@@ -24,7 +24,8 @@ from stateful_envs import Heavy
 
 import xuance_envs
 from xuance_envs import DummyVecEnv, RayVecEnv_Gym, WorkerDiedError, WorkerTimeoutError
-from xuance_envs.engine.ray import actor_client, connectable_actor
+from xuance_envs.engine.ray import actor as actor_module
+from xuance_envs.engine.ray import actor_client
 from xuance_envs.engine.ray.authenticated_connection import Listener
 from xuance_envs.engine.ray.cluster import ActorLostError, RayCluster
 
@@ -83,7 +84,7 @@ def doors(monkeypatch: pytest.MonkeyPatch) -> list[Listener]:
         found.append(Listener(host))
         return found[-1]
 
-    monkeypatch.setattr(connectable_actor, "Listener", listener)
+    monkeypatch.setattr(actor_module, "Listener", listener)
     return found
 
 
@@ -271,7 +272,7 @@ def test_a_silent_machine_is_noticed_by_what_ray_says(
         actor = actors_of(envs)[1]
         lost = actor.connection
         with futures.ThreadPoolExecutor() as killed:
-            actor._ray_transport._answer = SimpleNamespace(of=killed, does=None)
+            actor._handle.answer = SimpleNamespace(of=killed, does=None)
         silent, _ = map(stack.enter_context, socket.socketpair())
         silent.setblocking(False)
         before = stack.enter_context(lost._socket)

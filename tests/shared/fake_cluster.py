@@ -16,11 +16,10 @@ from typing import Any, ClassVar
 import pytest
 
 from xuance_envs._override import override
-from xuance_envs.engine.ray import multi_process_actor
-from xuance_envs.engine.ray.actor import ActorPlan, SingleGroupActor
+from xuance_envs.engine.ray import worker_hosting
+from xuance_envs.engine.ray.actor import GroupActor
 from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions
-from xuance_envs.engine.ray.connectable_actor import ConnectableActor
-from xuance_envs.engine.ray.multi_process_actor import MultiProcessActor
+from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.vector_envs import ray_vec_env
 
 HELD = {signal.SIGINT, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF}
@@ -28,7 +27,7 @@ HELD_FOR = 0.02
 """Maximum seconds for which signals are blocked."""
 
 
-class _Pretended(ConnectableActor):
+class PretendedActor(GroupActor):
     """The inside of a Ray actor, in this process."""
 
     ended: ClassVar[set[bytes]] = set()
@@ -42,14 +41,6 @@ class _Pretended(ConnectableActor):
     @override
     def is_ended(self, key: bytes) -> bool:
         return key in self.ended
-
-
-class PretendedMachine(_Pretended, MultiProcessActor):
-    pass
-
-
-class PretendedCore(_Pretended, SingleGroupActor):
-    pass
 
 
 class PretendedCluster:
@@ -78,7 +69,7 @@ class PretendedCluster:
         return {node: (room, room) for node, room in self._rooms.items()}
 
     def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
-        actor = (PretendedMachine if plan.in_processes else PretendedCore)(plan)
+        actor = PretendedActor(plan)
         threads = len(plan.split) + 3 if plan.in_processes else 1
         pool = futures.ThreadPoolExecutor(threads, "pretended")
         methods = {
@@ -96,10 +87,10 @@ class PretendedCluster:
             return lost
 
     def end_connection(self, key: bytes) -> None:
-        _Pretended.ended.add(key)
+        PretendedActor.ended.add(key)
 
     def withdraw_end(self, key: bytes) -> None:
-        _Pretended.ended.discard(key)
+        PretendedActor.ended.discard(key)
 
     def put(self, value: Any) -> Any:
         return value
@@ -154,5 +145,5 @@ def pretended_machines(
             "RayCluster",
             lambda *_: PretendedCluster(capacities, direct_connection_obstacle),
         )
-        patch.setattr(multi_process_actor, "CONTEXT", "forkserver")
+        patch.setattr(worker_hosting, "CONTEXT", "forkserver")
         yield

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from xuance_envs.engine.ray import actor_client
-from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.actor_client import ActorSettings
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
+from xuance_envs.engine.ray.hosting import ActorPlan
 
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
-from xuance_envs.engine.ray.actor import ActorPlan
+from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.engine.ray.actor_assignment import (
     ActorAssignment,
     one_actor_per_node,

@@ -1,6 +1,6 @@
 """Main process's client of a Ray actor: starts the actor, sends it requests, and ends it.
 
-Requests to several groups are queued until a flush, and then sent in one call with one reply.
+Commands for several groups are queued, and then sent in one call with one reply.
 """
 
 from __future__ import annotations
@@ -13,26 +13,29 @@ from time import monotonic
 from typing import Any
 
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.protocol import RequestType
+from xuance_envs.engine.pickled_commands import PackedCommand
 from xuance_envs.engine.process.spawning import deferred_interrupt
-from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.authenticated_connection import (
     AuthenticationError,
     connect_authenticated,
 )
 from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions, RayCluster
-from xuance_envs.engine.ray.messages import GroupRequest, pack_requests, unpack_replies
-from xuance_envs.engine.ray.step_codec import ActorCodec
-from xuance_envs.engine.ray.transports import (
-    POLL_INTERVAL,
-    ActorCall,
-    RayTransport,
-    SocketTransport,
+from xuance_envs.engine.ray.connection import DirectConnection
+from xuance_envs.engine.ray.hosting import ActorPlan
+from xuance_envs.engine.ray.messages import (
+    GroupReply,
+    pack_requests,
+    stepping_groups,
+    unpack_replies,
 )
+from xuance_envs.engine.ray.step_codec import ActorCodec
 
 logger = logging.getLogger("xuance_envs")
 
 CONNECT_TIMEOUT = 5.0
+
+_FETCH_TIMEOUT = 1.0
+"""Seconds to wait for a result that Ray has reported as ready."""
 
 _MAX_REPORT_LINES = 20
 """Maximum number of lines to show from Ray's report on a failed actor."""
@@ -66,6 +69,23 @@ def kill_actor(cluster: RayCluster, handle: Any) -> None:
     cluster.kill(handle)
 
 
+class ActorCall:
+    """Request to one or more groups of an actor, and its replies."""
+
+    __slots__ = ("buffers", "groups", "number", "ref", "replies", "request", "via_ray")
+
+    def __init__(
+        self, number: int, groups: Sequence[int], request: bytes, buffers: Sequence[Any]
+    ) -> None:
+        self.number = number
+        self.groups = groups
+        self.request = request
+        self.buffers = buffers
+        self.replies: dict[int, GroupReply] | None = None
+        self.via_ray = False
+        self.ref: Any = None
+
+
 class ActorClient:
     """Client of one actor; the constructor does not wait until the actor has started.
 
@@ -75,7 +95,7 @@ class ActorClient:
     def __init__(self, settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> None:
         self.plan = plan
         self.lost: str | None = None
-        self.connection: SocketTransport | None = None
+        self.connection: DirectConnection | None = None
         # Ended connections that the actor may still serve: by key, Ray's reference and the reason.
         self._ended: dict[bytes, tuple[Any, str | None]] = {}
         self._may_connect = False
@@ -83,8 +103,8 @@ class ActorClient:
         self._handle = start_actor(settings, options, plan)
         self._place: tuple[int, str] | None = None
         self._codec: ActorCodec
-        self._ray_transport = RayTransport(self._cluster, self.on_reply, self._handle.answer)
-        self._queued: dict[int, tuple[GroupRequest, Sequence[Any]]] = {}
+        # By group, the command that is not part of a call yet, and the last call.
+        self._queued: dict[int, PackedCommand] = {}
         self._calls: dict[int, ActorCall] = {}
         self._unsent: list[ActorCall] = []
         self._number = 0
@@ -128,8 +148,7 @@ class ActorClient:
                 else:
                     serve(0.0)  # stops listening
                 return f"{type(error).__name__}: {error}"
-            transport = SocketTransport(self._cluster, self.on_reply, connection, key, *served)
-            self.connection = transport
+            self.connection = DirectConnection(connection, key, *served)
         return None
 
     def _connect_again(self) -> None:
@@ -166,89 +185,98 @@ class ActorClient:
                 self._ended.pop(key, None)
                 if why is not None:
                     logger.warning("%s; using Ray calls instead", self.connection_failure(why))
-                self._cluster.get(serve_ref, POLL_INTERVAL)  # raises if a bug ended it
+                self._cluster.get(serve_ref, _FETCH_TIMEOUT)  # raises if a bug ended it
 
     def _outstanding(self) -> list[ActorCall]:
-        return [call for call in dict.fromkeys(self._calls.values()) if call.answers is None]
+        return [call for call in dict.fromkeys(self._calls.values()) if call.replies is None]
 
-    # -- requests ---------------------------------------------------------------------
+    # -- requests and replies ---------------------------------------------------------
 
-    def submit(self, group_request: GroupRequest, buffers: Sequence[Any] = ()) -> None:
-        """Queue a group's request until the next :meth:`flush`."""
-        self._queued[group_request.group] = group_request, buffers
+    def submit(self, group: int, packed: PackedCommand) -> None:
+        """Queue a group's command until the next :meth:`send`."""
+        self._queued[group] = packed
 
-    def flush(self) -> None:
-        """Send all queued requests; after an interrupt, a second call sends the rest."""
+    def send(self) -> bool:
+        """Send all queued commands; return False if a further call must send the rest."""
         if self.lost is None and self.connection is not None and self.connection.broken is not None:
             self._may_connect = False
             self.disconnect()
         if self._queued:
             self._make_call()
         while self._unsent:
-            if not (self.connection or self._ray_transport).send(self._unsent[0]):
-                return
+            if not self._send_call(self._unsent[0]):
+                return False
             self._unsent = self._unsent[1:]
+        return self.connection is None or self.connection.broken is None
 
     def _make_call(self) -> None:
-        buffers = list(dict.fromkeys(ref for _, refs in self._queued.values() for ref in refs))
+        commands = self._queued
+        buffers = list(dict.fromkeys(ref for packed in commands.values() for ref in packed.buffers))
         if buffers:
             self.disconnect()  # only Ray calls can carry object references
         elif self._may_connect and self.connection is None:
             self._connect_again()
-        requests = [
-            group_request._replace(buffers=tuple(map(buffers.index, refs)))
-            if refs
-            else group_request
-            for group_request, refs in self._queued.values()
-        ]
-        stepping = [
-            group_request.group
-            for group_request in requests
-            if group_request.code == RequestType.STEP
-        ]
-        request = pack_requests(requests, self._codec.actions(stepping) if stepping else b"")
-        number, groups = self._number + 1, [group_request.group for group_request in requests]
-        call = ActorCall(number, groups, request, buffers)
-        calls = {**self._calls, **dict.fromkeys(groups, call)}
+        stepping = stepping_groups(commands)
+        actions = self._codec.actions(stepping) if stepping else b""
+        request = pack_requests(commands, buffers, actions)
+        number, call = self._number + 1, ActorCall(self._number + 1, [*commands], request, buffers)
+        calls = {**self._calls, **dict.fromkeys(commands, call)}
         unsent = [*self._unsent, call]
         # One statement without calls, so an interrupt cannot come halfway.
         self._number, self._queued, self._calls, self._unsent = number, {}, calls, unsent
 
-    def call_of(self, group: int) -> ActorCall | None:
-        """Return the last call to a group, or None if its request is still queued."""
-        return None if group in self._queued else self._calls.get(group)
+    def _send_call(self, call: ActorCall) -> bool:
+        if self.connection is not None:
+            return self.connection.send(call.number, call.request)
+        if not call.via_ray:  # if an interrupt makes it repeat, the actor recognizes the number
+            ref = self._cluster.call(self._handle.answer, call.number, call.request, *call.buffers)
+            call.ref, call.via_ray = ref, True
+        return True
 
-    def connection_of(self, call: ActorCall) -> SocketTransport | None:
-        """Return the connection that delivers a call's reply, or None if Ray delivers it."""
-        return None if call.via_ray else self.connection
+    def pending_call(self, group: int) -> ActorCall | None:
+        """Return the call that will bring the reply to a group's last command."""
+        call = None if group in self._queued else self._calls.get(group)
+        return None if call is None or call.replies is not None else call
 
-    def receive(self, call: ActorCall, seconds: float) -> None:
-        """Wait until a call's reply has been processed."""
-        end = monotonic() + seconds
-        if self.connection is not None and not call.via_ray:
-            self.connection.receive(call, seconds)
-            if call.answers is not None:
-                return
-            self.flush()
-        self._ray_transport.receive(call, max(end - monotonic(), 0.0))
+    def reply(self, group: int) -> GroupReply | None:
+        """Return the reply to a group's last command, or None if it has not arrived."""
+        call = None if group in self._queued else self._calls.get(group)
+        return None if call is None or call.replies is None else call.replies[group]
+
+    def process_replies(self) -> None:
+        """Process the complete replies that the connection has brought."""
+        for number, reply in () if self.connection is None else self.connection.replies():
+            for call in self._calls.values():
+                if call.number == number:
+                    self._process(call, reply)
+                    break
+
+    def has_progress(self) -> bool:
+        """Return True if more of a reply has arrived since this method was last called."""
+        return self.connection is not None and self.connection.has_progress()
+
+    def fetch(self, call: ActorCall) -> None:
+        """Process a call's reply that Ray has brought."""
+        try:
+            self._process(call, self._cluster.get(call.ref, _FETCH_TIMEOUT))
+        except TimeoutError:
+            return
+        except ActorLostError as error:
+            self.mark_lost(str(error))
+            return
         self._confirm_ends()
 
-    def has_progress(self, call: ActorCall) -> bool:
-        """Return whether more of a reply has arrived since the last call."""
-        transport = self._ray_transport if call.via_ray else self.connection
-        return transport is not None and transport.has_progress(call)
-
-    def on_reply(self, call: ActorCall, reply: bytes | memoryview) -> None:
+    def _process(self, call: ActorCall, reply: bytes | memoryview) -> None:
         """Unpack a call's reply and copy its results into the arrays."""
-        if call.answers is not None:
+        if call.replies is not None:
             return
-        answers, start = unpack_replies(reply, len(call.groups))
-        by_group = dict(zip(call.groups, answers, strict=True))
-        extents = {group: answer.extents for group, answer in by_group.items() if answer.is_outcome}
+        unpacked, start = unpack_replies(reply, len(call.groups))
+        replies = dict(zip(call.groups, unpacked, strict=True))
+        extents = {group: each.extents for group, each in replies.items() if each.is_outcome}
         if extents:
             self._codec.load_results(reply, start, extents)
-        # Set last, because the groups of the call may then be sent their next requests.
-        call.answers = by_group
+        # Set last, because the groups of the call may then be sent their next commands.
+        call.replies = replies
 
     # -- location and shutdown --------------------------------------------------------
 
@@ -256,7 +284,7 @@ class ActorClient:
     def place(self) -> tuple[int, str] | None:
         if self._place is None and self._cluster.wait([self._location_ref], 1, 0.0):
             with suppress(ActorLostError, TimeoutError):
-                self._place = self._cluster.get(self._location_ref, POLL_INTERVAL)
+                self._place = self._cluster.get(self._location_ref, _FETCH_TIMEOUT)
         return self._place
 
     @property

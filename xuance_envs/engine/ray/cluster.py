@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.ray.actor import ActorPlan, SingleGroupActor
-from xuance_envs.engine.ray.connectable_actor import ConnectableActor
-from xuance_envs.engine.ray.multi_process_actor import MultiProcessActor
+from xuance_envs.engine.ray.actor import GroupActor
+from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.engine.system.current import system
 from xuance_envs.extras import missing_extra
 
@@ -95,7 +94,7 @@ class ActorOptions:
         return NodeAffinitySchedulingStrategy(self.node, soft=True)
 
 
-class _RayMixin(ConnectableActor):
+class RayGroupActor(GroupActor):
     def location(self) -> tuple[int, str]:
         import ray
 
@@ -109,14 +108,6 @@ class _RayMixin(ConnectableActor):
     @override
     def is_ended(self, key: bytes) -> bool:
         return _end_notices("exists", key)
-
-
-class RaySingleGroupActor(_RayMixin, SingleGroupActor):
-    pass
-
-
-class RayMultiProcessActor(_RayMixin, MultiProcessActor):
-    pass
 
 
 class RayCluster:
@@ -191,10 +182,9 @@ class RayCluster:
         return None if system.HAS_WORKER_PROCESSES else f"{system.NAME} has no poll"
 
     def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
-        if not plan.in_processes:
-            return self.start(RaySingleGroupActor, options, plan)
-        # One thread per group, the others for the connection and calls to the whole actor.
-        return self.start(RayMultiProcessActor, options, plan, max_concurrency=len(plan.split) + 3)
+        # One thread per worker process, the others for the connection and calls to the whole actor.
+        more = {"max_concurrency": len(plan.split) + 3} if plan.in_processes else {}
+        return self.start(RayGroupActor, options, plan, **more)
 
     def start(self, kind: type[Any], options: ActorOptions, plan: Any, **more: Any) -> Any:
         """Start an actor of any class without waiting for it; return its handle."""

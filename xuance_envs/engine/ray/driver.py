@@ -7,28 +7,23 @@ without the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.backend import STARTUP_COMMANDS, display_name
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, RequestType
+from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_timing_delta
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
 from xuance_envs.engine.ray.actor_client import ActorClient, ActorSettings
-from xuance_envs.engine.ray.cluster import ActorLostError
-from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT, GroupReply, GroupRequest
-from xuance_envs.engine.ray.transports import POLL_INTERVAL, ActorCall, SocketTransport
+from xuance_envs.engine.ray.exchange import POLL_INTERVAL, Exchange
+from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT, GroupReply
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
 GRACE = 5.0
 """Seconds after a time limit within which an actor may report that its worker exceeded it."""
-
-_NO_WAIT = 0.0
 
 
 class ActorDriver(PicklingDriver):
@@ -41,13 +36,14 @@ class ActorDriver(PicklingDriver):
         settings: ActorSettings,
         actor: ActorClient,
         group: int,
-        flush: Callable[[], None],
+        exchange: Exchange,
     ) -> None:
         super().__init__(*actor.plan.split[group])
         self.actor = actor
+        self.address = actor, group
         self._settings = settings
         self._group = group
-        self._flush = flush
+        self._exchange = exchange
         self._grace = GRACE if actor.plan.in_processes else 0.0
         self._limit: float | None = None
         self._command = "start"
@@ -67,18 +63,7 @@ class ActorDriver(PicklingDriver):
     @property
     def answered(self) -> bool:
         """True if :meth:`result` returns or raises without waiting."""
-        call = self.actor.call_of(self._group)
-        return call is None or call.answers is not None or self.actor.lost is not None
-
-    @property
-    def connection(self) -> SocketTransport | None:
-        call = self.actor.call_of(self._group)
-        return None if call is None else self.actor.connection_of(call)
-
-    @property
-    def ref(self) -> Any:
-        call = self.actor.call_of(self._group)
-        return None if call is None else call.ref
+        return self.actor.lost is not None or self.actor.reply(self._group) is not None
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> bytes:
@@ -86,80 +71,56 @@ class ActorDriver(PicklingDriver):
 
     @override
     def submit_step(self, tag: int, actions: bytes | None) -> None:
-        self._command = "step"
-        self._submit(
-            self._settings.timeout,
-            GroupRequest(self._group, tag, RequestType.STEP, "", actions or b""),
-        )
+        self.submit(tag, PackedCommand("step", actions or b""))
 
     @override
     def submit(self, tag: int, packed: PackedCommand) -> None:
-        command, payload, buffers = packed
-        self._command = command
-        settings = self._settings
-        limit = settings.start_timeout if command in STARTUP_COMMANDS else settings.timeout
-        self._submit(
-            limit, GroupRequest(self._group, tag, RequestType.CALL, command, payload), buffers
-        )
+        settings, self._command = self._settings, packed.command
+        startup = self._command in STARTUP_COMMANDS
+        self._limit = settings.start_timeout if startup else settings.timeout
+        self._extend_deadline()
+        self._exchange.submit(self.actor, self._group, packed)
+        self.tag = tag
 
-    def _submit(
-        self, limit: float | None, group_request: GroupRequest, buffers: Sequence[Any] = ()
-    ) -> None:
-        self._limit = limit
+    def _extend_deadline(self) -> None:
+        limit = self._limit
         self.reply_deadline = None if limit is None else monotonic() + limit + self._grace
-        self.actor.submit(group_request, buffers)
-        self.tag = group_request.tag
 
     @override
     def result(self, deadline: float | None = None) -> Any:
-        answer = self._answer(deadline)
-        return OUTCOME_OF_REPLY.get(answer.code) or self.unpack(answer.code, answer.payload)
+        while (reply := self.actor.reply(self._group)) is None:
+            self._wait(deadline)
+        if reply is not self._last_timed:
+            self._last_timed = reply
+            if reply.is_outcome:
+                apply_timing_delta(self._times, reply.timing_delta)
+        return OUTCOME_OF_REPLY.get(reply.code) or self.unpack(reply.code, reply.payload)
 
-    def _answer(self, deadline: float | None) -> GroupReply:
-        call = self.actor.call_of(self._group)
-        if call is None or call.answers is None:
-            self._flush()
-            call = self._fetch(self.actor.call_of(self._group), deadline)
-        assert call.answers is not None
-        answer = call.answers[self._group]
-        if answer is not self._last_timed:
-            self._last_timed = answer
-            if answer.is_outcome:
-                apply_timing_delta(self._times, answer.timing_delta)
-        return answer
+    def _wait(self, deadline: float | None) -> None:
+        """Wait for replies, and raise if the worker or one of its siblings has failed."""
+        now = monotonic()
+        ends = [now + POLL_INTERVAL, self.reply_deadline, deadline]
+        until = min(end for end in ends if end is not None)
+        self._exchange.receive([self.address], max(until - now, 0.0))
+        self.check()
+        if (now := monotonic()) < until or self.answered:
+            return
+        if deadline is not None and now >= deadline:
+            raise TimeoutError
+        self._exchange.receive([sibling.address for sibling in self.siblings], 0.0)
+        for sibling in self.siblings:
+            sibling.check()
 
-    def _fetch(self, call: ActorCall | None, deadline: float | None) -> ActorCall:
-        while call is not None and self.actor.lost is None:
-            now = monotonic()
-            ends = [now + POLL_INTERVAL, self.reply_deadline, deadline]
-            try:
-                left = min(end for end in ends if end is not None) - now
-                self.actor.receive(call, max(left, 0.0))
-                return call
-            except ActorLostError as error:
-                self.actor.mark_lost(str(error))
-                break
-            except TimeoutError:
-                now = monotonic()
-            if (
-                self.reply_deadline is not None
-                and now >= self.reply_deadline
-                and not self.actor.has_progress(call)
-            ):
+    def check(self) -> None:
+        """Raise if the actor failed or its time is over before it has replied."""
+        if self.actor.pending_call(self._group) is None:
+            return
+        if self.actor.lost is not None:
+            raise self.death_error()
+        if self.reply_deadline is not None and monotonic() >= self.reply_deadline:
+            if not self.actor.has_progress():
                 raise self._timeout_error()
-            if deadline is not None and now >= deadline:
-                raise TimeoutError
-            self._flush()
-            for sibling in self.siblings:
-                sibling.look()
-        raise self.death_error()
-
-    def look(self) -> None:
-        """Detect a failed actor without waiting."""
-        call = self.actor.call_of(self._group)
-        if call is not None and call.answers is None:
-            with suppress(TimeoutError):
-                self._fetch(call, _NO_WAIT)
+            self._extend_deadline()
 
     @override
     def times(self) -> StepTimes:

@@ -1,17 +1,19 @@
 """Packed requests and replies between the main process and an actor.
 
-A request addresses one or more groups of an actor and has one reply. Requests and replies consist
-of a fixed-size record per group, the data of arrays, and the variable-length data of the records.
+A request has commands for one or more groups of an actor, and one reply. Requests and replies
+consist of a fixed-size record per group, the data of arrays, and the variable-length data of the
+records. The command ``step`` also has actions in arrays, and a payload only if some are objects.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType
 from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES
+from xuance_envs.engine.pickled_commands import PackedCommand
 from xuance_envs.engine.ray.step_codec import Extents
 
 CODE_DISTRIBUTION_HINT = (
@@ -20,20 +22,11 @@ CODE_DISTRIBUTION_HINT = (
 """End of an error message about code that an actor cannot import."""
 
 _COUNT = struct.Struct("<H")
-_REQUEST = struct.Struct("<HqBBHI")
+_REQUEST = struct.Struct("<HBHI")
 _BUFFER_INDEX = struct.Struct("<H")
 _REPLY = struct.Struct(f"<BBIBI?I{TIMING_DELTA_BYTES}s")
 
 _OUTCOMES = frozenset({*OUTCOME_OF_REPLY, ReplyType.OUTCOME})
-
-
-class GroupRequest(NamedTuple):
-    group: int
-    tag: int
-    code: int
-    command: str
-    payload: bytes
-    buffers: tuple[int, ...] = ()
 
 
 class GroupReply(NamedTuple):
@@ -48,31 +41,23 @@ class GroupReply(NamedTuple):
         return self.code in _OUTCOMES
 
 
-def pack_requests(requests: Sequence[GroupRequest], actions: bytes) -> bytes:
-    """Pack a request, including the actions of stepping groups."""
-    records = [
-        _REQUEST.pack(
-            group_request.group,
-            group_request.tag,
-            group_request.code,
-            len(group_request.command),
-            len(group_request.buffers),
-            len(group_request.payload),
-        )
-        for group_request in requests
-    ]
-    tails = [
-        b"".join(
-            [
-                group_request.command.encode(),
-                *map(_BUFFER_INDEX.pack, group_request.buffers),
-                group_request.payload,
-            ]
-        )
-        for group_request in requests
-        if group_request.command or group_request.payload
-    ]
-    return b"".join([_COUNT.pack(len(requests)), *records, actions, *tails])
+def stepping_groups(commands: Mapping[int, PackedCommand]) -> list[int]:
+    return [group for group, packed in commands.items() if packed.command == "step"]
+
+
+def pack_requests(
+    commands: Mapping[int, PackedCommand], buffers: Sequence[Any], actions: bytes
+) -> bytes:
+    """Pack commands for an actor's groups, and the actions of stepping groups.
+
+    Each of the commands' buffers is one of ``buffers``, and is packed as its index.
+    """
+    records, tails = [], []
+    for group, (command, payload, used) in commands.items():
+        records.append(_REQUEST.pack(group, len(command), len(used), len(payload)))
+        indices = [_BUFFER_INDEX.pack(buffers.index(buffer)) for buffer in used]
+        tails += [command.encode(), *indices, payload]
+    return b"".join([_COUNT.pack(len(commands)), *records, actions, *tails])
 
 
 def num_requests(request: bytes) -> int:
@@ -80,33 +65,32 @@ def num_requests(request: bytes) -> int:
     return count
 
 
-def unpack_requests(request: bytes) -> tuple[list[GroupRequest], int]:
-    """Unpack a request; return the records and the offset of the actions."""
-    (count,) = _COUNT.unpack_from(request)
-    start = _COUNT.size + count * _REQUEST.size
+def unpack_requests(request: bytes, buffers: Sequence[Any]) -> tuple[dict[int, PackedCommand], int]:
+    """Unpack a request; return the commands by group and the offset of the actions."""
+    start = _COUNT.size + num_requests(request) * _REQUEST.size
     records = list(_REQUEST.iter_unpack(memoryview(request)[_COUNT.size : start]))
     at = len(request) - sum(
-        name + count * _BUFFER_INDEX.size + size for *_, name, count, size in records
+        name + used * _BUFFER_INDEX.size + size for _, name, used, size in records
     )
-    requests = []
-    for group, tag, code, name, count, size in records:
+    commands = {}
+    for group, name, used, size in records:
         command, at = request[at : at + name].decode(), at + name
-        buffers = tuple(
-            _BUFFER_INDEX.unpack_from(request, at + k * _BUFFER_INDEX.size)[0] for k in range(count)
+        end = at + used * _BUFFER_INDEX.size
+        indices = _BUFFER_INDEX.iter_unpack(memoryview(request)[at:end])
+        at = end + size
+        commands[group] = PackedCommand(
+            command, request[end:at], [buffers[index] for (index,) in indices]
         )
-        at += count * _BUFFER_INDEX.size
-        requests.append(GroupRequest(group, tag, code, command, request[at : at + size], buffers))
-        at += size
-    return requests, start
+    return commands, start
 
 
-def pack_replies(answers: Sequence[GroupReply], results: Sequence[Any]) -> list[Any]:
+def pack_replies(replies: Collection[GroupReply], results: Sequence[Any]) -> list[Any]:
     records = [
-        _REPLY.pack(answer.code, *infos, *resets, masks, len(answer.payload), answer.timing_delta)
-        for answer in answers
-        for infos, resets, masks in [answer.extents]
+        _REPLY.pack(reply.code, *infos, *resets, masks, len(reply.payload), reply.timing_delta)
+        for reply in replies
+        for infos, resets, masks in [reply.extents]
     ]
-    return [b"".join(records), *results, *[answer.payload for answer in answers if answer.payload]]
+    return [b"".join(records), *results, *[reply.payload for reply in replies if reply.payload]]
 
 
 def unpack_replies(reply: bytes | memoryview, count: int) -> tuple[list[GroupReply], int]:
@@ -114,10 +98,10 @@ def unpack_replies(reply: bytes | memoryview, count: int) -> tuple[list[GroupRep
     start = count * _REPLY.size
     records = list(_REPLY.iter_unpack(memoryview(reply)[:start]))
     at = len(reply) - sum(size for *_, size, _ in records)
-    answers = []
+    replies = []
     for code, *columns, masks, size, timing_delta in records:
         extents = Extents((columns[0], columns[1]), (columns[2], columns[3]), masks)
         payload = bytes(reply[at : at + size]) if size else b""
-        answers.append(GroupReply(code, extents, timing_delta, payload))
+        replies.append(GroupReply(code, extents, timing_delta, payload))
         at += size
-    return answers, start
+    return replies, start

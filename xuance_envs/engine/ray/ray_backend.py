@@ -19,20 +19,16 @@ from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.pickled_commands import pickled_functions
 from xuance_envs.engine.polling import Poller
-from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.actor_assignment import ActorAssignment
 from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT, ActorClient, ActorSettings
 from xuance_envs.engine.ray.cluster import ActorLostError, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
+from xuance_envs.engine.ray.exchange import POLL_INTERVAL, Exchange
+from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.engine.ray.object_store_transfer import ObjectStoreTransfer
-from xuance_envs.engine.ray.transports import POLL_INTERVAL, SocketTransport
 from xuance_envs.engine.serialization import dumps_for_worker
-from xuance_envs.engine.system.current import system
 
 logger = logging.getLogger("xuance_envs")
-
-MIXED_POLL_INTERVAL = 0.01
-"""Seconds between polls of Ray if only some actors are connected directly."""
 
 CLOSE_TIMEOUT = 5.0
 
@@ -50,8 +46,9 @@ class RayBackend(Backend[ActorDriver]):
         info_bytes: int = INFO_BYTES,
     ) -> None:
         super().__init__(split, recipe, info_bytes)
-        self.actors: list[ActorClient] = []
-        self.after_submit = self.flush
+        self.exchange = Exchange(settings.cluster)
+        self.actors = self.exchange.actors
+        self.after_submit = self.exchange.send
         self.state_transfer = ObjectStoreTransfer(settings.cluster)
         self._settings = settings
         self._plan = plan
@@ -62,10 +59,6 @@ class RayBackend(Backend[ActorDriver]):
             for number, assignment in enumerate(assignments)
             for worker in assignment.workers
         }
-
-    def flush(self) -> None:
-        for actor in self.actors:
-            actor.flush()
 
     @override
     def start(self) -> None:
@@ -81,7 +74,7 @@ class RayBackend(Backend[ActorDriver]):
 
     def _start(self, index: int, started: Callable[[ActorDriver], None]) -> None:
         number, group = self._place_of[index]
-        started(ActorDriver(self._settings, self.actors[number], group, self.flush))
+        started(ActorDriver(self._settings, self.actors[number], group, self.exchange))
 
     def _end(self, index: int) -> None:
         """Replace a failed worker's actor, unless only the worker process failed.
@@ -140,7 +133,7 @@ class RayBackend(Backend[ActorDriver]):
 
     @override
     def poller(self, drivers: Sequence[Driver]) -> Poller:
-        return _ActorPoller(self, self._settings)
+        return _ActorPoller(self)
 
     @override
     def end(self, close_timeout: float | None = None) -> None:
@@ -168,12 +161,8 @@ class RayBackend(Backend[ActorDriver]):
 
 
 class _ActorPoller(Poller):
-    """Poller for replies from direct connections and from Ray."""
-
-    def __init__(self, backend: RayBackend, settings: ActorSettings) -> None:
+    def __init__(self, backend: RayBackend) -> None:
         self._backend = backend
-        self._cluster = settings.cluster
-        self._next_check = 0.0
 
     @override
     def watch(self, group: int) -> None:
@@ -181,66 +170,22 @@ class _ActorPoller(Poller):
 
     @override
     def poll(self, busy: Collection[int]) -> set[int]:
-        return self._poll_replies(busy, 0.0)
+        return self._receive(busy, 0.0)
 
     @override
     def wait(self, busy: Collection[int], until: float | None) -> set[int]:
-        while True:
-            # Poll first, because a wait for one reply reports only one.
-            found = self.poll(busy)
-            if found or (until is not None and monotonic() >= until):
-                return found
-            left = (
-                POLL_INTERVAL
-                if until is None
-                else min(max(until - monotonic(), 0.0), POLL_INTERVAL)
-            )
-            if found := self._poll_replies(busy, left):
-                return found
-
-    def _poll_replies(self, busy: Collection[int], seconds: float) -> set[int]:
-        self._backend.flush()
-        waiting = [self._backend.workers[group] for group in busy]
-        connections = {
-            connection.fd: connection
-            for connection in dict.fromkeys(worker.connection for worker in waiting)
-            if connection is not None
-        }
-        found = {group for group in busy if self._backend.workers[group].answered}
-        groups_of: dict[Any, set[int]] = {}
-        for group in busy:
-            worker = self._backend.workers[group]
-            if group not in found and worker.connection is None:
-                groups_of.setdefault(worker.ref, set()).add(group)
-        left = 0.0 if found else seconds
-        if connections:
-            for fd, _ in _poll(connections, min(left, MIXED_POLL_INTERVAL) if groups_of else left):
-                connections[fd].read()
-            found.update(group for group in busy if self._backend.workers[group].answered)
-            left = 0.0
-        if groups_of:
-            count = 1 if left else len(groups_of)
-            ready = self._cluster.wait(list(groups_of), count, left)
-            found.update(*(groups_of[ref] for ref in ready))
-        if monotonic() >= self._next_check:
-            self._next_check = monotonic() + POLL_INTERVAL
-            self._check_served(connections.values())
+        found = self.poll(busy)  # first, because a wait for one reply reports only one
+        while not found and (until is None or monotonic() < until):
+            left = POLL_INTERVAL if until is None else min(until - monotonic(), POLL_INTERVAL)
+            found = self._receive(busy, max(left, 0.0))
         return found
 
-    def _check_served(self, connections: Collection[SocketTransport]) -> None:
-        """End connections that their actors no longer serve."""
-        by_ref = {connection.serve_ref: connection for connection in connections}
-        if by_ref:
-            for ref in self._cluster.wait(list(by_ref), len(by_ref), 0.0):
-                by_ref[ref].end()
-
-
-def _poll(fds: Collection[int], seconds: float) -> list[tuple[int, int]]:
-    poll = system.poll()
-    for fd in fds:
-        poll.register(fd, system.POLLIN)
-    found: list[tuple[int, int]] = poll.poll(seconds * 1e3)
-    return found
+    def _receive(self, busy: Collection[int], seconds: float) -> set[int]:
+        workers = {group: self._backend.workers[group] for group in busy}
+        if any(worker.answered for worker in workers.values()):
+            seconds = 0.0
+        self._backend.exchange.receive([worker.address for worker in workers.values()], seconds)
+        return {group for group, worker in workers.items() if worker.answered}
 
 
 def end_actors(

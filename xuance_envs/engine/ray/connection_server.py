@@ -1,63 +1,49 @@
-"""Actor side of a direct connection to the main process."""
+"""Actor's end of a direct connection to the main process."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 from xuance_envs.engine.process.channel import PeerGoneError
-from xuance_envs.engine.ray.actor import BaseGroupActor
-from xuance_envs.engine.ray.authenticated_connection import Listener, MessageReader, send_message
+from xuance_envs.engine.ray.authenticated_connection import MessageReader, send_message
+from xuance_envs.engine.ray.messages import num_requests
 from xuance_envs.engine.system.current import system
 
 END_POLL_INTERVAL = 1.0
 """Seconds between checks for the end of a connection that delivers no requests."""
 
 
-class ConnectableActor(BaseGroupActor):
-    """Actor that answers requests from Ray calls and from a direct connection."""
-
-    @abstractmethod
-    def is_ended(self, key: bytes) -> bool:
-        """Return True if the main process has ended the connection with this key."""
-
-    def listen_at(self, host: str) -> tuple[str, int, bytes]:
-        self._listener = Listener(host)
-        return *self._listener.address, self._listener.key
-
-    def serve(self, seconds: float) -> None:
-        """Accept the main process, and answer its requests until the connection ends."""
-        listener = self._listener
-        try:
-            connection = listener.accept(seconds)
-        except TimeoutError:
-            return
-        with connection:
-            _ConnectionHandler(self, connection, listener.key).run()
-
-
-class _ConnectionHandler:
+class ConnectionServer:
     """Executes the requests that a connection delivers.
 
     The reading thread executes a request to all groups, because no other request can then be
     pending. A thread pool executes requests to some of the groups.
     """
 
-    def __init__(self, actor: ConnectableActor, connection: socket.socket, key: bytes) -> None:
-        self._actor = actor
+    def __init__(
+        self,
+        connection: socket.socket,
+        answer: Callable[[int, bytes], Sequence[Any]],
+        num_groups: int,
+        is_ended: Callable[[], bool],
+    ) -> None:
         self._connection = connection
-        self._key = key
+        self._answer = answer
+        self._num_groups = num_groups
+        self._is_ended = is_ended
         self._closed = threading.Event()
         self._number = 0
         self._reply_lock = threading.Lock()
         self._failures: Sequence[BaseException] = ()
 
     def run(self) -> None:
-        with ThreadPoolExecutor(self._actor.num_groups + 1) as pool:
+        """Answer requests until the connection ends."""
+        with ThreadPoolExecutor(self._num_groups + 1) as pool:
             pool.submit(self._watch)
             try:
                 self._answer_requests(pool)
@@ -76,32 +62,29 @@ class _ConnectionHandler:
                 incoming.read()
             self._number, request = message[0], bytes(message[1])
             incoming.clear()
-            if self._actor.addresses_all_groups(request):
-                self._answer(self._number, request)
+            if num_requests(request) == self._num_groups:
+                self._reply(self._number, request)
             else:
-                pool.submit(self._answer_in_thread, self._number, request)
+                pool.submit(self._reply_in_thread, self._number, request)
 
     def _watch(self) -> None:
         """Shut the connection down if it has ended, which wakes threads that read or send."""
         number = -1
         while not self._closed.wait(END_POLL_INTERVAL):
             if number == self._number and (
-                self._is_closed_by_peer() or self._actor.is_ended(self._key)
+                system.is_closed_by_peer(self._connection) or self._is_ended()
             ):
                 self._shut_down()
             number = self._number
 
-    def _is_closed_by_peer(self) -> bool:
-        return system.is_closed_by_peer(self._connection)
-
-    def _answer(self, number: int, request: bytes) -> None:
-        parts = self._actor.answer_buffers(number, request)
+    def _reply(self, number: int, request: bytes) -> None:
+        parts = self._answer(number, request)
         with self._reply_lock:
             send_message(self._connection, number, parts)
 
-    def _answer_in_thread(self, number: int, request: bytes) -> None:
+    def _reply_in_thread(self, number: int, request: bytes) -> None:
         try:
-            self._answer(number, request)
+            self._reply(number, request)
         except BaseException as error:
             if not isinstance(error, PeerGoneError):
                 self._failures = (*self._failures, error)

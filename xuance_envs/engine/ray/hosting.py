@@ -1,0 +1,123 @@
+"""Groups of environments in an actor: in its own process, or each in a worker process."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xuance_envs._override import override
+from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.data.space_layout import StepSpaces
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.pickling_host import PicklingHost
+from xuance_envs.engine.group.protocol import RequestType, StateTransfer
+from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES
+from xuance_envs.engine.pickled_commands import PackedCommand
+from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
+from xuance_envs.engine.ray.messages import GroupReply
+from xuance_envs.engine.ray.step_codec import NO_EXTENTS, Extents
+
+NO_TIMING = bytes(TIMING_DELTA_BYTES)
+
+
+@dataclass(frozen=True)
+class ActorPlan:
+    """Configuration of an actor: its groups, their resources and limits."""
+
+    split: tuple[tuple[int, int], ...]
+    in_processes: bool = False
+    threads: int | None = None
+    timeout: float | None = None
+    start_timeout: float | None = None
+    restarts: bool = False
+    info_bytes: int = INFO_BYTES
+    spaces: bytes | None = None
+
+    @property
+    def envs(self) -> range:
+        return range(self.split[0][0], self.split[-1][1])
+
+    @property
+    def num_envs(self) -> int:
+        return len(self.envs)
+
+    @property
+    def reserved(self) -> int:
+        """Number of bytes of shared memory that the workers' diagnostics occupy."""
+        return len(self.split) * REGION_BYTES
+
+
+class HostedGroup(ABC):
+    """One group of an actor; it executes one command at a time."""
+
+    def __init__(self) -> None:
+        self.last_number = 0
+        self.lock = threading.Lock()
+
+    @abstractmethod
+    def submit(self, number: int, packed: PackedCommand) -> None:
+        """Start executing a command."""
+
+    @abstractmethod
+    def reply(self) -> GroupReply:
+        """Wait for the reply to the last command; repeated calls return the same reply."""
+
+
+class Hosting(ABC):
+    """All groups of an actor, without environments at first, and their arrays."""
+
+    groups: Sequence[HostedGroup]
+    state_transfer: StateTransfer
+
+    @abstractmethod
+    def allocate(self, spaces: StepSpaces) -> StepArrays:
+        """Allocate the arrays of all groups."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the environments."""
+
+
+class InlineHosting(Hosting):
+    """One group in the actor's process."""
+
+    def __init__(self, plan: ActorPlan) -> None:
+        self._plan = plan
+        self.host = PicklingHost(lambda *_: self._arrays, plan.threads)
+        self.groups = [_InlineGroup(self.host)]
+        self.state_transfer = StateTransfer()
+
+    @override
+    def allocate(self, spaces: StepSpaces) -> StepArrays:
+        plan = self._plan
+        self._arrays = StepArrays.allocate(spaces, plan.num_envs, info_bytes=plan.info_bytes)
+        return self._arrays
+
+    @override
+    def close(self) -> None:
+        self.host.close()
+
+
+class _InlineGroup(HostedGroup):
+    def __init__(self, host: PicklingHost) -> None:
+        super().__init__()
+        self._host = host
+        self._reply: GroupReply
+
+    @override
+    def submit(self, number: int, packed: PackedCommand) -> None:
+        in_arrays = packed.command == "step" and not packed.payload
+        request = RequestType.STEP if in_arrays else RequestType.CALL
+        code, payload = self._host.answer(request, packed.payload, packed.buffers)
+        reply = GroupReply(code, NO_EXTENTS, NO_TIMING, payload)
+        if reply.is_outcome:
+            group = self._host.group
+            timing = group.clock.timing_delta()
+            reply = reply._replace(extents=Extents(*group.extents), timing_delta=timing)
+        self._reply = reply
+
+    @override
+    def reply(self) -> GroupReply:
+        return self._reply

@@ -1,0 +1,131 @@
+"""Worker processes that share memory with their actor, one per group.
+
+The workers are those of a process backend. The actor signals steps, packs results from the shared
+arrays into one reply, and forwards all other commands and replies.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+from xuance_envs._override import override
+from xuance_envs.engine.data.space_layout import StepSpaces
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.outcome import Outcome
+from xuance_envs.engine.group.protocol import ReplyType
+from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.pickled_commands import PackedCommand
+from xuance_envs.engine.process.driver import ProcessDriver
+from xuance_envs.engine.process.process_backend import ProcessBackend
+from xuance_envs.engine.process.shared_memory import SharedMemory
+from xuance_envs.engine.process.worker_process import StartSettings
+from xuance_envs.engine.ray.hosting import NO_TIMING, ActorPlan, HostedGroup, Hosting
+from xuance_envs.engine.ray.messages import GroupReply
+from xuance_envs.engine.ray.step_codec import NO_EXTENTS, Extents
+from xuance_envs.engine.serialization import loads, pack_error
+from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
+
+CONTEXT = "spawn"
+"""Start method of worker processes; fork is unsafe, because the actor's process has threads."""
+
+
+class WorkerHosting(Hosting):
+    """One worker process per group."""
+
+    def __init__(self, plan: ActorPlan) -> None:
+        settings = StartSettings(
+            multiprocessing.get_context(CONTEXT),
+            SharedMemory(reserved=plan.reserved),
+            threads=plan.threads,
+            spin=0.0,  # network latency between steps is too long for spinning
+            main_spin=0.0,
+            timeout=plan.timeout,
+            start_timeout=plan.start_timeout,
+        )
+        nothing = Recipe((), ())  # requests bring the groups' functions
+        self._plan = plan
+        self.backend = ProcessBackend(
+            settings, plan.split, nothing, pin=True, info_bytes=plan.info_bytes
+        )
+        self.state_transfer = self.backend.state_transfer
+        self._end = self.backend.register_finalizer(self)
+        self.backend.start()
+        if plan.restarts:
+            for worker in self.backend.workers:
+                worker.siblings = ()
+        self.groups = [_WorkerGroup(self, index) for index in range(len(plan.split))]
+
+    @override
+    def allocate(self, spaces: StepSpaces) -> StepArrays:
+        self._arrays = self.backend.allocate(spaces, self._plan.num_envs)
+        for worker in self.backend.workers:
+            self._attach(worker)
+        self.backend.start_pinning()
+        return self._arrays
+
+    def restart(self, index: int) -> None:
+        self._attach(self.backend.restart(index))
+
+    def _attach(self, worker: ProcessDriver) -> None:
+        first = self._plan.envs.start
+        worker.attach(self._arrays.slice(worker.lo - first, worker.hi - first))
+
+    @override
+    def close(self) -> None:
+        self.backend.end()
+        self._end()
+
+
+class _WorkerGroup(HostedGroup):
+    def __init__(self, hosting: WorkerHosting, index: int) -> None:
+        super().__init__()
+        self._hosting = hosting
+        self._index = index
+        self._extents = NO_EXTENTS
+        self._failure: BaseException | None = None
+
+    @property
+    def _worker(self) -> Any:
+        return self._hosting.backend.workers[self._index]
+
+    @override
+    def submit(self, number: int, packed: PackedCommand) -> None:
+        self._failure = None
+        try:
+            if packed.command == "rebuild" and self.last_number:  # otherwise the process is new
+                self._extents = NO_EXTENTS
+                self._hosting.restart(self._index)
+            buffers = self._hosting.state_transfer.export(packed.buffers)
+        except (OSError, MemoryError) as error:  # the worker was not involved
+            self._failure = error
+            return
+        if packed.command == "step" and not self._index:
+            self._hosting.backend.before_step()
+        if packed.command == "step" and not packed.payload:
+            self._worker.submit_step(number, None)
+        else:
+            self._worker.submit(number, packed._replace(buffers=buffers))
+
+    @override
+    def reply(self) -> GroupReply:
+        worker = self._worker
+        try:
+            if self._failure is not None:
+                raise self._failure
+            code, payload = worker.raw_reply()
+        except (WorkerDiedError, WorkerTimeoutError, OSError, MemoryError) as error:
+            return GroupReply(ReplyType.FAILED, NO_EXTENTS, NO_TIMING, pack_error(error))
+        if code == ReplyType.OUTCOME:
+            self._record_extents(loads(payload))
+        reply = GroupReply(code, self._extents, NO_TIMING, payload)
+        return (
+            reply._replace(timing_delta=worker.worker.diagnostics.timing_delta())
+            if reply.is_outcome
+            else reply
+        )
+
+    def _record_extents(self, outcome: Outcome) -> None:
+        rest = outcome.rest
+        if rest is not None and rest.layout is not None and rest.reset_layout is not None:
+            self._extents = Extents(rest.layout.extent, rest.reset_layout.extent, rest.masks)
