@@ -230,7 +230,7 @@ class _Data:
         self.buffer = _view(struct.buffer, struct.nbuffer)
         self.arena = _view(struct.arena, struct.narena)
         # An offset of 0 is a null pointer.
-        self.before_arena = np.uint64(struct.arena - 8)
+        self.before_arena = np.array(struct.arena - 8, np.uint64)
         # Pointers in the buffer to the data of plugins; a restore does not change them.
         self.plugins: Any = (
             (ctypes.c_size_t * struct.nplugin).from_address(struct.plugin_data)
@@ -269,7 +269,7 @@ def _save(data: Any, _: Any) -> _Value:
     return (
         b"".join(own.numbers),
         b"".join(own.solver_regions()),
-        ((pointers - own.before_arena) * (pointers != 0)).tobytes(),
+        ((pointers - own.before_arena) * pointers.astype(bool)).tobytes(),
         bytes(own.buffer),
         bytes(own.arena[: own.struct.parena]),
     )
@@ -285,7 +285,7 @@ def _check(data: Any, value: Any) -> str | None:
     given = len(numbers), len(offsets), len(buffer)
     if given != expected or len(arena) > struct.narena:
         raise MismatchError("model", f"{given} bytes of data", f"{expected} bytes of data")
-    if np.maximum.reduce(np.frombuffer(offsets, np.uint64)) > len(arena) + 8:
+    if np.maximum.reduce(np.frombuffer(offsets, np.uint64)).item() > len(arena) + 8:
         raise FaultError("", f"expected MjData's pointers within {len(arena)} bytes of its arena")
     return None
 
@@ -300,7 +300,7 @@ def _load(data: Any, value: Any, _: Any) -> None:
     _write(own.numbers, numbers)
     _write(own.solver_regions(), solver)
     used = np.frombuffer(offsets, np.uint64)
-    np.multiply(used + own.before_arena, used != 0, out=own.pointers)
+    np.multiply(used + own.before_arena, used.astype(bool), out=own.pointers)
     own.buffer[:] = buffer
     own.arena[: len(arena)] = arena
     if kept:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
-from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.engine.ray.actor_assignment import (
     ActorAssignment,
     one_actor_per_node,
@@ -18,6 +17,7 @@ from xuance_envs.engine.ray.actor_assignment import (
 )
 from xuance_envs.engine.ray.actor_client import ActorSettings
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
+from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.engine.ray.ray_backend import RayBackend
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
