@@ -17,7 +17,13 @@ from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.recovery import Recording
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS
-from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError, name_envs
+from xuance_envs.errors import (
+    EnvError,
+    StateError,
+    WorkerDiedError,
+    WorkerTimeoutError,
+    name_envs,
+)
 
 logger = logging.getLogger("xuance_envs")
 
@@ -148,7 +154,8 @@ class RecordingDriver(Driver):
             result = self._process(driver.result(deadline))
         except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
             self._recording.write_error(error, driver.tag, self._command)
-            if isinstance(error, EnvError) and self._command in STATE_CHANGING_COMMANDS:
+            ran_in_part = isinstance(error, EnvError) and not isinstance(error, StateError)
+            if ran_in_part and self._command in STATE_CHANGING_COMMANDS:
                 self._replay_log.reset(None)
             raise
         self._processed = driver.tag, result
