@@ -164,7 +164,8 @@ class Atari_Env(EnvWrapper):
         # Recent actions with their frame counts, since the last action that was certainly executed.
         # `xuance_envs.state.ale` saves them with the state.
         self._requested_actions: deque[tuple[Any, float, int]] = deque(maxlen=_MAX_ACTION_REQUESTS)
-        self._game._requested_actions = self._requested_actions
+        game: Any = self.env
+        game._requested_actions = self._requested_actions
         self._set_up_emulator(skips, fire_on_reset, full_action_space)
         self._set_up_limits(made, skips[0])
         self._set_up_observations(size, max_pool)
@@ -173,8 +174,7 @@ class Atari_Env(EnvWrapper):
         self.was_real_done = True
         self.lifes: int = self._ale.lives()
         self._lost_life = False
-        self._episode_step = 0
-        self._episode_score = 0.0
+        self._episode_step, self._episode_score = 0, 0.0
 
     def _set_up_emulator(
         self, skips: tuple[int, ...], fire_on_reset: bool, full_action_space: bool
