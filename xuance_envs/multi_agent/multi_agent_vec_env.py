@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from gymnasium import Space
@@ -21,13 +21,7 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.tuning import backend_class, backend_for
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_recipe, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
-from xuance_envs.vector_envs.options import (
-    AutoBool,
-    BackendName,
-    DummyOptions,
-    RecordOptions,
-    SubprocOptions,
-)
+from xuance_envs.vector_envs.options import AutoBool, BackendName, RecordOptions
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -42,20 +36,6 @@ __all__ = ["MultiAgentVecEnv"]
 V = TypeVar("V", bound="MultiAgentVecEnv")
 
 BACKENDS = ("auto", "dummy", "thread", "subproc", "ray")
-
-
-class TeamOptions(TypedDict, total=False):
-    groups: Groups | None
-    state: AutoBool
-    action_masks: AutoBool
-
-
-class DummyMultiAgentOptions(DummyOptions, TeamOptions, total=False):
-    """Options of XuanCe's multi-agent vec envs in the main process."""
-
-
-class SubprocMultiAgentOptions(SubprocOptions, TeamOptions, total=False):
-    """Options of XuanCe's multi-agent vec envs in worker processes."""
 
 
 @with_options(RecordOptions, SubprocVecEnv, RaySettings)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.multi_agent.multi_agent_vec_env import (
-    DummyMultiAgentOptions,
-    MultiAgentVecEnv,
-    SubprocMultiAgentOptions,
-)
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
-from xuance_envs.vector_envs.options import InSeries, StartMethod
+from xuance_envs.multi_agent.team import Groups
+from xuance_envs.vector_envs.options import (
+    AutoBool,
+    DummyOptions,
+    InSeries,
+    StartMethod,
+    SubprocOptions,
+)
 from xuance_envs.vector_envs.signatures import with_options
 
 if TYPE_CHECKING:
@@ -33,6 +36,20 @@ __all__ = [
 V = TypeVar("V", bound="XuanCeVecMultiAgentEnv")
 
 _Dicts = list[dict[Any, Any]]
+
+
+class TeamOptions(TypedDict, total=False):
+    groups: Groups | None
+    state: AutoBool
+    action_masks: AutoBool
+
+
+class DummyMultiAgentOptions(DummyOptions, TeamOptions, total=False):
+    """Options of XuanCe's multi-agent vec envs in the main process."""
+
+
+class SubprocMultiAgentOptions(SubprocOptions, TeamOptions, total=False):
+    """Options of XuanCe's multi-agent vec envs in worker processes."""
 
 
 class XuanCeVecMultiAgentEnv:
