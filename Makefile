@@ -67,8 +67,8 @@ LONG     := $(RUN) -m pytest -m long --timeout 1800
 CONTRACT := tests/transforms/test_contract.py tests/multi_agent $(wildcard tests/vector_envs/test_contract_*.py)
 OVER_RAY := tests/ray/test_contract.py tests/ray/test_contract_machines.py
 
-# Each process of the tests would otherwise compile all modules again.
-test test-long test-libraries test-oldest test-pythons: export PYTHONDONTWRITEBYTECODE :=
+# Each process would otherwise compile all modules again.
+test test-long test-libraries test-oldest test-pythons docs: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-libraries test-oldest test-pythons test-as-macos lint format types docs bench bench-peers bench-page clean FORCE
@@ -113,8 +113,7 @@ format: $(DEV) ## fix style and formatting
 	@$(RUN) -m ruff format .
 
 types: $(DEV) ## check types, for each system
-	@for system in linux darwin win32; do $(RUN) -m mypy --platform $$system --cache-dir .mypy_cache/$$system \
-	  || exit 1; done
+	@echo linux darwin win32 | xargs -n 1 -P 3 sh -c '$(RUN) -m mypy --platform $$0 --cache-dir .mypy_cache/$$0'
 
 docs: $(DEV) ## build the documentation into docs/_build/html, run its examples, check its pages
 	@rm -rf docs/api
@@ -146,10 +145,11 @@ $(DEMO): Makefile setup.py constraints.txt $(MADE)
 $(GAMES): $(DEMO)
 	$(call install,the requirements of Atari games,-e '.[atari]')
 
+# To compile all modules would take as long as the rest; few are imported, and Python compiles those.
 # The requirement pygame of mo-gymnasium would overwrite files of pygame-ce, which Gymnasium requires.
 $(DEV): $(DEMO)
 	@$(PIP_INSTALL) --no-deps 'mo-gymnasium>=1.3'
-	$(call install,the requirements of tests and checks; the first time takes minutes,-e '.[$(DEV_EXTRAS)]')
+	$(call install,the requirements of tests and checks; the first time takes a minute,--no-compile --no-warn-conflicts -e '.[$(DEV_EXTRAS)]')
 
 $(PEERS): $(DEV)
 	@$(RUN) -m pip list --format=freeze | grep -E '^(numpy|gymnasium|torch)==' > $(VENV)/.kept
@@ -193,11 +193,11 @@ $(FLOORS): Makefile setup.py .ci/floors.py
 	  -c $(OLDEST)/floors.txt -e '.[$(OLDEST_EXTRAS)]'
 	@touch $@
 
-# Create a virtual environment that falls back to the packages of .venv. Arguments: its folder,
-# packages to install without dependencies, and the dependencies to install.
+# Create a virtual environment that falls back to the packages of .venv, such as pip. Arguments: its
+# folder, packages to install without dependencies, and the dependencies to install.
 define install_apart
 echo "==> creating $(1) for $(firstword $(2))" \
-  && $(PYTHON) -m venv --clear $(1) \
+  && $(PYTHON) -m venv --clear --without-pip $(1) \
   && $(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
     > "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ours.pth" \
   && $(1)/bin/python -m pip install -qq --disable-pip-version-check $(3) \
@@ -229,6 +229,6 @@ $(MADE):
 	    echo "To use another Python, run 'make PYTHON=...'." >&2; \
 	    exit 1; }; \
 	fi
-	@# Older versions of pip can spend an hour on resolving dependencies.
-	@$(PIP_INSTALL) 'pip>=23.1'
+	@# Older versions of pip take twice as long.
+	@$(PIP_INSTALL) 'pip>=25'
 	@touch $@
