@@ -194,7 +194,7 @@ def test_the_death_of_one_is_noticed_while_others_are_waited_for():
     os.kill(pids[2], signal.SIGKILL)
     with pytest.raises(WorkerDiedError, match=r"environment 2 .*SIGKILL.*memory"):
         envs.step_wait()
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 20, "the others wait for ever"
     assert envs.closed
     assert not any(map(is_running, pids))
 

@@ -64,7 +64,7 @@ def test_coroutines_of_an_actor_are_awaited_together() -> None:
             assert_same(got[0], right[0])
             got, right = envs.step([k % 2] * 40), expected.step([k % 2] * 40)
         assert_same(list(got[4]), list(right[4]))
-        assert time.perf_counter() - start < 40 * 0.05
+        assert time.perf_counter() - start < 2 * 40 * 0.05  # in turn: four times as long
 
 
 class TestTheCluster:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import gymnasium
@@ -405,15 +405,15 @@ def test_a_proxy_that_does_not_reach_the_server_is_asked_again(status: int) -> N
     with answering([absent, version], asked) as url:
         assert ApiClient(url, None, 10).check_version() == "9"
     assert len(asked) == 2
-    with answering([absent]) as url:
+    with answering([absent], asked) as url:
         connection = ApiClient(url, None, 10)
         with pytest.raises(errors.RemoteUnreachableError, match="a proxy ") as caught:
             connection.check_version()
         assert caught.value.status == status
-        start = monotonic()
+        asked.clear()
         with pytest.raises(errors.RemoteUnreachableError, match="a proxy "):
-            connection.request("POST", "/once", {})  # a request that must not be repeated
-        assert monotonic() - start < 0.2
+            connection.request("POST", "/once", {})
+        assert len(asked) == 1, "it was repeated"
 
 
 def test_a_server_that_is_elsewhere_says_where() -> None:
