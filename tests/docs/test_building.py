@@ -34,7 +34,7 @@ def build(folder: Path) -> str:
     return done.stderr
 
 
-@pytest.mark.slow("builds a documentation twice")
+@pytest.mark.long  # builds a documentation twice
 def test_pages_of_modules_follow_in_a_tree_that_was_built_before(tmp_path: Path) -> None:
     for library in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(library)

@@ -73,8 +73,10 @@ PAGES = [
 ]
 
 
-def documented() -> Iterator[Documented]:
+@cache
+def documented() -> list[Documented]:
     """Every docstring of the package."""
+    found = []
 
     def walk(module: str, node: Any, prefix: str) -> Iterator[Documented]:
         for each in ast.iter_child_nodes(node):
@@ -88,11 +90,9 @@ def documented() -> Iterator[Documented]:
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if text := ast.get_docstring(tree):
-            yield Documented(module_name(path), "", tree, text)
-        yield from walk(module_name(path), tree, "")
-
-
-ALL = list(documented())
+            found.append(Documented(module_name(path), "", tree, text))
+        found += walk(module_name(path), tree, "")
+    return found
 
 
 def is_public(module: str) -> bool:
@@ -142,13 +142,13 @@ def test_functions_do_not_begin_with_a_free_relative() -> None:
     functions = ast.FunctionDef | ast.AsyncFunctionDef
     assert [
         each.place
-        for each in ALL
+        for each in documented()
         if isinstance(each.node, functions) and FREE_RELATIVE.match(each.text)
     ] == []
 
 
 def test_no_docstring_only_refers_to_another() -> None:
-    assert [each.place for each in ALL if REFERENCE.fullmatch(each.text)] == []
+    assert [each.place for each in documented() if REFERENCE.fullmatch(each.text)] == []
 
 
 def test_private_code_has_no_sections() -> None:
@@ -160,7 +160,7 @@ def test_private_code_has_no_sections() -> None:
 
     assert [
         each.place
-        for each in ALL
+        for each in documented()
         if not is_public(each.module) and SECTION.search(each.text) and not is_seen(each)
     ] == []
 
@@ -168,7 +168,7 @@ def test_private_code_has_no_sections() -> None:
 def test_private_code_is_described_in_few_lines() -> None:
     lines = [
         each.node.body[0].end_lineno - each.node.body[0].lineno + 1
-        for each in ALL
+        for each in documented()
         if not is_public(each.module)
     ]
     assert sum(lines) <= MOST_PRIVATE_LINES

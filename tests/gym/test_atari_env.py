@@ -482,4 +482,6 @@ def test_every_step_is_as_the_letter_has_it(game: str, kwargs: dict[str, Any]) -
             expected, expected_info = letter.reset()
             assert info == expected_info, step
             np.testing.assert_array_equal(observation, expected, str(step))
+            if ends > 1 and step > 150:
+                break
     assert ends or game == "Asteroids"

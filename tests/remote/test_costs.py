@@ -100,19 +100,23 @@ COLLIDING = [k * (2**61 - 1) for k in range(4000)]
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("kind", "items"),
     [
-        {"$": "set", "items": COLLIDING * 5},
-        {"$": "frozenset", "items": COLLIDING * 5},
-        {"$": "dict", "items": [[key, 0] for key in COLLIDING]},
-        {"$": "dict", "items": [[{"$": "tuple", "items": [key]}, 0] for key in COLLIDING]},
+        ("set", lambda: COLLIDING * 5),
+        ("frozenset", lambda: COLLIDING * 5),
+        ("dict", lambda: [[key, 0] for key in COLLIDING]),
+        ("dict", lambda: [[{"$": "tuple", "items": [key]}, 0] for key in COLLIDING]),
     ],
     ids=["set", "frozenset", "dict", "keys that are tuples"],
 )
 def test_keys_that_collide_are_refused(
-    served: ServedProcess, session: tuple[httpx.Client, str], value: Any
+    served: ServedProcess,
+    session: tuple[httpx.Client, str],
+    kind: str,
+    items: Callable[[], list[Any]],
 ) -> None:
     client, session_id = session
+    value = {"$": kind, "items": items()}
     with nobody_waits(served):
         message = {"session_id": session_id, "options": {"a": [value]}}
         answer = client.post("episode/vectorized_reset", json=message)
@@ -123,18 +127,20 @@ def test_keys_that_collide_are_refused(
 @pytest.mark.parametrize(
     "message",
     [
-        {"seed": [""] * 480_000},
-        {"episode_ids": [None] * 480_000},
-        {f"odd{k}": 0 for k in range(200_000)},
-        {"options": {str(k): 0 for k in range(200_000)}},
+        lambda: {"seed": [""] * 480_000},
+        lambda: {"episode_ids": [None] * 480_000},
+        lambda: {f"odd{k}": 0 for k in range(200_000)},
+        lambda: {"options": {str(k): 0 for k in range(200_000)}},
     ],
     ids=["seeds", "ids", "unknown", "options"],
 )
 def test_the_first_fault_ends_it(
-    served: ServedProcess, session: tuple[httpx.Client, str], message: dict[str, Any]
+    served: ServedProcess,
+    session: tuple[httpx.Client, str],
+    message: Callable[[], dict[str, Any]],
 ) -> None:
     client, session_id = session
-    body = msgpack.packb({"session_id": session_id, **message})
+    body = msgpack.packb({"session_id": session_id, **message()})
     with nobody_waits(served):
         start = time.monotonic() - seconds_stalled() / 2
         answer = client.post("episode/vectorized_reset", content=body, headers=MSGPACK)

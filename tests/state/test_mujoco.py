@@ -121,7 +121,7 @@ def transcript(env: Any, actions: Any) -> list[Any]:
     return found
 
 
-def check_exact(make: Callable[[], Any], length: int = 150) -> None:
+def check_exact(make: Callable[[], Any], length: int = 80) -> None:
     """Compares what goes on after loading, from states of several steps, in two twins."""
     env, stepped, fresh = make(), make(), make()
     for each in (env, stepped, fresh):

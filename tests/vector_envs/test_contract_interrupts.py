@@ -16,7 +16,7 @@ in_halves = pytest.mark.parametrize("halves", [False, True], ids=["whole", "in h
 @in_halves
 def test_an_interrupt_within_a_step_loses_nothing_and_repeats_nothing(make, halves):
     """Where it comes while an environment is in its own step or reset, that one may do it again."""
-    numbers = itertools.count(int(halves), 5 if make.backend.here else 41)
+    numbers = itertools.count(int(halves), 9 if make.backend.here else 41)
     envs = lambda: Interrupted(make(ENV_FNS), halves=halves)  # noqa: E731  # called for each failure
     assert assert_nothing_is_lost(envs, numbers) >= 30
 

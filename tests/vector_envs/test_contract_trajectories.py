@@ -41,7 +41,7 @@ MAKERS = {
 }
 
 
-STEPS = 200
+STEPS = 120
 """How many a trajectory has, of each of five environments."""
 
 
@@ -65,7 +65,7 @@ def by_hand(name):
         [start.step(action) for start, action in zip(starts, each, strict=True)] for each in actions
     ]
     ends = sum(step.ended for each in steps for step in each)
-    assert ends > 35, "too few ends of episodes to say anything"
+    assert ends > 20, "too few ends of episodes to say anything"
     return ByHand(starts, actions, steps)
 
 
