@@ -31,7 +31,7 @@ from benchmarks.shared.question import (
 from benchmarks.shared.rllib import Sampling, why_without
 from benchmarks.shared.rollouts import Rollouts
 from xuance_envs.engine.ray import actor_client
-from xuance_envs.engine.ray.authenticated_connection import header
+from xuance_envs.engine.ray.connection import header
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
 from xuance_envs.measure import Runner, StepLoop, sample_actions

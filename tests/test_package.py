@@ -140,7 +140,7 @@ LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in room
 
 # The same within the engine, for its subpackages and modules.
 ENGINE_LAYERS = [
-    {"by_value", "cpus", "serialization", "system"},
+    {"by_value", "cpus", "serialization", "stream", "system"},
     {"data"},
     {"group"},
     {"action_masks", "driver", "last_snapshot", "info_collector", "replay_log", "polling"}

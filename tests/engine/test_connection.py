@@ -19,27 +19,24 @@ import numpy as np
 import pytest
 from interrupts import Instant
 
-from xuance_envs.engine.process.channel import PeerGoneError
-from xuance_envs.engine.ray import authenticated_connection
+from xuance_envs.engine import stream
 from xuance_envs.engine.ray import connection as connection_module
 from xuance_envs.engine.ray.actor import GroupActor
 from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT, ActorCall
 from xuance_envs.engine.ray.authenticated_connection import (
     AuthenticationError,
     Listener,
-    MessageReader,
     connect_authenticated,
-    header,
-    send_message,
 )
-from xuance_envs.engine.ray.connection import DirectConnection
+from xuance_envs.engine.ray.connection import DirectConnection, MessageReader, header, send_message
 from xuance_envs.engine.ray.exchange import Exchange
+from xuance_envs.engine.stream import PeerGoneError
 
 LIVENESS = 20.0
 """Seconds within which it has to go on: this is about whether it does."""
 
 HERE = "127.0.0.1"
-FOLDER = str(Path(connection_module.__file__).parent)
+CODE = [str(Path(connection_module.__file__).parent), stream.__file__]
 
 
 def soon() -> float:
@@ -265,16 +262,14 @@ def take(incoming: MessageReader, found: dict[int, bytes]) -> None:
         while (message := incoming.first()) is not None:
             found[message[0]] = bytes(message[1])
             incoming.clear()
-        try:
-            incoming.read()
-        except BlockingIOError:
+        if not incoming.read():
             return
 
 
 @contextlib.contextmanager
 def one_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, MessageReader]]:
     """Where to send, and what comes of it, with little room."""
-    monkeypatch.setattr(authenticated_connection, "_BUFFER_BYTES", 64)
+    monkeypatch.setattr(stream, "BUFFER_BYTES", 64)
     mine, theirs = socket.socketpair()
     theirs.setblocking(False)
     with mine, theirs:
@@ -305,7 +300,7 @@ def test_an_interrupt_while_messages_are_read_loses_nothing(
                     mine.sendall(piece)
                     take(incoming, found)
                 mine.sendall(pieces[k])
-                with Instant(number, [FOLDER]) as instant:
+                with Instant(number, CODE) as instant:
                     take(incoming, found)
                 mine.sendall(b"".join(pieces[k + 1 :]))
                 take(incoming, found)
@@ -319,7 +314,7 @@ def test_an_interrupt_while_messages_are_read_loses_nothing(
 def test_room_for_a_large_message_is_not_kept(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authenticated_connection, "_MAX_KEPT_BYTES", 1 << 18)
+    monkeypatch.setattr(connection_module, "_MAX_KEPT_BYTES", 1 << 18)
     with both_ends(pool) as (mine, theirs):
         incoming = MessageReader(theirs)
         for number, size in enumerate([1 << 17, 1 << 19, 10]):
@@ -342,7 +337,7 @@ def test_a_message_is_the_buffers_it_consists_of(
     with both_ends(pool) as (mine, theirs):
         incoming = MessageReader(mine)
         for most in (512, 2):
-            monkeypatch.setattr(authenticated_connection, "_MAX_PARTS", most)
+            monkeypatch.setattr(connection_module, "_MAX_PARTS", most)
             send_message(theirs, 3, parts)
             while not (found := all_of(incoming)):
                 incoming.read()
@@ -377,28 +372,39 @@ class Told:
         return [] if self.serves else refs
 
 
-class Way(DirectConnection):
-    """A connection whose replies are taken by an exchange; stands for the actor's client, too."""
-
-    lost = None
+class Way:
+    """A connection whose replies are taken by an exchange, as by an actor's client."""
 
     def __init__(self, peer: socket.socket, cluster: Any) -> None:
-        super().__init__(peer, b"key", "served")
-        self.connection = self
-        self.exchange = Exchange(cluster)
+        self.connection = DirectConnection(peer, b"key", "served")
+        self.has_progress = self.connection.has_progress
+        self.close = self.connection.close
+        self.exchange = Exchange(cluster, [])
         self.exchange.actors.append(self)  # type: ignore[arg-type]
         self.calls: dict[int, ActorCall] = {}
         self.taken: dict[ActorCall, bytes] = {}
 
     def ask(self, call: ActorCall) -> bool:
         self.calls[call.number] = call
-        return self.send(call.number, call.request)
+        return self.connection.send(call.number, call.request)
+
+    @property
+    def broken(self) -> str | None:
+        return self.connection.broken
+
+    def send(self) -> bool:
+        return True
+
+    def read(self) -> bool:
+        self.connection.read()
+        self.process_replies()
+        return self.broken is None
 
     def receive(self, call: ActorCall, seconds: float) -> None:
         ends = time.monotonic() + seconds
         while self.pending_call(call.number) is not None and self.broken is None:
             left = max(ends - time.monotonic(), 0.0)
-            self.exchange.receive([(self, call.number)], left)  # type: ignore[list-item]
+            self.exchange.receive([SimpleNamespace(actor=self, call=call, answered=False)], left)
             if not left and self.pending_call(call.number) is not None and self.broken is None:
                 raise TimeoutError
 
@@ -406,7 +412,7 @@ class Way(DirectConnection):
         return None if self.calls[number] in self.taken else self.calls[number]
 
     def process_replies(self) -> None:
-        for number, reply in self.replies():
+        for number, reply in self.connection.replies():
             if (call := self.calls.get(number)) is not None:
                 assert self.taken.get(call, reply) == reply
                 self.taken[call] = bytes(reply)
@@ -452,7 +458,7 @@ def test_an_interrupt_leaves_nothing_half_sent_or_sent_twice(size: int) -> None:
     while came:
         call = ActorCall(number + 1, [0], number.to_bytes(8, "little") + bytes(size), ())
         calls.append(call)
-        with Instant(number, [FOLDER]) as instant:
+        with Instant(number, CODE) as instant:
             way.ask(call)
             way.receive(call, LIVENESS)
         came, number = instant.came, number + 1 + number // (20 if size > 30 else 10**9)

@@ -170,7 +170,7 @@ def test_the_times_of_steps_come_along() -> None:
     assert StepTimes.read(caller.times).steps == 0
     for _ in range(5):
         caller.step([[1, 0], [1, 0]])
-    there = StepTimes.read(caller.actor._hosting.host.group.clock.memory)
+    there = StepTimes.read(caller.actor._hosting._host.group.clock.memory)
     assert StepTimes.read(caller.times) == there
     assert there.steps == 5
     assert 0 < there.p50 <= there.p99

@@ -18,7 +18,7 @@ from fake_cluster import PretendedActor, pretended_machines
 from gymnasium import spaces
 from interrupts import Instant
 from ray_actors import local_ray
-from relay import INSTANTS, relayed
+from relay import INSTANTS, Relay, relayed
 
 from xuance_envs import DummyVecEnv, RayVecEnv_Gym
 from xuance_envs.engine.ray import (
@@ -194,6 +194,29 @@ def test_an_interrupt_while_a_connection_is_given_up_loses_nothing() -> None:
             assert_same(batch.obs, whole.step([2] * 3)[0], instant.place)
         assert number > 50
     assert not PretendedActor.ended
+
+
+def test_a_reply_that_is_still_arriving_at_the_time_limit_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def pass_on_slowly(relay: Relay, source: str, half: str, whole: str) -> bool:
+        data = relay._ends[source].recv(1 << 16)
+        time.sleep(0.1 if len(data) == 1 << 16 else 0.0)
+        relay._ends["actor" if source == "main" else "main"].sendall(data)
+        return not data
+
+    monkeypatch.setattr(Relay, "_pass_on", pass_on_slowly)
+    functions = [partial(Counting, 1, size=1 << 17, seconds=0.0)]
+    with (
+        pretended_machines(here=1),
+        relayed(),
+        RayVecEnv_Gym(functions, 1, actors="core", step_timeout=1.0) as envs,
+        DummyVecEnv(functions) as whole,
+    ):
+        assert_same(envs.reset(seed=1)[0], whole.reset(seed=1)[0])
+        began = time.monotonic()
+        assert_same(stepped(envs, [2]), stepped(whole, [2]))
+        assert time.monotonic() - began > 1.0
 
 
 @pytest.mark.parametrize("actors", ["core", "machine"])

@@ -260,6 +260,19 @@ def test_a_worker_that_is_lost_is_named(
         assert envs.closed
 
 
+def test_a_worker_that_was_idle_when_its_actor_was_lost_moves_to_the_new_one_later() -> None:
+    with on_machines(MaskedEnv, on_worker_failure="restart") as envs:
+        envs.async_reset()
+        envs.recv(min_envs=N)
+        actors_of(envs)[0].mark_lost("as told")
+        for ids in ([0, 1], [2, 3]):
+            envs.send([0, 0], ids)
+            batch = envs.recv(min_envs=2)
+            assert batch.env_ids.tolist() == ids
+            assert all(info["worker_restarted"] for info in batch.infos)
+        assert not actors_of(envs)[0].lost
+
+
 @pytest.mark.parametrize("first_ready", [False, True])
 def test_a_silent_machine_is_noticed_by_what_ray_says(
     first_ready: bool, monkeypatch: pytest.MonkeyPatch
@@ -276,7 +289,7 @@ def test_a_silent_machine_is_noticed_by_what_ray_says(
         silent, _ = map(stack.enter_context, socket.socketpair())
         silent.setblocking(False)
         before = stack.enter_context(lost._socket)
-        lost._socket = silent
+        lost._socket, lost.fd = silent, silent.fileno()
         lost._poll = lambda milliseconds: time.sleep(min(milliseconds, 50) / 1e3)
         lost.serve_ref = futures.Future()
         lost.serve_ref.set_exception(ActorLostError("as told"))

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fake_cluster import pretended_machines
 
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -110,3 +112,22 @@ def test_a_step_in_processes_enters_each_module_from_one_other_on_either_side() 
     assert (here["channel"], there["channel"]) == ({"driver"}, {"worker"})
     assert entered_twice(here) == entered_twice(there) == {}
     assert {module for module in {*here, *there} if f"`{module}`" not in documented()} == set()
+
+
+RAY_MODULES = [
+    *("grouped", "ledger", "driver", "exchange", "actor_client", "connection", "stream"),
+    *("messages", "step_codec", "space_rows", "step_arrays", "info_columns"),
+]
+"""From the top down."""
+
+
+def test_a_step_over_ray_only_calls_modules_below() -> None:
+    with pretended_machines(here=2):
+        here, _ = paths(RayVecEnv_Gym, in_series=2, actors="core")
+    below = {module: RAY_MODULES[k + 1 :] for k, module in enumerate(RAY_MODULES)}
+    entered = {module: here[module] for module in RAY_MODULES[1:-3]}
+    assert entered["driver"] == {"ledger"}
+    assert entered["connection"] == {"actor_client"}
+    for module, callers in entered.items():
+        assert callers, module
+        assert {caller for caller in callers if module not in below[caller]} == set(), module

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from time import monotonic, perf_counter
+from time import perf_counter
 
 from xuance_envs._override import override
 from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.stream import milliseconds_until
 from xuance_envs.engine.system.current import system
 
 
@@ -76,8 +77,3 @@ class FdPoller(Poller):
             if self._group_of.get(fd) == group:  # another group may have reused the descriptor
                 self._poll.unregister(fd)
                 del self._group_of[fd]
-
-
-def milliseconds_until(deadline: float | None) -> float | None:
-    """Return the time left as the timeout for :meth:`select.poll.poll`."""
-    return None if deadline is None else max(0.0, (deadline - monotonic()) * 1e3)

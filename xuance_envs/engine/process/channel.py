@@ -13,13 +13,11 @@ from contextlib import suppress
 from time import perf_counter
 
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
-from xuance_envs.engine.polling import milliseconds_until
+from xuance_envs.engine.stream import PeerGoneError, Receiver, Sender, milliseconds_until
 from xuance_envs.engine.system.current import system
 
-_LENGTH = struct.Struct("<q")
-_HEADER = 1 + _LENGTH.size
-_SMALL_READ, _LARGE_READ = 256, 1 << 16
-"""Read sizes for short messages and for payloads."""
+_HEADER = struct.Struct("<Bq")
+_DRAIN_BYTES = 1 << 16
 
 _CODE_BYTES = {code: bytes([code]) for code in (*RequestType, *ReplyType)}
 _WITH_PAYLOAD = frozenset(
@@ -37,13 +35,10 @@ _WITH_PAYLOAD = frozenset(
 _Poll = Callable[[float | None], Sequence[tuple[int, int]]]
 
 
-class PeerGoneError(Exception):
-    """The process at the other end has ended or closed the pipe."""
-
-
 def frame(code: RequestType | ReplyType, payload: bytes = b"") -> bytes:
-    code_byte = _CODE_BYTES[code]
-    return code_byte + _LENGTH.pack(len(payload)) + payload if code in _WITH_PAYLOAD else code_byte
+    if code in _WITH_PAYLOAD:
+        return _HEADER.pack(code, len(payload)) + payload
+    return _CODE_BYTES[code]
 
 
 STEP = frame(RequestType.STEP)
@@ -55,7 +50,7 @@ def write_all(fd: int, message: bytes) -> None:
         while written < len(message):
             written += os.write(fd, memoryview(message)[written:])
     except OSError as error:
-        raise PeerGoneError from error
+        raise PeerGoneError(str(error)) from error
 
 
 def _poll_of(*fds: int) -> _Poll:
@@ -65,7 +60,7 @@ def _poll_of(*fds: int) -> _Poll:
     return poll.poll
 
 
-class Inbox:
+class Inbox(Receiver):
     """Receiving end of a pipe, which holds one message at a time.
 
     A wait spins before it blocks, because waking a blocked process costs more than a short wait.
@@ -75,11 +70,8 @@ class Inbox:
     def __init__(
         self, fd: int, peer: int | None = None, spin: float = 0.0, expect_ready: bool = False
     ) -> None:
+        super().__init__(fd, _HEADER, _WITH_PAYLOAD)
         system.set_blocking(fd, False)
-        self.fd = fd
-        self._read_small, self._read_large = ((fd,), (_SMALL_READ,)), ((fd,), (_LARGE_READ,))
-        self.parts: list[bytes] = []
-        self._size = 0
         self._peer = peer
         self._max_spin = spin
         self._spin = spin
@@ -90,43 +82,24 @@ class Inbox:
 
     def wait_with(self, other: int) -> bool:
         """Wait for a message or for another descriptor; return whether there is a message."""
-        if self.parts:
+        if self.counts:
             return True
         poll = self._polls_with.get(other)
         if poll is None:
             poll = self._polls_with[other] = _poll_of(self.fd, other)
         return any(fd == self.fd for fd, _ in self._wait(poll, None))
 
-    def clear(self) -> None:
-        """Drop the current message and keep the bytes after it."""
-        if sum(map(len, self.parts)) > self._size:
-            self.parts = [b"".join(self.parts)[self._size :]]
-        else:
-            self.parts = []
-
     def receive(self, deadline: float | None = None) -> tuple[int, bytes]:
         """Wait for a message; further calls return it again until :meth:`clear`."""
-        parts = self.parts
-        if not parts and not (self._expect_ready and self._read_available()):
+        if not self.counts and not (self._expect_ready and self.read()):
             self._wait(self._poll, deadline)
             self._read(deadline)
-        code = parts[0][0]
-        if code in _WITH_PAYLOAD:
-            return code, self._payload(deadline)
-        self._size = 1
-        return code, b""
-
-    def _payload(self, deadline: float | None) -> bytes:
-        parts = self.parts
-        size, total = sum(map(len, parts)), 0
-        while True:
-            if not total and size >= _HEADER:
-                total = _HEADER + int(_LENGTH.unpack_from(b"".join(parts), 1)[0])
-            if total and size >= total:
-                self._size = total
-                return b"".join(parts)[_HEADER:total]
+        code = self._buffer[self._start]
+        if code not in _WITH_PAYLOAD:
+            return code, b""
+        while (message := self.whole()) is None:
             self._read(deadline)
-            size += len(parts[-1])
+        return code, bytes(message[_HEADER.size :])
 
     def _wait(self, poll: _Poll, deadline: float | None) -> Sequence[tuple[int, int]]:
         """Spin, then block until a descriptor is ready or the deadline passes."""
@@ -149,27 +122,15 @@ class Inbox:
 
     def _read(self, deadline: float | None) -> None:
         """Wait until bytes are available and read them, even if their sender has ended."""
-        while not self._read_available():
+        while not self.read():
             ready = dict(self._poll(milliseconds_until(deadline)))
             if not ready:
                 raise TimeoutError
             if self.fd not in ready:
                 raise PeerGoneError
 
-    def _read_available(self) -> bool:
-        """Read available bytes without waiting; return whether there were any."""
-        try:
-            # Both in C, so no signal handler can run between the read and the append.
-            self.parts.extend(map(os.read, *(self._read_large if self.parts else self._read_small)))
-        except BlockingIOError:
-            return False
-        if not self.parts[-1]:
-            self.parts.pop()
-            raise PeerGoneError
-        return True
 
-
-class Channel:
+class Channel(Sender):
     """Main process's end of a worker's two pipes.
 
     After an interrupt, :meth:`send` and :meth:`wait_reply` can be called again.
@@ -178,14 +139,12 @@ class Channel:
     def __init__(
         self, requests: int, replies: int, peer: int, spin: float, expect_ready: bool = False
     ) -> None:
+        super().__init__(requests)
         system.set_blocking(requests, False)
         self.tag = 0
-        self._requests = requests
         self._peer = peer
         self._inbox = Inbox(replies, peer, spin, expect_ready)
-        self._message = b""
-        self._has_reply = self._sent = True
-        self._written: list[int] = []
+        self._has_reply = True
         self._wait_code: Callable[[float | None], int] | None = None
 
     def send(self, message: bytes, tag: int, deadline: float | None = None) -> None:
@@ -194,11 +153,10 @@ class Channel:
             self.wait_reply(deadline)
         inbox = self._inbox
         # No call in between, so that an interrupt finds either the old request or the new one.
-        self.tag, self._message, self._has_reply, self._sent = tag, message, False, False
-        self._written, inbox.parts, self._wait_code = [], [], None
-        if not self._write(message) or self._written[0] < len(message):
+        self.tag, self._message, self._has_reply = tag, message, False
+        self._written, inbox.counts, self._wait_code = [], [], None
+        if not self._write() or self._written[0] < len(message):
             self._flush(deadline)
-        self._sent = True
 
     def join(
         self, tag: int, wait_code: Callable[[float | None], int], deadline: float | None
@@ -211,8 +169,8 @@ class Channel:
             self.wait_reply(deadline)
         inbox = self._inbox
         # No call in between, as in send.
-        self.tag, self._message, self._has_reply, self._sent = tag, b"", False, True
-        self._written, inbox.parts, self._wait_code = [], [], wait_code
+        self.tag, self._message, self._has_reply = tag, b"", False
+        self._written, inbox.counts, self._wait_code = [], [], wait_code
 
     def has_joined(self, tag: int) -> bool:
         return self.tag == tag and self._wait_code is not None
@@ -225,39 +183,16 @@ class Channel:
         if self._wait_code is not None and (code := self._wait_code(deadline)):
             self._has_reply = True
             return code, b""
-        if not self._sent:  # after an interrupt or a timeout in send()
+        if not self._is_sent:  # after an interrupt or a timeout in send()
             self._flush(deadline)
-            self._sent = True
         reply = self._inbox.receive(deadline)
         self._has_reply = True
         return reply
 
     def _flush(self, deadline: float | None) -> None:
-        message = memoryview(self._message)
-        while (start := sum(self._written)) < len(message):
-            if not self._write(message[start:]):
-                self._wait_for_room(deadline)
-
-    def _write(self, data: bytes | memoryview) -> bool:
-        """Write as much as the pipe accepts; return whether it accepted any."""
-        try:
-            # Both in C, so no signal handler can run between the write and the append.
-            self._written.extend(map(os.write, (self._requests,), (data,)))
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise PeerGoneError from error
-        return True
-
-    def _wait_for_room(self, deadline: float | None) -> None:
-        poll = system.poll()
-        poll.register(self._requests, system.POLLOUT)
-        poll.register(self._peer, system.POLLIN)
-        ready = dict(poll.poll(milliseconds_until(deadline)))
-        if not ready:
-            raise TimeoutError
-        if self._peer in ready:
-            raise PeerGoneError
+        while not self._is_sent:
+            if not self._write():
+                self._wait_for_room(deadline, self._peer)
 
     @property
     def replies(self) -> int:
@@ -267,27 +202,27 @@ class Channel:
     @property
     def received(self) -> int:
         """Number of bytes of the reply received so far."""
-        return sum(map(len, self._inbox.parts))
+        return self._inbox.num_unread
 
     def request_close(self) -> None:
         """Ask the worker to end after its current request."""
-        if sum(self._written) == len(self._message):
+        if self._is_sent:
             # Suppressed if the worker has ended, or if its pipe is full: it is terminated then.
             with suppress(OSError):
-                os.write(self._requests, frame(RequestType.CLOSE))
+                os.write(self.fd, frame(RequestType.CLOSE))
         else:  # after a partial message, closing the pipe is the only possible signal
             self._close_requests()
 
     def drain(self) -> None:
         """Discard output of the worker."""
         with suppress(BlockingIOError):
-            os.read(self._inbox.fd, _LARGE_READ)
+            os.read(self._inbox.fd, _DRAIN_BYTES)
 
     def close(self) -> None:
         self._close_requests()
         os.close(self._inbox.fd)
 
     def _close_requests(self) -> None:
-        if self._requests >= 0:
-            os.close(self._requests)
-            self._requests = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

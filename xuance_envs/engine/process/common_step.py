@@ -46,9 +46,10 @@ from xuance_envs._override import override
 from xuance_envs.engine.driver import CommonDriver, Driver
 from xuance_envs.engine.group.outcome import OK, Outcome
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType, RequestType
-from xuance_envs.engine.process.channel import STEP, Inbox, PeerGoneError, frame
+from xuance_envs.engine.process.channel import STEP, Inbox, frame
 from xuance_envs.engine.process.settings import CommonSettings, PassedFd
 from xuance_envs.engine.process.shared_memory import SharedMemory
+from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system import eventfds
 from xuance_envs.engine.system.current import system
 
@@ -154,7 +155,7 @@ class CommonStep(CommonDriver):
             self._codes[:] = self._all_waiting
             began, number = monotonic(), self._number + 1
             self.tag, self._number, self._began = tag, number, began
-            self._rung, self._bell.parts, self._handed_over = [], [], False
+            self._rung, self._bell.counts, self._handed_over = [], [], False
         for driver in self._asked:
             if driver.tag != tag:
                 driver.submit_step(tag, None)

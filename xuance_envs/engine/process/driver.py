@@ -19,12 +19,13 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, RequestType
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
-from xuance_envs.engine.process.channel import STEP, PeerGoneError, frame
+from xuance_envs.engine.process.channel import STEP, frame
 from xuance_envs.engine.process.common_step import CHECK_INTERVAL, SUSPENSION_THRESHOLD
 from xuance_envs.engine.process.shared_memory import pack_buffers
 from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
 from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess
 from xuance_envs.engine.serialization import dumps_for_worker
+from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
 LATE_TOLERANCE = 0.05

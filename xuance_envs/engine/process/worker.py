@@ -14,7 +14,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.pickling_host import PicklingHost
 from xuance_envs.engine.group.progress_record import ProgressRecord
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
-from xuance_envs.engine.process.channel import Inbox, PeerGoneError, frame, write_all
+from xuance_envs.engine.process.channel import Inbox, frame, write_all
 from xuance_envs.engine.process.common_step import Follower
 from xuance_envs.engine.process.settings import WorkerSettings
 from xuance_envs.engine.process.shared_memory import (
@@ -23,6 +23,7 @@ from xuance_envs.engine.process.shared_memory import (
     unpack_buffers,
 )
 from xuance_envs.engine.process.worker_diagnostics import open_recorder
+from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system.current import system
 
 ORPHAN_GRACE = 1.0

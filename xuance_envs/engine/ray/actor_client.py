@@ -69,21 +69,17 @@ def kill_actor(cluster: RayCluster, handle: Any) -> None:
     cluster.kill(handle)
 
 
+@dataclass(eq=False)
 class ActorCall:
     """Request to one or more groups of an actor, and its replies."""
 
-    __slots__ = ("buffers", "groups", "number", "ref", "replies", "request", "via_ray")
-
-    def __init__(
-        self, number: int, groups: Sequence[int], request: bytes, buffers: Sequence[Any]
-    ) -> None:
-        self.number = number
-        self.groups = groups
-        self.request = request
-        self.buffers = buffers
-        self.replies: dict[int, GroupReply] | None = None
-        self.via_ray = False
-        self.ref: Any = None
+    number: int
+    groups: Sequence[int]
+    request: bytes
+    buffers: Sequence[Any]
+    replies: dict[int, GroupReply] | None = None
+    via_ray: bool = False
+    ref: Any = None
 
 
 class ActorClient:
@@ -233,15 +229,22 @@ class ActorClient:
             call.ref, call.via_ray = ref, True
         return True
 
-    def pending_call(self, group: int) -> ActorCall | None:
-        """Return the call that will bring the reply to a group's last command."""
-        call = None if group in self._queued else self._calls.get(group)
-        return None if call is None or call.replies is not None else call
+    def call_of(self, group: int) -> ActorCall | None:
+        """Return the call with a group's last command, or None if the command is queued."""
+        return None if group in self._queued else self._calls.get(group)
 
     def reply(self, group: int) -> GroupReply | None:
         """Return the reply to a group's last command, or None if it has not arrived."""
-        call = None if group in self._queued else self._calls.get(group)
+        call = self.call_of(group)
         return None if call is None or call.replies is None else call.replies[group]
+
+    def read(self) -> bool:
+        """Process what the connection has brought; return False if the connection has broken."""
+        connection = self.connection
+        assert connection is not None
+        connection.read()
+        self.process_replies()
+        return connection.broken is None
 
     def process_replies(self) -> None:
         """Process the complete replies that the connection has brought."""

@@ -1,7 +1,6 @@
 """Authenticated connections between the main process and its actors.
 
-Both sides prove that they know a key before either of them parses anything else. A header with a
-number and a length precedes each message.
+Both sides prove that they know a key before either of them parses anything else.
 """
 
 from __future__ import annotations
@@ -10,25 +9,12 @@ import hmac
 import secrets
 import selectors
 import socket
-import struct
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-import numpy as np
-
-from xuance_envs.engine.process.channel import PeerGoneError
 from xuance_envs.engine.system.current import system
-
-_HEADER = struct.Struct("<QQ")
-_BUFFER_BYTES = 1 << 16
-_MAX_KEPT_BYTES = 1 << 26
-"""Maximum size of a message buffer that is reused for the next message."""
-
-_MAX_PARTS = 512
-"""Maximum number of buffers in one write; operating systems have a limit."""
 
 _NONCE = _PROOF = 32
 _MAX_CALLERS = 128
@@ -182,90 +168,3 @@ def _configure(connection: socket.socket) -> socket.socket:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     _open_sockets.add(connection)
     return connection
-
-
-def header(number: int, size: int) -> bytes:
-    return _HEADER.pack(number, size)
-
-
-def send_message(connection: socket.socket, number: int, parts: Sequence[Any]) -> None:
-    size = sum([memoryview(part).nbytes for part in parts])
-    whole = [header(number, size), *parts]
-    if len(whole) > _MAX_PARTS:
-        whole = [b"".join(whole)]
-    try:
-        sent = system.send_parts(connection, whole)
-        if sent < _HEADER.size + size:
-            connection.sendall(b"".join(whole)[sent:])
-    except OSError as error:
-        raise PeerGoneError(str(error)) from error
-
-
-class MessageReader:
-    """Reader of a connection's messages; :meth:`clear` removes the first one."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._buffer = np.empty(_BUFFER_BYTES, np.uint8).data
-        self._start = 0
-        # Byte counts of the reads; their sum is the end of the data in the buffer.
-        self._counts: list[int] = []
-
-    @property
-    def num_unread(self) -> int:
-        """Number of received bytes that :meth:`clear` has not removed."""
-        return sum(self._counts) - self._start
-
-    def first(self) -> tuple[int, memoryview] | None:
-        """Return the number and the content of the first message, or None if it is incomplete.
-
-        The content is a view of a buffer, which is reused after :meth:`clear`.
-        """
-        if self.num_unread < _HEADER.size:
-            return None
-        number, size = _HEADER.unpack_from(self._buffer, self._start)
-        start = self._start + _HEADER.size
-        if self.num_unread < _HEADER.size + size:
-            return None
-        return number, self._buffer[start : start + size]
-
-    def read(self) -> None:
-        """Read the bytes that are available; an interrupt loses none of them."""
-        self._ensure_capacity()
-        counts = self._counts
-        try:
-            # In C, so no signal handler can run between the read and the append.
-            counts.extend(map(self._connection.recv_into, (self._buffer[sum(counts) :],)))
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            raise PeerGoneError(str(error)) from error
-        if not counts[-1]:
-            counts.pop()
-            raise PeerGoneError("the peer closed the connection")
-
-    def _ensure_capacity(self) -> None:
-        end = sum(self._counts)
-        have, wanted = end - self._start, _HEADER.size
-        if have >= wanted:
-            wanted += _HEADER.unpack_from(self._buffer, self._start)[1]
-        if end == len(self._buffer) or self._start + wanted > len(self._buffer):
-            size = max(_BUFFER_BYTES, wanted, 2 * have)
-            buffer = np.empty(size, np.uint8).data
-            buffer[:have] = self._buffer[self._start : end]
-            # One statement without calls, so an interrupt cannot come halfway.
-            self._buffer, self._start, self._counts = buffer, 0, [have]
-        elif len(self._counts) > 1:
-            self._counts = [end]
-
-    def clear(self) -> None:
-        """Remove the first message, which must be complete."""
-        _, size = _HEADER.unpack_from(self._buffer, self._start)
-        start, end = self._start + _HEADER.size + size, sum(self._counts)
-        if start < end:
-            self._start = start
-            return
-        buffer = self._buffer
-        if len(buffer) > _MAX_KEPT_BYTES:
-            buffer = np.empty(_BUFFER_BYTES, np.uint8).data
-        self._buffer, self._start, self._counts = buffer, 0, []

@@ -267,9 +267,6 @@ class RayCluster:
     def _free_capacity(self, options: ActorOptions) -> int:
         return _capacity(self._ray.available_resources(), options.counted)
 
-    def cpus(self) -> int:
-        return int(self._ray.cluster_resources().get("CPU", 0))
-
     def capacities(self, options: ActorOptions) -> dict[str, tuple[int, int]]:
         """Return, by node id, how many actors fit now, and how many fit when the node is idle."""
         from ray._private import state

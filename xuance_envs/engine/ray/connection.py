@@ -1,24 +1,65 @@
-"""The main process's end of a direct connection to an actor.
+"""Messages through direct connections, and the main process's end of a connection.
 
-Every method may be interrupted at any time, and continues when it is called again.
+A header with a number and a size precedes each message. Every method of the main process's end may
+be interrupted at any time, and continues when it is called again.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
-from xuance_envs.engine.process.channel import PeerGoneError
-from xuance_envs.engine.ray.authenticated_connection import MessageReader, header
+from xuance_envs.engine.stream import PeerGoneError, Receiver, Sender
 from xuance_envs.engine.system.current import system
 
 SEND_TIMEOUT = 1.0
 """Seconds to wait until the actor reads more of a request."""
 
+_HEADER = struct.Struct("<QQ")
+_MAX_KEPT_BYTES = 1 << 26
+"""Maximum size of a message buffer that is reused for the next message."""
 
-class DirectConnection:
+_MAX_PARTS = 512
+"""Maximum number of buffers in one write; operating systems have a limit."""
+
+
+def header(number: int, size: int) -> bytes:
+    return _HEADER.pack(number, size)
+
+
+def send_message(connection: socket.socket, number: int, parts: Sequence[Any]) -> None:
+    """Send a message through a blocking socket."""
+    size = sum([memoryview(part).nbytes for part in parts])
+    whole = [header(number, size), *parts]
+    if len(whole) > _MAX_PARTS:
+        whole = [b"".join(whole)]
+    try:
+        sent = system.send_parts(connection, whole)
+        if sent < _HEADER.size + size:
+            connection.sendall(b"".join(whole)[sent:])
+    except OSError as error:
+        raise PeerGoneError(str(error)) from error
+
+
+class MessageReader(Receiver):
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection.fileno(), _HEADER, max_kept=_MAX_KEPT_BYTES)
+
+    def first(self) -> tuple[int, memoryview] | None:
+        """Return the number and the content of the first message, or None if it is incomplete.
+
+        The content is a view of a buffer, which is reused after :meth:`clear`.
+        """
+        if (message := self.whole()) is None:
+            return None
+        return _HEADER.unpack_from(message)[0], message[_HEADER.size :]
+
+
+class DirectConnection(Sender):
     """Connection that carries numbered requests and their replies.
 
     Args:
@@ -28,6 +69,7 @@ class DirectConnection:
     """
 
     def __init__(self, connection: socket.socket, key: bytes, serve_ref: Any) -> None:
+        super().__init__(connection.fileno())
         connection.setblocking(False)
         self._socket = connection
         self.key = key
@@ -35,15 +77,7 @@ class DirectConnection:
         self.broken: str | None = None
         self._incoming = MessageReader(connection)
         self._num_unread = 0
-        # The last request's number, its message, and the sizes of its writes.
-        self._number = 0
-        self._message = b""
-        self._written: list[int] = []
-
-    @property
-    def fd(self) -> int:
-        """File descriptor that becomes readable when a reply arrives or the connection breaks."""
-        return self._socket.fileno()
+        self._number = 0  # of the last request
 
     def send(self, number: int, request: bytes) -> bool:
         """Send a request; return False if the actor reads nothing for SEND_TIMEOUT seconds."""
@@ -51,34 +85,21 @@ class DirectConnection:
             message = header(number, len(request)) + request
             # One statement without calls, so an interrupt cannot come halfway.
             self._number, self._message, self._written = number, message, []
-        while self.broken is None and (start := sum(self._written)) < len(self._message):
-            if not self._write(start) and not self._wait_writable():
-                return False
-        return True
-
-    def _write(self, start: int) -> bool:
-        """Write as much as the socket accepts; return False if it accepts nothing."""
-        rest = memoryview(self._message)[start:]
         try:
-            # In C, so no signal handler can run between the write and the append.
-            self._written.extend(map(self._socket.send, (rest,)))
-        except BlockingIOError:
+            while self.broken is None and not self._is_sent:
+                if not self._write():
+                    self._wait_for_room(monotonic() + SEND_TIMEOUT)
+        except TimeoutError:
             return False
-        except OSError as error:
+        except PeerGoneError as error:
             self.mark_broken(str(error))
         return True
-
-    def _wait_writable(self) -> bool:
-        poll = system.poll()
-        poll.register(self._socket, system.POLLOUT)
-        return bool(poll.poll(SEND_TIMEOUT * 1e3))
 
     def read(self) -> None:
         """Read the bytes that are available."""
         try:
-            self._incoming.read()
-        except BlockingIOError:
-            pass
+            if self.fd >= 0:  # otherwise another file may have the descriptor now
+                self._incoming.read()
         except PeerGoneError as error:
             self.mark_broken(str(error))
 
@@ -103,4 +124,5 @@ class DirectConnection:
     def close(self) -> None:
         with suppress(OSError):  # shutdown closes it even if a forked process holds it
             self._socket.shutdown(socket.SHUT_RDWR)
+        self.fd = -1
         self._socket.close()

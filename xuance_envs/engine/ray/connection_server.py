@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from xuance_envs.engine.process.channel import PeerGoneError
-from xuance_envs.engine.ray.authenticated_connection import MessageReader, send_message
+from xuance_envs.engine.ray.connection import MessageReader, send_message
 from xuance_envs.engine.ray.messages import num_requests
+from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system.current import system
 
 END_POLL_INTERVAL = 1.0

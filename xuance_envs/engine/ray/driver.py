@@ -16,7 +16,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_timing_delta
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
-from xuance_envs.engine.ray.actor_client import ActorClient, ActorSettings
+from xuance_envs.engine.ray.actor_client import ActorCall, ActorClient, ActorSettings
 from xuance_envs.engine.ray.exchange import POLL_INTERVAL, Exchange
 from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT, GroupReply
 from xuance_envs.engine.serialization import dumps_for_worker
@@ -40,7 +40,6 @@ class ActorDriver(PicklingDriver):
     ) -> None:
         super().__init__(*actor.plan.split[group])
         self.actor = actor
-        self.address = actor, group
         self._settings = settings
         self._group = group
         self._exchange = exchange
@@ -59,6 +58,10 @@ class ActorDriver(PicklingDriver):
     @override
     def attach(self, arrays: StepArrays) -> None:
         """Do nothing, because the actor's client holds the arrays."""
+
+    @property
+    def call(self) -> ActorCall | None:
+        return self.actor.call_of(self._group)
 
     @property
     def answered(self) -> bool:
@@ -101,19 +104,19 @@ class ActorDriver(PicklingDriver):
         now = monotonic()
         ends = [now + POLL_INTERVAL, self.reply_deadline, deadline]
         until = min(end for end in ends if end is not None)
-        self._exchange.receive([self.address], max(until - now, 0.0))
+        self._exchange.receive([self], max(until - now, 0.0))
         self.check()
         if (now := monotonic()) < until or self.answered:
             return
         if deadline is not None and now >= deadline:
             raise TimeoutError
-        self._exchange.receive([sibling.address for sibling in self.siblings], 0.0)
+        self._exchange.receive(self.siblings, 0.0)
         for sibling in self.siblings:
             sibling.check()
 
     def check(self) -> None:
         """Raise if the actor failed or its time is over before it has replied."""
-        if self.actor.pending_call(self._group) is None:
+        if self.actor.reply(self._group) is not None:
             return
         if self.actor.lost is not None:
             raise self.death_error()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from time import monotonic
 from typing import Any
 
+from xuance_envs._override import override
 from xuance_envs.engine.pickled_commands import PackedCommand
+from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.ray.actor_client import ActorCall, ActorClient
 from xuance_envs.engine.ray.cluster import RayCluster
-from xuance_envs.engine.ray.connection import DirectConnection
 from xuance_envs.engine.system.current import system
 
 POLL_INTERVAL = 1.0
@@ -18,18 +19,16 @@ POLL_INTERVAL = 1.0
 MIXED_POLL_INTERVAL = 0.01
 """Seconds between polls of Ray if only some actors are connected directly."""
 
-Connections = dict[int, tuple[ActorClient, DirectConnection]]
-"""Connections and their actors, by file descriptor."""
 
-
-class Exchange:
+class Exchange(Poller):
     """Sends requests to the actors of a vec env and receives their replies.
 
-    Both :meth:`send` and :meth:`receive` may be interrupted, and resume when called again.
+    Every method may be interrupted, and resumes when it is called again.
     """
 
-    def __init__(self, cluster: RayCluster) -> None:
+    def __init__(self, cluster: RayCluster, workers: Sequence[Any]) -> None:
         self.actors: list[ActorClient] = []
+        self._workers = workers
         self._cluster = cluster
         self._all_sent = True
         self._reading = False  # True after an interrupt, which may leave replies unprocessed
@@ -45,23 +44,46 @@ class Exchange:
         if not self._all_sent:
             self._all_sent = all([actor.send() for actor in self.actors])
 
-    def receive(self, groups: Iterable[tuple[ActorClient, int]], seconds: float) -> None:
-        """Wait until a reply to one of these actors' groups may have arrived, and process it."""
+    @override
+    def watch(self, group: int) -> None:
+        pass
+
+    @override
+    def poll(self, busy: Collection[int]) -> set[int]:
+        return self._answered(busy, 0.0)
+
+    @override
+    def wait(self, busy: Collection[int], until: float | None) -> set[int]:
+        found = self.poll(busy)  # first, because a wait for one reply reports only one
+        while not found and (until is None or monotonic() < until):
+            left = POLL_INTERVAL if until is None else min(until - monotonic(), POLL_INTERVAL)
+            found = self._answered(busy, max(left, 0.0))
+        return found
+
+    def _answered(self, busy: Collection[int], seconds: float) -> set[int]:
+        workers = {group: self._workers[group] for group in busy}
+        if any(worker.answered for worker in workers.values()):
+            seconds = 0.0
+        self.receive(workers.values(), seconds)
+        return {group for group, worker in workers.items() if worker.answered}
+
+    def receive(self, workers: Iterable[Any], seconds: float) -> None:
+        """Wait until a reply of one of these workers may have arrived, and process it."""
         self.send()
         if self._reading:
             for actor in self.actors:
                 actor.process_replies()
             self._reading = False
-        connections: Connections = {}
+        connections: dict[int, ActorClient] = {}  # by file descriptor
         calls: dict[Any, tuple[ActorClient, ActorCall]] = {}  # by Ray's reference
-        for actor, group in groups:
-            call = actor.pending_call(group)
-            if call is None or actor.lost is not None:
+        for worker in workers:
+            actor, call = worker.actor, worker.call
+            if call is None or worker.answered:
                 continue
             if call.via_ray:
                 calls[call.ref] = actor, call
             elif (connection := actor.connection) is not None:
-                connections[connection.fd] = actor, connection
+                connections[connection.fd] = actor
         if connections:
             self._read(connections, min(seconds, MIXED_POLL_INTERVAL) if calls else seconds)
             seconds = 0.0
@@ -70,26 +92,24 @@ class Exchange:
                 actor, call = calls[ref]
                 actor.fetch(call)
 
-    def _read(self, connections: Connections, seconds: float) -> None:
+    def _read(self, connections: dict[int, ActorClient], seconds: float) -> None:
         poll = system.poll()
         for fd in connections:
             poll.register(fd, system.POLLIN)
         events = poll.poll(seconds * 1e3)
         self._reading = True
         for fd, _ in events:
-            actor, connection = connections[fd]
-            connection.read()
-            actor.process_replies()
-            if connection.broken is not None:
+            if not connections[fd].read():
                 self._all_sent = False
         self._reading = False
         if monotonic() >= self._next_check:
             self._next_check = monotonic() + POLL_INTERVAL
-            self._check_served([connection for _, connection in connections.values()])
+            self._check_served(connections.values())
 
-    def _check_served(self, connections: Iterable[DirectConnection]) -> None:
+    def _check_served(self, actors: Iterable[ActorClient]) -> None:
         """End connections that their actors no longer serve."""
-        by_ref = {connection.serve_ref: connection for connection in connections}
+        connections = [actor.connection for actor in actors]
+        by_ref = {each.serve_ref: each for each in connections if each is not None}
         for ref in self._cluster.wait([*by_ref], len(by_ref), 0.0):
             by_ref[ref].mark_broken("the actor stopped serving it")
             self._all_sent = False

@@ -80,13 +80,15 @@ class Hosting(ABC):
         """Close the environments."""
 
 
-class InlineHosting(Hosting):
-    """One group in the actor's process."""
+class InlineGroup(Hosting, HostedGroup):
+    """The only group of an actor, in the actor's process."""
 
     def __init__(self, plan: ActorPlan) -> None:
+        super().__init__()
         self._plan = plan
-        self.host = PicklingHost(lambda *_: self._arrays, plan.threads)
-        self.groups = [_InlineGroup(self.host)]
+        self._host = PicklingHost(lambda *_: self._arrays, plan.threads)
+        self._reply: GroupReply
+        self.groups = [self]
         self.state_transfer = StateTransfer()
 
     @override
@@ -97,14 +99,7 @@ class InlineHosting(Hosting):
 
     @override
     def close(self) -> None:
-        self.host.close()
-
-
-class _InlineGroup(HostedGroup):
-    def __init__(self, host: PicklingHost) -> None:
-        super().__init__()
-        self._host = host
-        self._reply: GroupReply
+        self._host.close()
 
     @override
     def submit(self, number: int, packed: PackedCommand) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -23,7 +23,7 @@ from xuance_envs.engine.ray.actor_assignment import ActorAssignment
 from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT, ActorClient, ActorSettings
 from xuance_envs.engine.ray.cluster import ActorLostError, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
-from xuance_envs.engine.ray.exchange import POLL_INTERVAL, Exchange
+from xuance_envs.engine.ray.exchange import Exchange
 from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.engine.ray.object_store_transfer import ObjectStoreTransfer
 from xuance_envs.engine.serialization import dumps_for_worker
@@ -46,7 +46,7 @@ class RayBackend(Backend[ActorDriver]):
         info_bytes: int = INFO_BYTES,
     ) -> None:
         super().__init__(split, recipe, info_bytes)
-        self.exchange = Exchange(settings.cluster)
+        self.exchange = Exchange(settings.cluster, self.workers)
         self.actors = self.exchange.actors
         self.after_submit = self.exchange.send
         self.state_transfer = ObjectStoreTransfer(settings.cluster)
@@ -60,21 +60,18 @@ class RayBackend(Backend[ActorDriver]):
             for worker in assignment.workers
         }
 
-    @override
-    def start(self) -> None:
-        for assignment in self._assignments:
-            self.actors.append(self._actor(assignment))
-        super().start()
+    def _start(self, index: int, started: Callable[[ActorDriver], None]) -> None:
+        number, group = self._place_of[index]
+        if number == len(self.actors):
+            self.actors.append(self._new_actor(number))
+        started(ActorDriver(self._settings, self.actors[number], group, self.exchange))
 
-    def _actor(self, assignment: ActorAssignment) -> ActorClient:
+    def _new_actor(self, number: int) -> ActorClient:
+        assignment = self._assignments[number]
         workers = assignment.workers
         plan = replace(self._plan, split=tuple(self._split[workers.start : workers.stop]))
         options = self._settings.options.for_workers(len(workers), assignment.node)
         return ActorClient(self._settings, options, plan)
-
-    def _start(self, index: int, started: Callable[[ActorDriver], None]) -> None:
-        number, group = self._place_of[index]
-        started(ActorDriver(self._settings, self.actors[number], group, self.exchange))
 
     def _end(self, index: int) -> None:
         """Replace a failed worker's actor, unless only the worker process failed.
@@ -86,7 +83,7 @@ class RayBackend(Backend[ActorDriver]):
         gone = actor.lost is not None or not self._plan.in_processes
         if gone and actor is self.workers[index].actor:
             end_actors(self._settings.cluster, [actor], FORCED_CLOSE_TIMEOUT)
-            self.actors[number] = self._actor(self._assignments[number])
+            self.actors[number] = self._new_actor(number)
             self._attach_actor(self.actors[number])
 
     @override
@@ -133,7 +130,7 @@ class RayBackend(Backend[ActorDriver]):
 
     @override
     def poller(self, drivers: Sequence[Driver]) -> Poller:
-        return _ActorPoller(self)
+        return self.exchange
 
     @override
     def end(self, close_timeout: float | None = None) -> None:
@@ -158,34 +155,6 @@ class RayBackend(Backend[ActorDriver]):
         first = plan.envs.start
         place = (lo - first, hi - first)
         return self._spaces, plan.num_envs, self.info_bytes, plan.reserved, *place
-
-
-class _ActorPoller(Poller):
-    def __init__(self, backend: RayBackend) -> None:
-        self._backend = backend
-
-    @override
-    def watch(self, group: int) -> None:
-        pass
-
-    @override
-    def poll(self, busy: Collection[int]) -> set[int]:
-        return self._receive(busy, 0.0)
-
-    @override
-    def wait(self, busy: Collection[int], until: float | None) -> set[int]:
-        found = self.poll(busy)  # first, because a wait for one reply reports only one
-        while not found and (until is None or monotonic() < until):
-            left = POLL_INTERVAL if until is None else min(until - monotonic(), POLL_INTERVAL)
-            found = self._receive(busy, max(left, 0.0))
-        return found
-
-    def _receive(self, busy: Collection[int], seconds: float) -> set[int]:
-        workers = {group: self._backend.workers[group] for group in busy}
-        if any(worker.answered for worker in workers.values()):
-            seconds = 0.0
-        self._backend.exchange.receive([worker.address for worker in workers.values()], seconds)
-        return {group for group, worker in workers.items() if worker.answered}
 
 
 def end_actors(

@@ -40,6 +40,7 @@ yield_cpu = os.sched_yield
 poll, POLLIN, POLLOUT = select.poll, select.POLLIN, select.POLLOUT
 pread, pwrite = os.pread, os.pwrite
 set_blocking = os.set_blocking
+readv = os.readv
 send_parts = socket.socket.sendmsg
 pass_descriptor = reduction.DupFd
 

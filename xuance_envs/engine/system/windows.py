@@ -31,9 +31,9 @@ def _refuse(*_: object) -> Any:
 
 
 become_guardian = start_group = ignore_sigint = blocked_sigint = end_after_main = _refuse
-open_anonymous_file = reserve = make_private_in_forks = pread = pwrite = set_blocking = _refuse
+open_anonymous_file = reserve = make_private_in_forks = pread = pwrite = readv = _refuse
 pass_descriptor = close_end_watch = abort = kill_group = _refuse
-send_parts = limit_memory = watch_together = _refuse
+set_blocking = send_parts = limit_memory = watch_together = _refuse
 is_closed_by_peer: Callable[[socket.socket], bool] = _refuse
 unread_bytes: Callable[[int], int] = _refuse
 unix_socket: Callable[[], socket.socket] = _refuse
