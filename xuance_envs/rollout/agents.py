@@ -26,6 +26,7 @@ __all__ = [
     "squeezed",
     "takes_masks",
     "weight_shapes",
+    "weights_on_cpu",
 ]
 
 ASKED = "agent.get_actions_and_values"
@@ -275,6 +276,14 @@ def on_cpu(agent: Any) -> Any:
     ):
         return copy.deepcopy(agent).cpu()
     return agent
+
+
+def weights_on_cpu(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state dict with all tensors on the CPU and without gradients."""
+    return {
+        name: value.detach().cpu() if isinstance(value, torch.Tensor) else value
+        for name, value in state_dict.items()
+    }
 
 
 def weight_shapes(agent: Any) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from typing import Any
 from xuance_envs.engine.group.recipe import derived_seed
 from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions, RayCluster
 from xuance_envs.engine.serialization import unpack_error
-from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
+from xuance_envs.errors import AlreadySteppingError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.rollout.collector_actor import CollectorActor, CollectorPlan
 
 logger = logging.getLogger("xuance_envs")
@@ -70,8 +70,11 @@ class CollectorActorPool:
 
     # -- starting ---------------------------------------------------------------------
 
-    def start(self) -> list[Any]:
-        """Start all collectors and return their descriptions."""
+    def start(self) -> tuple[Any, Any, Any, list[Any]]:
+        """Start all collectors; return their common spaces and the first states of each.
+
+        The spaces are those of observations, actions and rewards.
+        """
         for number in range(len(self._plans)):
             self._launch(number)
         found = []
@@ -80,7 +83,20 @@ class CollectorActorPool:
                 found.append(self._await_built(number))
             except ActorLostError as error:
                 raise self._died_error(number, error, "construct") from None
-        return found
+        return *self._common_spaces(found), [states for *_, states in found]
+
+    def _common_spaces(self, built: Sequence[tuple[Any, ...]]) -> tuple[Any, Any, Any]:
+        observation_space, action_space, reward_space, _ = built[0]
+        first = observation_space, action_space, reward_space
+        names = "observation", "action", "reward"
+        for plan, found in zip(self._plans, built, strict=True):
+            for name, expected, got in zip(names, first, found, strict=False):
+                if got != expected:
+                    raise RuntimeError(
+                        f"environment {plan.first} has a different {name} space than environment "
+                        f"0: expected {expected}, got {got}"
+                    )
+        return first
 
     def _launch(self, number: int) -> None:
         plan = self._plans[number]
@@ -177,12 +193,18 @@ class CollectorActorPool:
 
     # -- calls ------------------------------------------------------------------------
 
-    def call_all(
-        self, name: str, arguments: Sequence[tuple[Any, ...]] | None = None
-    ) -> list[tuple[bool, Any]]:
-        """Call a method of all collectors between two rollouts; restart collectors that died."""
-        given = arguments or [()] * len(self._actors)
-        calls = [self._call(number, name, given[number]) for number in range(len(self._actors))]
+    def call_all(self, name: str, caller: str, given: Sequence[Any] | None = None) -> list[Any]:
+        """Call a method of all collectors between two rollouts; raise the first error.
+
+        Collectors that died are restarted. ``given`` has an argument for each collector.
+        """
+        if self.playing:
+            raise AlreadySteppingError(
+                f"{caller}: cannot be called while a rollout is pending; call rollout() first"
+            )
+        numbers = range(len(self._actors))
+        arguments = [() if given is None else (given[number],) for number in numbers]
+        calls = [self._call(number, name, arguments[number]) for number in numbers]
         answers = []
         for number, ref in enumerate(calls):
             try:
@@ -190,18 +212,15 @@ class CollectorActorPool:
             except ActorLostError as error:
                 self._restart(number, error)
                 self._await_restarted()
-                retry = self._call(number, name, given[number])
+                retry = self._call(number, name, arguments[number])
                 answers.append(self._cluster.get(retry, None))
-        return answers
+        return [_value_of(answer) for answer in answers]
 
     def _call(self, number: int, name: str, arguments: tuple[Any, ...]) -> Any:
         return self._cluster.call(getattr(self._actors[number], name), *arguments)
 
     def _get(self, ref: Any, seconds: float | None) -> Any:
-        ok, found = self._cluster.get(ref, seconds)
-        if not ok:
-            raise unpack_error(found)
-        return found
+        return _value_of(self._cluster.get(ref, seconds))
 
     # -- restarts and shutdown --------------------------------------------------------
 
@@ -254,6 +273,13 @@ def max_cpus_per_collector(cluster: RayCluster, options: ActorOptions, collector
             if sum(map(min, (room // share for room in capacities), most)) >= collectors:
                 return share
     return 1
+
+
+def _value_of(answer: tuple[bool, Any]) -> Any:
+    ok, found = answer
+    if not ok:
+        raise unpack_error(found)
+    return found
 
 
 def _kill_actors(cluster: RayCluster, actors: list[Any], owner: int) -> None:

@@ -92,6 +92,14 @@ class LoopState:
             [rng_states for part in parts for rng_states in part.rng_states],
         )
 
+    def parts(self, split: Sequence[tuple[int, int]]) -> list[LoopState]:
+        """Split the state; each part has its own generators if there are as many of them."""
+        parts = [self.part(lo, hi) for lo, hi in split]
+        if len(self.rng_states) != len(parts):
+            return parts
+        states = zip(parts, self.rng_states, strict=True)
+        return [replace(part, rng_states=(rng_states,)) for part, rng_states in states]
+
     def part(self, lo: int, hi: int) -> LoopState:
         """Return the state of environments ``lo`` to ``hi - 1``, without recorder or rng_states."""
         return replace(

@@ -8,13 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
-from xuance_envs.engine.serialization import dumps_for_worker, unpack_error
-from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError
+from xuance_envs.engine.serialization import dumps_for_worker
+from xuance_envs.errors import ClosedVecEnvError
 from xuance_envs.rollout.agents import (
     ActionLayout,
     Agent,
@@ -23,8 +22,9 @@ from xuance_envs.rollout.agents import (
     device_of,
     on_cpu,
     weight_shapes,
+    weights_on_cpu,
 )
-from xuance_envs.rollout.collector_actor import STACKED, CollectorPlan
+from xuance_envs.rollout.collector_actor import CollectorPlan
 from xuance_envs.rollout.collector_pool import CollectorActorPool, max_cpus_per_collector
 from xuance_envs.rollout.env_adapters import Scalarize
 from xuance_envs.rollout.episode_statistics import (
@@ -34,13 +34,15 @@ from xuance_envs.rollout.episode_statistics import (
     merge_statistics,
 )
 from xuance_envs.rollout.halves import Halves
+from xuance_envs.rollout.joined_rollouts import RolloutJoiner
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
-from xuance_envs.rollout.results import RolloutResults, total_return_of
+from xuance_envs.rollout.results import RolloutResults
 from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.rollout.transfer import Transfer
 from xuance_envs.vector_envs.arguments import (
     checked_positive,
     checked_recipe,
+    repeated_functions,
     seed_per_env,
 )
 from xuance_envs.vector_envs.options import AutoBool, InSeries
@@ -151,7 +153,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         start_timeout: float | None = 120.0,
         max_restarts: int | None = 100,
     ) -> None:
-        recipe = checked_recipe(_env_functions(env_fns, num_envs), env_seed)
+        recipe = checked_recipe(repeated_functions(env_fns, num_envs), env_seed)
         functions, keywords = recipe.env_fns, recipe.keywords
         if not 1 <= num_collectors <= len(functions):
             raise ValueError(
@@ -216,9 +218,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         )
         self._finalizer = self._actors.register_finalizer(self)
         try:
-            built = self._actors.start()
-            spaces = _common_spaces(built, self._split)
-            self.state_space, self.action_space, reward_space = spaces
+            self.state_space, self.action_space, reward_space, states = self._actors.start()
             self._reward_shape = shape_of_rewards(reward_space)
             self.statistics = EpisodeHistory(self.num_envs, window, self._reward_shape)
             self._layout = StateLayout(
@@ -227,7 +227,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             self._action_layout = ActionLayout(self.action_space)
             self.state_shape: Any = self._layout.shape
             self.action_dtype = self._action_layout.dtype
-            self.t_states: Any = self._states([states for *_, states in built], 0)
+            self._joiner = RolloutJoiner(self._layout, reward_space, self.device)
+            self.t_states: Any = self._joiner.states(states, 0)
         except BaseException:
             self.close()
             raise
@@ -294,44 +295,15 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         if state_dict is None:
             state_dict = self.agent.state_dict()  # type: ignore[attr-defined]  # it has one
         check_weights(state_dict, self._shapes)
-        packed = dumps_for_worker(
-            {
-                name: value.detach().cpu() if isinstance(value, torch.Tensor) else value
-                for name, value in state_dict.items()
-            }
-        )
-        self._actors.update(packed)
+        self._actors.update(dumps_for_worker(weights_on_cpu(state_dict)))
 
     def _check_open(self) -> None:
         if not self._finalizer.alive:
             raise ClosedVecEnvError(f"{type(self).__name__} is closed; create a new one")
 
-    def _joined(self, arrays: Iterable[Any], dim: int) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(list(arrays), dim)).to(self.device)
-
-    def _states(self, by_collector: Iterable[Sequence[Any]], dim: int) -> Any:
-        by_part = zip(*by_collector, strict=True)
-        return self._layout.whole([self._joined(parts, dim) for parts in by_part])
-
     def _set_results(self, played: Sequence[Mapping[str, Any]], versions: Sequence[int]) -> None:
         """Store a rollout's results; after an interrupt, this can be repeated."""
-        results: dict[str, Any] = {
-            name: self._joined((found[name] for found in played), 1) for name in STACKED
-        }
-        states = self._states((found["states"] for found in played), 1)
-        for part in self._layout.parts(states):
-            part.requires_grad_(part.is_floating_point())
-        results |= {
-            "states": states,
-            "t_states": self._states((found["t_states"] for found in played), 0),
-            "end_states": self._states((found["end_states"] for found in played), 0),
-            "ep_counts": self._joined((found["ep_counts"] for found in played), 0),
-            "action_masks": None,
-        }
-        if all(found["action_masks"] is not None for found in played):
-            results["action_masks"] = self._joined((found["action_masks"] for found in played), 1)
-        rewards = np.concatenate([found["rewards"] for found in played], 1)
-        results["total_return"] = total_return_of(rewards, self._reward_shape)
+        results = self._joiner.results(played)
         lags = [self._actors.version - version for version in versions]
         sizes = torch.tensor([hi - lo for lo, hi in self._split])
         lag = torch.tensor(lags, dtype=torch.int32).repeat_interleave(sizes)
@@ -359,7 +331,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             WorkerDiedError: a collector was lost and no restarts are left.
         """
         self._check_open()
-        loop_state = LoopState.joined(self._call_all("save", "state_dict"))
+        loop_state = LoopState.joined(self._actors.call_all("save", "state_dict"))
         return replace(
             loop_state,
             statistics=self.statistics.state(),
@@ -390,40 +362,20 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self._check_open()
         shapes = [part.shape for part in self._layout.parts(self.t_states)]
         loop_state = LoopState.from_dict(state, self.num_envs, shapes, trusted)
-        before = self._call_all("save", "load_state_dict")
-        parts = [loop_state.part(lo, hi) for lo, hi in self._split]
-        if len(loop_state.rng_states) == len(parts):
-            parts = [
-                replace(part, rng_states=(rng_states,))
-                for part, rng_states in zip(parts, loop_state.rng_states, strict=True)
-            ]
+        before = self._actors.call_all("save", "load_state_dict")
+        parts = loop_state.parts(self._split)
         try:
-            self._call_all("load", "load_state_dict", parts)
+            self._actors.call_all("load", "load_state_dict", parts)
         except Exception:
-            self._call_all("load", "load_state_dict", before)
+            self._actors.call_all("load", "load_state_dict", before)
             raise
-        self.t_states = self._states([part.states for part in parts], 0)
+        self.t_states = self._joiner.states([part.states for part in parts], 0)
         self.statistics.set_state(loop_state.statistics)
         self.global_steps = loop_state.global_steps
         self._steps_before = loop_state.global_steps - self._actors.turn * (
             self.steps_per_env * self.num_envs
         )
         set_generators(loop_state.generators, self.device)
-
-    def _call_all(
-        self, name: str, command: str, given: Sequence[LoopState] | None = None
-    ) -> list[Any]:
-        """Call all collectors between two rollouts; raise the first error."""
-        if self._actors.playing:
-            raise AlreadySteppingError(
-                f"{command}: cannot be called while a rollout is pending; call rollout() first"
-            )
-        arguments = None if given is None else [(each,) for each in given]
-        answers = self._actors.call_all(name, arguments)
-        for ok, found in answers:
-            if not ok:
-                raise unpack_error(found)
-        return [found for _, found in answers]
 
     # -- other methods ----------------------------------------------------------------
 
@@ -442,36 +394,3 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _env_functions(
-    env_fns: Callable[..., Any] | Iterable[Callable[..., Any]], num_envs: int | None
-) -> Iterable[Callable[..., Any]]:
-    if callable(env_fns):
-        if num_envs is None or num_envs < 1:
-            raise ValueError(
-                f"num_envs: must be at least 1 if env_fns is a single callable, got {num_envs}"
-            )
-        return [env_fns] * num_envs
-    if num_envs is not None:
-        raise ValueError(
-            f"num_envs: must be None if env_fns has one callable per environment, got {num_envs}"
-        )
-    return env_fns
-
-
-def _common_spaces(
-    built: Sequence[tuple[Any, ...]], split: Sequence[tuple[int, int]]
-) -> tuple[Any, Any, Any]:
-    """Return observation, action and reward spaces, which must be equal in all collectors."""
-    observation_space, action_space, reward_space, _ = built[0]
-    first = observation_space, action_space, reward_space
-    names = "observation", "action", "reward"
-    for (lo, _), found in zip(split, built, strict=True):
-        for name, expected, got in zip(names, first, found, strict=False):
-            if got != expected:
-                raise RuntimeError(
-                    f"environment {lo} has a different {name} space than environment 0: "
-                    f"expected {expected}, got {got}"
-                )
-    return first

@@ -19,6 +19,23 @@ from xuance_envs.state.env_states import EnvStates
 _BOOLS = frozenset({bool, np.bool_})  # neither can be subclassed
 
 
+def repeated_functions(
+    env_fns: Callable[..., Any] | Iterable[Callable[..., Any]], num_envs: int | None
+) -> Iterable[Callable[..., Any]]:
+    """Return one function per environment; a single function is used ``num_envs`` times."""
+    if callable(env_fns):
+        if num_envs is None or num_envs < 1:
+            raise ValueError(
+                f"num_envs: must be at least 1 if env_fns is a single callable, got {num_envs}"
+            )
+        return [env_fns] * num_envs
+    if num_envs is not None:
+        raise ValueError(
+            f"num_envs: must be None if env_fns has one callable per environment, got {num_envs}"
+        )
+    return env_fns
+
+
 def checked_recipe(
     env_fns: Iterable[Callable[..., Any]],
     env_seed: int | None,
