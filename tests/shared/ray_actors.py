@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from xuance_envs.engine.ray import actor_client
-from xuance_envs.engine.ray.actor_client import ActorSettings
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.ray.hosting import ActorPlan
 
@@ -125,17 +124,18 @@ class ActorPool:
     """Pool of actors for vectorized environments, instead of starting and killing actors."""
 
     def __init__(self) -> None:
+        self._start, self._kill = RayCluster.start_actor, RayCluster.kill
         self._idle: dict[str, list[Any]] = {}
         self._kind_of: dict[Any, str] = {}
 
-    def start(self, settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> Any:
+    def start(self, cluster: RayCluster, options: ActorOptions, plan: ActorPlan) -> Any:
         kind = repr(options)
         idle = self._idle.setdefault(kind, [])
         if idle and not plan.in_processes:
             handle = idle.pop()
             handle.__ray_call__.remote(emptied, plan)
             return handle
-        handle = settings.cluster.start_actor(options, plan)
+        handle = self._start(cluster, options, plan)
         if not plan.in_processes:
             self._kind_of[handle] = kind
         return handle
@@ -144,12 +144,12 @@ class ActorPool:
         import ray
 
         if handle not in self._kind_of:
-            cluster.kill(handle)
+            self._kill(cluster, handle)
             return
         try:
             ray.get(handle.__ray_call__.remote(emptied, ActorPlan(((0, 1),))), timeout=1.0)
         except ray.exceptions.RayError:
-            cluster.kill(handle)
+            self._kill(cluster, handle)
         else:
             self._idle[self._kind_of[handle]].append(handle)
 
@@ -164,8 +164,8 @@ def lent_actors() -> Iterator[None]:
     """Reuse actors of vectorized environments within this context."""
     pool = ActorPool()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(actor_client, "start_actor", pool.start)
-        patch.setattr(actor_client, "kill_actor", pool.discard)
+        patch.setattr(RayCluster, "start_actor", lambda *given: pool.start(*given))
+        patch.setattr(RayCluster, "kill", lambda *given: pool.discard(*given))
         yield
 
 

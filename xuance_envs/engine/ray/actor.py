@@ -12,7 +12,7 @@ from typing import Any
 
 from xuance_envs.engine.ray.authenticated_connection import Listener
 from xuance_envs.engine.ray.connection_server import ConnectionServer
-from xuance_envs.engine.ray.hosting import ActorPlan, Hosting, InlineGroup
+from xuance_envs.engine.ray.hosting import ActorPlan, InlineGroup
 from xuance_envs.engine.ray.messages import pack_replies, stepping_groups, unpack_requests
 from xuance_envs.engine.ray.step_codec import ActorCodec
 from xuance_envs.engine.ray.worker_hosting import WorkerHosting
@@ -24,7 +24,7 @@ class GroupActor:
 
     def __init__(self, plan: ActorPlan) -> None:
         self._plan = plan
-        self._hosting: Hosting = (WorkerHosting if plan.in_processes else InlineGroup)(plan)
+        self._hosting = WorkerHosting(plan) if plan.in_processes else InlineGroup(plan)
         self._transfer_lock = threading.Lock()
         self._codec: ActorCodec
         self._listener: Listener

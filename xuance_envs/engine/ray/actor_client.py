@@ -61,14 +61,6 @@ class ActorSettings:
         )
 
 
-def start_actor(settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> Any:
-    return settings.cluster.start_actor(options, plan)
-
-
-def kill_actor(cluster: RayCluster, handle: Any) -> None:
-    cluster.kill(handle)
-
-
 @dataclass(eq=False)
 class ActorCall:
     """Request to one or more groups of an actor, and its replies."""
@@ -96,7 +88,7 @@ class ActorClient:
         self._ended: dict[bytes, tuple[Any, str | None]] = {}
         self._may_connect = False
         self._cluster = settings.cluster
-        self._handle = start_actor(settings, options, plan)
+        self._handle = self._cluster.start_actor(options, plan)
         self._place: tuple[int, str] | None = None
         self._codec: ActorCodec
         # By group, the command that is not part of a call yet, and the last call.
@@ -318,6 +310,6 @@ class ActorClient:
     def kill(self) -> None:
         if self.connection is not None:
             self.connection.close()
-        kill_actor(self._cluster, self._handle)
+        self._cluster.kill(self._handle)
         for key in self._ended:
             self._cluster.withdraw_end(key)

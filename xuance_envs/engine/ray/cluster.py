@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import os
 import threading
@@ -18,8 +17,6 @@ from xuance_envs.engine.ray.actor import GroupActor
 from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.engine.system.current import system
 from xuance_envs.extras import missing_extra
-
-logger = logging.getLogger("xuance_envs")
 
 RELEASE_DELAY = 2.0
 """Maximum seconds until Ray counts the CPUs of ended actors as free."""
@@ -272,7 +269,8 @@ class RayCluster:
         from ray._private import state
 
         # A Ray Client connection only reports total resources.
-        free = {} if self._ray.util.client.ray.is_connected() else _free_resources(state)
+        outside = self._ray.util.client.ray.is_connected()
+        free = {} if outside else state.available_resources_per_node()
         capacities = {}
         for node in self._ray.nodes():
             if node["Alive"]:
@@ -303,11 +301,6 @@ def _end_notices(operation: str, key: bytes, *value: bytes) -> bool:
         return bool(access(name, *value, namespace="xuance_envs"))
     except RayError:  # the cluster's head node is unavailable
         return False
-
-
-def _free_resources(state: Any) -> Mapping[str, Mapping[str, float]]:
-    found: Mapping[str, Mapping[str, float]] = state.available_resources_per_node()
-    return found
 
 
 def _round_up(amount: float) -> float:

@@ -65,39 +65,22 @@ class HostedGroup(ABC):
         """Wait for the reply to the last command; repeated calls return the same reply."""
 
 
-class Hosting(ABC):
-    """All groups of an actor, without environments at first, and their arrays."""
-
-    groups: Sequence[HostedGroup]
-    state_transfer: StateTransfer
-
-    @abstractmethod
-    def allocate(self, spaces: StepSpaces) -> StepArrays:
-        """Allocate the arrays of all groups."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the environments."""
-
-
-class InlineGroup(Hosting, HostedGroup):
-    """The only group of an actor, in the actor's process."""
+class InlineGroup(HostedGroup):
+    """The only group of an actor, in the actor's process, and its arrays."""
 
     def __init__(self, plan: ActorPlan) -> None:
         super().__init__()
         self._plan = plan
         self._host = PicklingHost(lambda *_: self._arrays, plan.threads)
         self._reply: GroupReply
-        self.groups = [self]
+        self.groups: Sequence[HostedGroup] = [self]
         self.state_transfer = StateTransfer()
 
-    @override
     def allocate(self, spaces: StepSpaces) -> StepArrays:
         plan = self._plan
         self._arrays = StepArrays.allocate(spaces, plan.num_envs, info_bytes=plan.info_bytes)
         return self._arrays
 
-    @override
     def close(self) -> None:
         self._host.close()
 

@@ -7,6 +7,7 @@ arrays into one reply, and forwards all other commands and replies.
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Sequence
 from typing import Any
 
 from xuance_envs._override import override
@@ -20,7 +21,7 @@ from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_process import StartSettings
-from xuance_envs.engine.ray.hosting import NO_TIMING, ActorPlan, HostedGroup, Hosting
+from xuance_envs.engine.ray.hosting import NO_TIMING, ActorPlan, HostedGroup
 from xuance_envs.engine.ray.messages import GroupReply
 from xuance_envs.engine.ray.step_codec import NO_EXTENTS, Extents
 from xuance_envs.engine.serialization import loads, pack_error
@@ -30,8 +31,8 @@ CONTEXT = "spawn"
 """Start method of worker processes; fork is unsafe, because the actor's process has threads."""
 
 
-class WorkerHosting(Hosting):
-    """One worker process per group."""
+class WorkerHosting:
+    """One worker process per group, and their arrays."""
 
     def __init__(self, plan: ActorPlan) -> None:
         settings = StartSettings(
@@ -54,9 +55,10 @@ class WorkerHosting(Hosting):
         if plan.restarts:
             for worker in self.backend.workers:
                 worker.siblings = ()
-        self.groups = [_WorkerGroup(self, index) for index in range(len(plan.split))]
+        self.groups: Sequence[HostedGroup] = [
+            _WorkerGroup(self, index) for index in range(len(plan.split))
+        ]
 
-    @override
     def allocate(self, spaces: StepSpaces) -> StepArrays:
         self._arrays = self.backend.allocate(spaces, self._plan.num_envs)
         for worker in self.backend.workers:
@@ -71,7 +73,6 @@ class WorkerHosting(Hosting):
         first = self._plan.envs.start
         worker.attach(self._arrays.slice(worker.lo - first, worker.hi - first))
 
-    @override
     def close(self) -> None:
         self.backend.end()
         self._end()
