@@ -375,6 +375,8 @@ class Told:
 class Way:
     """A connection whose replies are taken by an exchange, as by an actor's client."""
 
+    lost = None
+
     def __init__(self, peer: socket.socket, cluster: Any) -> None:
         self.connection = DirectConnection(peer, b"key", "served")
         self.has_progress = self.connection.has_progress
@@ -404,7 +406,7 @@ class Way:
         ends = time.monotonic() + seconds
         while self.pending_call(call.number) is not None and self.broken is None:
             left = max(ends - time.monotonic(), 0.0)
-            self.exchange.receive([SimpleNamespace(actor=self, call=call, answered=False)], left)
+            self.exchange.receive([SimpleNamespace(actor=self, call=call)], left)
             if not left and self.pending_call(call.number) is not None and self.broken is None:
                 raise TimeoutError
 

@@ -78,7 +78,7 @@ class Exchange(Poller):
         calls: dict[Any, tuple[ActorClient, ActorCall]] = {}  # by Ray's reference
         for worker in workers:
             actor, call = worker.actor, worker.call
-            if call is None or worker.answered:
+            if call is None or call.replies is not None or actor.lost is not None:
                 continue
             if call.via_ray:
                 calls[call.ref] = actor, call
