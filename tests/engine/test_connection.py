@@ -406,9 +406,12 @@ class Way:
         ends = time.monotonic() + seconds
         while self.pending_call(call.number) is not None and self.broken is None:
             left = max(ends - time.monotonic(), 0.0)
-            self.exchange.receive([SimpleNamespace(actor=self, call=call)], left)
+            self.exchange.receive([SimpleNamespace(actor=self, group=call.number)], left)
             if not left and self.pending_call(call.number) is not None and self.broken is None:
                 raise TimeoutError
+
+    def call_of(self, number: int) -> ActorCall:
+        return self.calls[number]
 
     def pending_call(self, number: int) -> ActorCall | None:
         return None if self.calls[number] in self.taken else self.calls[number]
@@ -418,6 +421,7 @@ class Way:
             if (call := self.calls.get(number)) is not None:
                 assert self.taken.get(call, reply) == reply
                 self.taken[call] = bytes(reply)
+                call.replies = {}
 
 
 def connection_to(peer: socket.socket, cluster: Any) -> tuple[Way, dict[ActorCall, bytes]]:

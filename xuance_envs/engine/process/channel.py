@@ -101,6 +101,12 @@ class Inbox(Receiver):
             self._read(deadline)
         return code, bytes(message[_HEADER.size :])
 
+    def take(self) -> tuple[int, bytes]:
+        """Wait for a message and remove it."""
+        message = self.receive()
+        self.clear()
+        return message
+
     def _wait(self, poll: _Poll, deadline: float | None) -> Sequence[tuple[int, int]]:
         """Spin, then block until a descriptor is ready or the deadline passes."""
         if not self._max_spin:

@@ -74,8 +74,7 @@ class Worker:
                 reply, payload = host.answer(RequestType.STEP, b"")
                 if follower.finish(reply):
                     write_all(replies, frame(reply, payload))
-            code, payload = requests.receive()
-            requests.clear()
+            code, payload = requests.take()
             if code in _GROUP_REQUESTS:
                 write_all(replies, frame(*host.answer(code, payload, buffers)))
                 buffers = ()

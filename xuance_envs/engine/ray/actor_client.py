@@ -230,6 +230,10 @@ class ActorClient:
         call = self.call_of(group)
         return None if call is None or call.replies is None else call.replies[group]
 
+    def has_answered(self, group: int) -> bool:
+        """Return True if a group's reply has arrived, or never will."""
+        return self.lost is not None or self.reply(group) is not None
+
     def read(self) -> bool:
         """Process what the connection has brought; return False if the connection has broken."""
         connection = self.connection

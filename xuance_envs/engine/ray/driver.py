@@ -16,7 +16,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_timing_delta
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
-from xuance_envs.engine.ray.actor_client import ActorCall, ActorClient, ActorSettings
+from xuance_envs.engine.ray.actor_client import ActorClient, ActorSettings
 from xuance_envs.engine.ray.exchange import POLL_INTERVAL, Exchange
 from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT, GroupReply
 from xuance_envs.engine.serialization import dumps_for_worker
@@ -41,7 +41,7 @@ class ActorDriver(PicklingDriver):
         super().__init__(*actor.plan.split[group])
         self.actor = actor
         self._settings = settings
-        self._group = group
+        self.group = group
         self._exchange = exchange
         self._grace = GRACE if actor.plan.in_processes else 0.0
         self._limit: float | None = None
@@ -59,15 +59,6 @@ class ActorDriver(PicklingDriver):
     def attach(self, arrays: StepArrays) -> None:
         """Do nothing, because the actor's client holds the arrays."""
 
-    @property
-    def call(self) -> ActorCall | None:
-        return self.actor.call_of(self._group)
-
-    @property
-    def answered(self) -> bool:
-        """True if :meth:`result` returns or raises without waiting."""
-        return self.actor.lost is not None or self.actor.reply(self._group) is not None
-
     @override
     def pack_actions(self, actions: list[list[Any]]) -> bytes:
         return dumps_for_worker(("step", (actions,)))
@@ -82,7 +73,7 @@ class ActorDriver(PicklingDriver):
         startup = self._command in STARTUP_COMMANDS
         self._limit = settings.start_timeout if startup else settings.timeout
         self._extend_deadline()
-        self._exchange.submit(self.actor, self._group, packed)
+        self._exchange.submit(self.actor, self.group, packed)
         self.tag = tag
 
     def _extend_deadline(self) -> None:
@@ -91,7 +82,7 @@ class ActorDriver(PicklingDriver):
 
     @override
     def result(self, deadline: float | None = None) -> Any:
-        while (reply := self.actor.reply(self._group)) is None:
+        while (reply := self.actor.reply(self.group)) is None:
             self._wait(deadline)
         if reply is not self._last_timed:
             self._last_timed = reply
@@ -106,7 +97,7 @@ class ActorDriver(PicklingDriver):
         until = min(end for end in ends if end is not None)
         self._exchange.receive([self], max(until - now, 0.0))
         self.check()
-        if (now := monotonic()) < until or self.answered:
+        if (now := monotonic()) < until or self.actor.has_answered(self.group):
             return
         if deadline is not None and now >= deadline:
             raise TimeoutError
@@ -116,7 +107,7 @@ class ActorDriver(PicklingDriver):
 
     def check(self) -> None:
         """Raise if the actor failed or its time is over before it has replied."""
-        if self.actor.reply(self._group) is not None:
+        if self.actor.reply(self.group) is not None:
             return
         if self.actor.lost is not None:
             raise self.death_error()

@@ -62,10 +62,10 @@ class Exchange(Poller):
 
     def _answered(self, busy: Collection[int], seconds: float) -> set[int]:
         workers = {group: self._workers[group] for group in busy}
-        if any(worker.answered for worker in workers.values()):
+        if any(each.actor.has_answered(each.group) for each in workers.values()):
             seconds = 0.0
         self.receive(workers.values(), seconds)
-        return {group for group, worker in workers.items() if worker.answered}
+        return {k for k, each in workers.items() if each.actor.has_answered(each.group)}
 
     def receive(self, workers: Iterable[Any], seconds: float) -> None:
         """Wait until a reply of one of these workers may have arrived, and process it."""
@@ -77,7 +77,8 @@ class Exchange(Poller):
         connections: dict[int, ActorClient] = {}  # by file descriptor
         calls: dict[Any, tuple[ActorClient, ActorCall]] = {}  # by Ray's reference
         for worker in workers:
-            actor, call = worker.actor, worker.call
+            actor: ActorClient = worker.actor
+            call = actor.call_of(worker.group)
             if call is None or call.replies is not None or actor.lost is not None:
                 continue
             if call.via_ray:
