@@ -15,7 +15,8 @@ from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, HostedVecEnv
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.monitoring.metrics import Metrics
-from xuance_envs.remote.settings import Catalogue, Settings, safe_context
+from xuance_envs.remote.server.settings import safe_context
+from xuance_envs.remote.settings import Catalogue, Settings
 
 
 class SlowEnv(CountingEnv):

@@ -26,7 +26,7 @@ from xuance_envs.remote.server import Server
 from xuance_envs.remote.server.hosting import commands
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
-from xuance_envs.remote.settings import safe_context
+from xuance_envs.remote.server.settings import safe_context
 from xuance_envs.remote.wire import msgpack_writer
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.infos import infos_from_wire

@@ -17,7 +17,8 @@ from xuance_envs.errors import EnvError, WorkerDiedError
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
-from xuance_envs.remote.settings import Permissions, safe_context
+from xuance_envs.remote.server.settings import safe_context
+from xuance_envs.remote.settings import Permissions
 
 RAISES, EXITS, HANGS, SAYS = 1, 2, 4, 6
 
