@@ -38,6 +38,7 @@ EXTRAS = {
         "httpx>=0.27",
         "httptools>=0.6",
         "msgpack>=1.0.5",
+        'orjson>=3.9.15; python_version < "3.15"',
     ],
     "ray": ['ray>=2.10; python_version < "3.15"'],
     "sb3": ["stable-baselines3>=2.6"],

@@ -352,11 +352,15 @@ def test_going_through_all_infos_gives_what_looking_at_each_gives(given) -> None
 
 
 @pytest.mark.parametrize("info", [{}, {"a": 1}, {"b": 0.5}, {"": None}])
-def test_an_info_replaces_one_that_was_written_in_columns(info):
+def test_an_info_replaces_one_that_something_else_wrote(info):
     columns = Columns()
-    given = {"a": (NUMBER_KINDS[int], np.array([7]), np.array([True]))}
-    columns.writer.write_columns([1], given)
-    assert columns.after({}, info)[1] == info
+    columns.after({}, {"a": 7})
+    columns.arrays.kinds[:2] = NUMBER_KINDS[float].code
+    columns.writer.forget()
+    assert_same(columns.after({}, info)[1], info)
+    columns.arrays.kinds[:2] = NUMBER_KINDS[float].code
+    columns.writer.forget()
+    assert_same(columns.after({}, info)[1], info)
 
 
 ORDERS = {
@@ -447,19 +451,3 @@ def test_groups_may_have_keys_in_different_orders():
         writer.write(0, info)
     batch = InfoBatch(arrays, [writer.table.layout for writer in writers], np.arange(2), {})
     assert_same(list(StepInfos(batch, np.arange(2))), given)
-
-
-def test_columns_of_another_order_are_infos_of_that_order():
-    columns = Columns()
-    for step in range(20):
-        keys = ("a", "b", "c") if step % 2 else ("c", "a")
-        given = {key: (NUMBER_KINDS[int], np.array([step]), np.array([True])) for key in keys}
-        columns.writer.rest = {}
-        columns.writer.write_columns([1], given)
-        batch = InfoBatch(
-            columns.arrays,
-            [columns.writer.table.layout],
-            np.zeros(NUM_ENVS, np.intp),
-            {i: (lambda frozen: frozen, rest) for i, rest in columns.writer.rest.items()},
-        )
-        assert_same(batch.build(1, 1), dict.fromkeys(keys, step))

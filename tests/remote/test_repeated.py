@@ -1,4 +1,4 @@
-"""Caches of request heads and of the fixed parts of replies."""
+"""Caches of request heads, and steps that take long."""
 
 from __future__ import annotations
 
@@ -8,29 +8,18 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-import gymnasium
 import httptools
 import msgpack
-import numpy as np
 import pytest
-from comparing import assert_same
-from gymnasium import spaces
 from remote_envs import SlowStepEnv
 from serving import API_PREFIX, Asking, ServerMaker
 
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.server.hosting import commands
-from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
-from xuance_envs.remote.server.settings import safe_context
-from xuance_envs.remote.wire import msgpack_writer
-from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
-from xuance_envs.remote.wire.infos import infos_from_wire
-from xuance_envs.remote.wire.templates import TemplatedMessage
+from xuance_envs.remote.wire.formats import WireFormat, loads
 
 # -- requests ---------------------------------------------------------------------------
 
@@ -234,115 +223,6 @@ def test_the_health_check_is_answered_again_and_again(connection: socket.socket)
     for _ in range(4):
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(2**16).startswith(b"HTTP/1.1 200 OK")
-
-
-# -- answers ----------------------------------------------------------------------------
-
-
-class Various(gymnasium.Env[Any, Any]):
-    """Environment whose info keys, info types and episode lengths vary.
-
-    Args:
-        space: observation space.
-        number: start of the variation.
-        says: whether infos are not empty.
-    """
-
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, space: spaces.Space[Any], number: int, says: bool = True) -> None:
-        self.observation_space = space
-        self.number = number
-        self.says = says
-        space.seed(number)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        self.count = 0
-        info = {"begun": self.number, "half": self.number % 2 / 2} if self.says else {}
-        return self.observation_space.sample(), info
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.count += 1
-        self.number += 1
-        kind = self.number // 8 % 4
-        info: list[dict[str, Any]] = [
-            {"count": self.count, "score": 0.25},
-            {"count": float(self.count), "score": self.number % 3 == 0},
-            {"count": self.count} if self.count % 2 else {},
-            {"count": self.count, "words": "as they are"},
-        ]
-        ends = self.number % 5 == 0
-        told = info[kind] if self.says else {}
-        return self.observation_space.sample(), 1.5, ends, False, told
-
-
-BOX = spaces.Box(-1, 1, (3,))
-SPACES = [
-    BOX,
-    spaces.Box(0, 255, (4, 4, 3), np.uint8),
-    spaces.Dict(b=BOX, a=spaces.Discrete(4), c=spaces.Tuple([BOX, spaces.MultiBinary(2)])),
-    spaces.Tuple([BOX] * 5),
-    spaces.Dict(a=BOX, b=spaces.Text(4)),
-]
-
-
-CASES = [(space, True) for space in SPACES] + [(BOX, False)]
-
-
-@pytest.mark.parametrize(("space", "says"), CASES, ids=str)
-def test_an_answer_of_a_pattern_is_what_it_would_be_without(
-    space: spaces.Space[Any], says: bool
-) -> None:
-    # In each step, none, one or two of the episodes end.
-    functions = [partial(Various, space, number, says) for number in (0, 3, 5)]
-    envs = HostedVecEnv(functions, None, safe_context(), 30.0, 30.0)
-    of_patterns = 0
-    try:
-        envs.reset(seed=0)
-        for _ in range(200):
-            envs.step_async([0, 1, 0])
-            answer = commands.step(envs)
-            infos = envs.buf_infos
-            for form in WireFormat:
-                written = dumps(answer, form, 10**6)
-                if isinstance(answer, TemplatedMessage):
-                    of_patterns += answer.template.fixed_parts is not None
-                    assert written == _anew(answer.message(), form)
-                message = loads(written, form)
-                ended = message["resets"]["environments"]
-                assert ended == [i for i, info in enumerate(infos) if "reset_info" in info]
-                told = infos_from_wire(message["resets"]["infos"], len(ended))
-                assert_same(told, [infos[i]["reset_info"] for i in ended])
-                for i, told in enumerate(infos_from_wire(message["infos"], len(infos))):
-                    assert_same({**infos[i], **told}, infos[i])
-                    assert infos[i].keys() - told.keys() <= {"reset_obs", "reset_info"}
-    finally:
-        envs.close()
-        envs.end_worker()
-    assert bool(of_patterns) == (space not in SPACES[3:])
-
-
-def _anew(message: dict[str, Any], form: WireFormat) -> bytes:
-    """Encode a message without caches."""
-    if form is WireFormat.JSON:
-        return dumps(message, form)
-    return msgpack_writer._Writer().write(message, None)
-
-
-def test_an_answer_of_a_pattern_is_not_larger_than_allowed() -> None:
-    envs = HostedVecEnv([partial(Various, BOX, 0)], None, safe_context(), 30.0, 30.0)
-    try:
-        envs.reset(seed=0)
-        for _ in range(4):
-            envs.step_async([0])
-            answer = commands.step(envs)
-            size = len(dumps(answer, WireFormat.MSGPACK))
-            assert len(dumps(answer, WireFormat.MSGPACK, size)) == size
-            with pytest.raises(msgpack_writer.TooLargeError):
-                dumps(answer, WireFormat.MSGPACK, size - 1)
-    finally:
-        envs.close()
-        envs.end_worker()
 
 
 # -- steps that take long ---------------------------------------------------------------

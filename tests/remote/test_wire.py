@@ -16,15 +16,11 @@ from comparing import assert_same
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from info_arrays import info_arrays
 
-from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.engine.data.info_columns import NUMBER_KINDS
-from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
-from xuance_envs.engine.data.step_infos import StepInfos
-from xuance_envs.remote.server.hosting.commands import _batch_to_wire
+from xuance_envs.remote.server.hosting.commands import _infos_to_wire
+from xuance_envs.remote.wire import json_writer
 from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.bounds import (
@@ -34,7 +30,7 @@ from xuance_envs.remote.wire.bounds import (
     check_nodes,
 )
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
-from xuance_envs.remote.wire.infos import InfoTables, info_table_from_wire, infos_from_wire
+from xuance_envs.remote.wire.infos import infos_from_wire
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_from_wire, space_to_wire
 from xuance_envs.remote.wire.values import from_wire, to_wire
@@ -405,6 +401,14 @@ trees = st.recursive(
 )
 
 
+@given(value=values)
+def test_orjson_writes_what_json_writes(value: Any) -> None:
+    message = to_wire([value, {"half of a pair": "\ud800"}][: 1 + (type(value) is str)])
+    in_one_call = json.loads(json_writer.encode_json(message))
+    assert repr(in_one_call) == repr(json.loads(json_writer.encode_with_json(message)))
+    assert repr(in_one_call) == repr(json.loads(json_writer.JsonWriter(2**30).write(message)))
+
+
 @given(tree=trees)
 def test_no_tree_does_anything_but_decode_or_be_refused(tree: Any) -> None:
     with contextlib.suppress(WireError):
@@ -429,59 +433,12 @@ INFOS = [
 ]
 
 
-def sent(infos: list[dict[str, Any]], form: WireFormat) -> Any:
-    """Encode the infos of a step and return the decoded message."""
-    batch, _ = step_infos(infos).parts
-    tables, envs = InfoTables(), np.arange(len(infos))
-    first, again = [dumps(_batch_to_wire(tables, batch, envs), form) for _ in range(2)]
-    assert first == again  # the second message uses the cached schema
-    return loads(again, form)
-
-
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("infos", INFOS, ids=str)
 def test_infos_are_the_same_through_both_forms(
     form: WireFormat, infos: list[dict[str, Any]]
 ) -> None:
-    node = sent(infos, form)
-    assert_same(infos_from_wire(node, 2), infos)
-    assert isinstance(node, list) == (form is WireFormat.JSON or infos in INFOS[4:])
-
-
-@pytest.mark.parametrize("infos", INFOS, ids=str)
-def test_columns_of_infos_are_written_as_the_infos_are(infos: list[dict[str, Any]]) -> None:
-    node = sent(infos, WireFormat.MSGPACK)
-    table = info_table_from_wire(node, 2)
-    if table is not None:
-        # The columns held different keys in different places before.
-        before = [{"z": 1}, {"a": "x", "z": 2}, {"q": 1.5}]
-        assert_same(list(step_infos([{}, *before], table.columns))[1::2], infos)
-
-
-def test_an_info_written_after_columns_replaces_all_of_them() -> None:
-    columns = {"a": (NUMBER_KINDS[int], np.array([1, 2]), np.ones(2, np.bool_))}
-    for after in ({}, {"": None}, {"b": 1}):
-        assert_same(list(step_infos([after] * 2, columns, first=True)), [after] * 2)
-
-
-def step_infos(
-    infos: list[dict[str, Any]], columns: Any = None, *, first: bool = False
-) -> StepInfos:
-    """Return infos of a step; ``columns`` overwrite every second info, or precede all infos."""
-    count = len(infos)
-    arrays = info_arrays(count)
-    writer = InfoWriter(arrays, lambda rest: rest)
-    if first:
-        writer.write_columns(range(count), columns)
-    for place, info in enumerate(infos):
-        writer.write(place, info)
-    if columns is not None and not first:
-        writer.rest.clear()
-        writer.write_columns(range(1, count, 2), columns)
-    rest = {i: ((lambda value: value), frozen) for i, frozen in writer.rest.items()}
-    used = arrays.first(*writer.table.extent)
-    batch = InfoBatch(used, [writer.table.layout], np.zeros(count, np.intp), rest)
-    return StepInfos(batch, np.arange(count))
+    assert_same(infos_from_wire(loads(dumps(_infos_to_wire(infos), form), form), 2), infos)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,14 @@ def counting(function: Callable[[], float]) -> Any:
 TABLE = np.dtype([("x", "f8"), ("y", "i4"), ("z", "f4", (2,))])
 
 
+def array_of_objects(*values: Any) -> Any:
+    """Return a 1-D array; ``np.array`` would ask tensors for their elements."""
+    made = np.empty(len(values), object)
+    for i, value in enumerate(values):
+        made[i] = value
+    return made
+
+
 class Builder:
     """Creates values from numbers; each may hold those that came before it."""
 
@@ -189,7 +197,7 @@ class Builder:
             lambda: np.zeros((3, 2), order="F"),
             lambda: np.zeros((2, 3, 2)).transpose(2, 0, 1).copy(order="K"),
             lambda: np.zeros(3, TABLE),
-            lambda: np.array([a, b, 1.0], object),
+            lambda: array_of_objects(a, b, 1.0),
             lambda: np.zeros(3).view(OwnArray),
             lambda: np.zeros(3, np.float32).astype(">f4"),
             lambda: np.rec.array([(1.0, 2)], dtype=[("speed", "f8"), ("count", "i4")]),

@@ -186,7 +186,10 @@ def test_a_renamed_module_names_the_new_one() -> None:
         assert many_agents.MultiAgent is agents.MultiAgent
 
 
-def test_a_server_of_then_is_refused_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_server_of_then_is_refused_with_both_versions(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("uvicorn")
     from serving import make_server
 
@@ -194,10 +197,10 @@ def test_a_server_of_then_is_refused_with_both_versions(monkeypatch: pytest.Monk
     from xuance_envs.errors import RemoteError
     from xuance_envs.remote.server.routes import api
 
-    monkeypatch.setattr(api, "PROTOCOL_VERSION", 2)
+    monkeypatch.setattr(api, "PROTOCOL_VERSION", version)
     server = make_server()
     try:
-        with pytest.raises(RemoteError, match=r"version 2, this client uses version \d"):
+        with pytest.raises(RemoteError, match=rf"version {version}, this client uses version 4"):
             RemoteVecEnv(server.url, None, 2)
     finally:
         server.close()

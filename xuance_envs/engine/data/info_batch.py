@@ -129,13 +129,6 @@ class InfoBatch:
                 columns[key] = kind, *self.column(key, envs)
         return columns
 
-    @property
-    def common_layout(self) -> ColumnLayout | None:
-        """Layout of all groups; None if layouts differ or columns do not hold all values."""
-        if self.rest or not self._same_layouts():
-            return None
-        return self.layouts[0]
-
     def _common_columns(self) -> tuple[Columns | None, bool]:
         """Return the columns of groups that share a layout, and whether all infos have all keys."""
         columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]] = {}

@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.by_value import exact_form
-from xuance_envs.engine.data.column_table import ColumnTable, is_ascending
+from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import (
-    MAX_COLUMNS,
     ArrayKind,
-    Columns,
     InfoArrays,
     KeyOrder,
     Kind,
@@ -132,6 +130,11 @@ class InfoWriter:
         self._keys_in_order: list[Sequence[str]] = [()] * n
         # By environment and key: an array kind without a column, and how often it came in a row.
         self._candidates: list[dict[Any, tuple[Kind, int]]] = [{}] * n
+
+    def forget(self) -> None:
+        """Write all of each next info, because its cells may have been overwritten."""
+        n = len(self._layouts)
+        self._layouts[:], self._keys_in_order[:] = [_REWRITE] * n, [()] * n
 
     def write(self, i: int, info: dict[str, Any]) -> None:
         layout = self._layouts[i]
@@ -251,45 +254,3 @@ class InfoWriter:
             column = [None] * len(cells) if stored is None else memoryview(stored)
             self._number_columns[storage, slot] = column
         return column
-
-    def write_columns(self, places: Sequence[int], columns: Columns) -> None:
-        """Store the infos of some environments, with one kind per key."""
-        table = self.table
-        at: Any
-        if isinstance(places, range):
-            at = slice(places.start, places.stop, places.step)
-            self._layouts[at] = [_REWRITE] * len(places)
-            self._keys_in_order[at] = [()] * len(places)
-        else:
-            at = np.asarray(places)
-            for i in places:
-                self._layouts[i], self._keys_in_order[i] = _REWRITE, ()
-        table.add_columns({key: kind for key, (kind, _, _) in columns.items()}, self._keys_in_order)
-        self._arrays.kinds[:, at] = 0
-        rests: dict[int, dict[Any, Any]] = {}
-        codes = [table.code(key, kind) for key, (kind, _, _) in columns.items()]
-        slots = [
-            table.slots[key] if code else MAX_COLUMNS
-            for key, code in zip(columns, codes, strict=True)
-        ]
-        if is_ascending(slots):
-            keys = [key for key, code in zip(columns, codes, strict=True) if code]
-            if isinstance(places, range):
-                self._keys_in_order[at] = [keys] * len(places)
-            else:
-                for i in places:
-                    self._keys_in_order[i] = keys
-        else:
-            rests = {i: {KeyOrder: tuple(columns)} for i in places}
-        for slot, code, (key, (kind, values, mask)) in zip(
-            slots, codes, columns.items(), strict=True
-        ):
-            if not code:
-                there = range(len(places)) if mask is None else mask.nonzero()[0].tolist()
-                for position in there:
-                    (value,) = kind.each(values[position : position + 1])
-                    rests.setdefault(places[position], {})[key] = value
-                continue
-            kind.stored(self._arrays, slot, table.start(key))[at] = values
-            self._arrays.kinds[slot, at] = code if mask is None else mask * np.uint8(code)
-        self.rest.update((i, self._freeze(rest)) for i, rest in rests.items())

@@ -42,6 +42,11 @@ class EpisodeEnds:
         return [self._observation(row) for row in self._rows(envs).tolist()]
 
     @property
+    def infos(self) -> InfoBatch:
+        """Reset infos of these environments, and possibly of others."""
+        return self._infos
+
+    @property
     def envs(self) -> NDArray[np.intp]:
         return self._ended.nonzero()[0]
 

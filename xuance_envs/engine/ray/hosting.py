@@ -11,13 +11,13 @@ from xuance_envs._override import override
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.data.step_frame import NO_EXTENTS, Extents
 from xuance_envs.engine.group.pickling_host import PicklingHost
 from xuance_envs.engine.group.protocol import RequestType, StateTransfer
 from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES
 from xuance_envs.engine.pickled_commands import PackedCommand
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.ray.messages import GroupReply
-from xuance_envs.engine.ray.step_codec import NO_EXTENTS, Extents
 
 NO_TIMING = bytes(TIMING_DELTA_BYTES)
 

@@ -11,10 +11,10 @@ import struct
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from xuance_envs.engine.data.step_frame import Extents
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType
 from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES
 from xuance_envs.engine.pickled_commands import PackedCommand
-from xuance_envs.engine.ray.step_codec import Extents
 
 CODE_DISTRIBUTION_HINT = (
     "installed, or sent by Ray with runtime_env={'working_dir': ...} or {'py_modules': [...]}"

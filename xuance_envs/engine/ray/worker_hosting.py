@@ -13,6 +13,7 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.data.step_frame import NO_EXTENTS, Extents
 from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.group.protocol import ReplyType
 from xuance_envs.engine.group.recipe import Recipe
@@ -23,7 +24,6 @@ from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_process import StartSettings
 from xuance_envs.engine.ray.hosting import NO_TIMING, ActorPlan, HostedGroup
 from xuance_envs.engine.ray.messages import GroupReply
-from xuance_envs.engine.ray.step_codec import NO_EXTENTS, Extents
 from xuance_envs.engine.serialization import loads, pack_error
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 

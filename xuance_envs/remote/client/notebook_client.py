@@ -14,29 +14,17 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, shape_of_rewards
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import as_float32
-from xuance_envs.errors import (
-    AlreadySteppingError,
-    ClosedVecEnvError,
-    EnvError,
-    NotSteppingError,
-)
-from xuance_envs.remote.client.api_client import ApiClient
-from xuance_envs.remote.client.remote_session import (
-    RemoteSession,
-    checked_count,
-    checked_seeds,
-)
-from xuance_envs.remote.client.transport import Verify
+from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError, EnvError, NotSteppingError
+from xuance_envs.remote.client.remote_session import RemoteSession, checked_seeds, parse_results
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import infos_from_wire
 from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
-from xuance_envs.remote.wire.values import from_wire
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states, seed_per_env
 from xuance_envs.vector_envs.last_results import checked_clones
 
-__all__ = ["StudentGymEnvVectorized", "create_student_gym_env_vectorized"]
+__all__ = ["StudentGymEnvVectorized"]
 
 logger = logging.getLogger("xuance_envs.client")
 
@@ -49,75 +37,11 @@ _ENDED = "ended"
 """Name under which saved states store whether the episode has ended."""
 
 
-def create_student_gym_env_vectorized(
-    num_envs: int,
-    step_size: int,
-    user_token: str | None,
-    *,
-    base_url: str = "http://127.0.0.1:8001",
-    env_id: str | None = None,
-    timeout: float = 120.0,
-    share_frames: bool = False,
-    verify: Verify = True,
-) -> StudentGymEnvVectorized:
-    """Create environments on a server.
-
-    Args:
-        num_envs: number of environments.
-        step_size: maximum number of times each environment repeats its action per step.
-        user_token: the user's token; None if the server requires none.
-        base_url: the server's address.
-        env_id: id of the environment; None if the server offers only one.
-        timeout: seconds to wait for the reply to a request.
-        share_frames: whether the server's status page may show rendered frames.
-        verify: how to check the certificate of an ``https`` server: True uses the system's
-            certificate authorities, False skips the check. A path to a file or folder of CA
-            certificates or an SSL context replaces the system's authorities.
-
-    Returns:
-        The environments; call ``reset`` before the first step.
-
-    Raises:
-        ValueError: ``num_envs`` or ``step_size`` is below 1, or the address is invalid.
-        RemoteAuthenticationError: the token is missing or wrong.
-        RemoteNotFoundError: the server does not offer ``env_id``.
-        RemoteLimitError: a limit on sessions or environments is reached.
-        RemoteVersionError: the server uses a different version of the protocol.
-        RemoteUnreachableError: the server does not reply.
-        ImportError: httpx, httptools or msgpack is not installed.
-
-    Example:
-        >>> from xuance_envs import create_student_gym_env_vectorized
-        >>> from xuance_envs.remote.server import Server
-        >>> from xuance_envs.remote.settings import Catalogue, Settings
-        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
-        ...     with create_student_gym_env_vectorized(2, 5, None, base_url=server.url) as env:
-        ...         observations, infos = env.reset(seed=0)
-        >>> observations.shape, observations.dtype
-        ((2, 4), dtype('float32'))
-    """
-    num_envs = checked_count("num_envs", num_envs)
-    step_size = checked_count("step_size", step_size)
-    connection = ApiClient(base_url, user_token, timeout, verify, logging.INFO)
-    try:
-        version = connection.check_version()
-        logger.info("server %s has xuance_envs %s", connection.server, version)
-        session = RemoteSession(connection, share_frames, StudentGymEnvVectorized.__name__)
-    except BaseException:
-        connection.close()
-        raise
-    try:
-        return StudentGymEnvVectorized(session, num_envs, step_size, env_id)
-    except BaseException:
-        session.close()
-        raise
-
-
 class StudentGymEnvVectorized:
     """Environments on a server that repeat each action and are reset explicitly.
 
-    :func:`create_student_gym_env_vectorized` creates it. One request steps each environment up to
-    ``step_size`` times. Use it as a context manager, or call :meth:`close`.
+    :func:`~xuance_envs.create_student_gym_env_vectorized` creates it. One request steps each
+    environment up to ``step_size`` times. Use it as a context manager, or call :meth:`close`.
 
     If Ctrl-C or a timeout interrupts a step, repeat the ``step`` call with the same actions, or
     call :meth:`step_wait`, to get its result. In a forked process every method except :meth:`close`
@@ -162,14 +86,7 @@ class StudentGymEnvVectorized:
         request = {"env_id": env_id, "num_envs": num_envs, "auto_reset": False}
         session.request("create", request, self._parse_description)
         self._ended = np.zeros(num_envs, np.bool_)
-        layout = SpaceLayout(self.action_space)
-        parts: list[Any] = [
-            [None] * num_envs
-            if leaf.dtype is None
-            else np.zeros((num_envs, *leaf.shape), leaf.dtype)
-            for leaf in layout.leaves
-        ]
-        self._actions = SpaceRows(layout, parts, num_envs)
+        self._actions = SpaceRows.allocate(SpaceLayout(self.action_space), num_envs)
         for index, episode in enumerate(self.episode_ids):
             logger.info(
                 "environment %d of %d is episode %s at %s", index, num_envs, episode, session.server
@@ -250,7 +167,6 @@ class StudentGymEnvVectorized:
         return observations, infos_from_wire(answer["infos"], len(envs))
 
     def _episode_ids_of(self, envs: Sequence[int]) -> list[str] | None:
-        """Return the episode ids of these environments; None if they are all environments."""
         all_envs = list(envs) == list(range(self.num_envs))
         return None if all_envs else [self.episode_ids[env] for env in envs]
 
@@ -382,10 +298,8 @@ class StudentGymEnvVectorized:
         self._check_idle()
         envs = checked_env_ids(env_ids, self.num_envs)
         checked_states(state, len(envs))
-        numbers = self._session.states.numbers(state)
-        return self._load_states(
-            envs, state.extra(_ENDED) or (), {"operation": "load", "states": numbers}
-        )
+        operation = {"operation": "load", "states": self._session.states.numbers(state)}
+        return self._load_states(envs, state.extra(_ENDED) or (), operation)
 
     def clone_state(
         self,
@@ -445,7 +359,7 @@ class StudentGymEnvVectorized:
         if not envs:
             return []
         request = {"operation": "render", "episode_ids": self._episode_ids_of(envs)}
-        return self._session.request("call", request, _parse_results)
+        return self._session.request("call", request, parse_results)
 
     def close(self) -> None:
         """Close the session and its environments. Calling ``close`` again does nothing."""
@@ -478,13 +392,4 @@ class StudentGymEnvVectorized:
 
     def _no_observations(self) -> Any:
         layout = SpaceLayout(self.observation_space)
-        return layout.unflatten(
-            [
-                [] if leaf.dtype is None else np.zeros((0, *leaf.shape), leaf.dtype)
-                for leaf in layout.leaves
-            ]
-        )
-
-
-def _parse_results(answer: Any) -> list[Any]:
-    return [from_wire(result) for result in answer["results"]]
+        return layout.unflatten(SpaceRows.allocate(layout, 0).parts)

@@ -22,19 +22,28 @@ from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.group.outcome import Outcome, OutcomeBuilder, Reset
+from xuance_envs.engine.group.outcome import (
+    EPISODE_ENDED,
+    OK,
+    Outcome,
+    OutcomeBuilder,
+    Reset,
+    StepExtras,
+)
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.remote.client.remote_session import (
     RemoteSession,
     checked_reply,
     checked_seeds,
+    parse_results,
 )
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.infos import info_table_from_wire, infos_from_wire
+from xuance_envs.remote.wire.infos import infos_from_wire
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
+from xuance_envs.remote.wire.step_frames import StepFrameReader
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 _FLOAT = np.dtype(np.float64)
@@ -108,6 +117,8 @@ class RemoteDriver(Driver):
         self._infos = InfoWriter(arrays.infos, lambda value: value)
         self._reset_infos = InfoWriter(arrays.reset_infos, lambda value: value)
         self._outcomes = OutcomeBuilder(self._infos, self._reset_infos)
+        self._step_frames = StepFrameReader(arrays)
+        self._frame_was_last = self._after_frame = False
         self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
         self.blocking = False
         # Signals a reply to code that waits for several drivers.
@@ -130,7 +141,11 @@ class RemoteDriver(Driver):
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
-        message = {"actions": self._actions() if actions is None else actions}
+        self.discard()  # it may bring a layout
+        message = {
+            "actions": self._actions() if actions is None else actions,
+            "layout": self._step_frames.number,
+        }
         self._send(tag, "vectorized_step", message, self._parse_step)
 
     @override
@@ -160,7 +175,7 @@ class RemoteDriver(Driver):
             message["kwargs"] = sendable(command, dict(rest[2]))
         elif command == "set_attr":
             message["values"] = sendable(command, list(rest[1]))
-        return "call", message, _parse_results
+        return "call", message, parse_results
 
     def _pack_reset(self, resets: Sequence[Reset]) -> Any:
         places = [place for place, *_ in resets]
@@ -200,8 +215,14 @@ class RemoteDriver(Driver):
 
         blocking = self.blocking
         # One statement without calls, so that an interrupt cannot split it.
-        self._parse, self._wait_reply, self._result, self.tag = parse, resend, None, tag
-        self._failed = False
+        self._parse, self._wait_reply, self._result, self.tag, self._after_frame, self._failed = (
+            parse,
+            resend,
+            None,
+            tag,
+            self._frame_was_last,
+            False,
+        )
         if not blocking:
             reply = self._thread.submit(send)
             reply.add_done_callback(self._wake)
@@ -252,8 +273,10 @@ class RemoteDriver(Driver):
         self._close_wake()
 
     def _parse_step(self, answer: Any) -> Outcome:
+        if "frame" in answer:
+            return self._parse_frame(answer)
         arrays, shape = self._arrays, (self.hi,)
-        self._outcomes.begin()
+        self._begin_message()
         self._write_observations(arrays.observations, answer["observations"], ALL_ENVS, self.hi)
         arrays.rewards[:] = array_from_wire(answer["rewards"], _FLOAT, arrays.rewards.shape)
         arrays.terminated[:] = array_from_wire(answer["terminated"], _BOOL, shape)
@@ -272,8 +295,25 @@ class RemoteDriver(Driver):
             self._write_infos(self._reset_infos, ended, resets["infos"])
         return self._outcomes.outcome(bool(ended))
 
-    def _parse_reset(self, places: Sequence[int], answer: Any) -> Outcome:
+    def _parse_frame(self, answer: Any) -> Outcome:
+        """Decode a frame; report its layout unless the results before had the same."""
+        ended = bool(self._step_frames.read(answer).any())
+        self._frame_was_last = True
+        if self._after_frame and "columns" not in answer:
+            return EPISODE_ENDED if ended else OK
+        return Outcome(ended, StepExtras(*self._step_frames.layouts))
+
+    def _begin_message(self) -> None:
+        """Begin to decode a message with other infos, whose columns this side assigns."""
+        if self._after_frame:
+            for writer in (self._infos, self._reset_infos):
+                writer.forget()
+            self._outcomes.resend_columns()
+        self._frame_was_last = False
         self._outcomes.begin()
+
+    def _parse_reset(self, places: Sequence[int], answer: Any) -> Outcome:
+        self._begin_message()
         at = np.array(places)
         self._write_observations(self._arrays.observations, answer["observations"], at, len(places))
         self._write_infos(self._infos, places, answer["infos"])
@@ -294,10 +334,6 @@ class RemoteDriver(Driver):
         rows.put(batch_from_wire(self._space, node, count), at, count)
 
     def _write_infos(self, writer: InfoWriter, places: Sequence[int], node: Any) -> None:
-        table = info_table_from_wire(node, len(places))
-        if table is not None:
-            writer.write_columns(places, table.columns)
-            return
         for place, info in zip(places, infos_from_wire(node, len(places)), strict=True):
             writer.write(place, info)
 
@@ -305,7 +341,3 @@ class RemoteDriver(Driver):
 def _close_sockets(*sockets: socket.socket) -> None:
     for each in sockets:
         each.close()
-
-
-def _parse_results(answer: Any) -> list[Any]:
-    return [from_wire(result) for result in answer["results"]]

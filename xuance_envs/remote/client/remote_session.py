@@ -179,6 +179,11 @@ def checked_reply(server: str) -> Iterator[None]:
         raise RemoteError(f"the server's reply is malformed: {error}", server) from error
 
 
+def parse_results(answer: Any) -> list[Any]:
+    """Return one result per environment."""
+    return [from_wire(result) for result in answer["results"]]
+
+
 def _delete_session(connection: ApiClient, session_id: str, owner: int) -> None:
     if os.getpid() != owner:  # a forked process must not close its parent's session
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Version of the protocol; client and server must use the same version."""
 
 API_PREFIX = "/api/v1"

@@ -10,7 +10,6 @@ from xuance_envs.remote.wire.bounds import check_json_nodes, check_nodes
 from xuance_envs.remote.wire.json_writer import JsonWriter, encode_json
 from xuance_envs.remote.wire.msgpack_writer import msgpack_library, pack
 from xuance_envs.remote.wire.nodes import WireError
-from xuance_envs.remote.wire.templates import TemplatedMessage
 
 
 class WireFormat(Enum):
@@ -29,10 +28,8 @@ _JSON = WireFormat.JSON  # attribute access on the class is slow
 def dumps(message: Any, wire_format: WireFormat, limit: int | None = None) -> bytes:
     """Encode a message, which may contain NumPy arrays and tagged arrays."""
     if wire_format is _JSON:
-        if type(message) is TemplatedMessage:
-            message = message.message()
         if limit is None:
-            return encode_json(message).encode()
+            return encode_json(message)
         return JsonWriter(limit).write(message)
     return pack(message, limit)
 

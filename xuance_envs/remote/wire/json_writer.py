@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 
 from xuance_envs.remote.wire.arrays import TaggedArray, as_nested_list
 from xuance_envs.remote.wire.bounds import BLOCK, TooLargeError
-from xuance_envs.remote.wire.infos import InfoTable
-from xuance_envs.remote.wire.nodes import ATOMS, TAG
-from xuance_envs.remote.wire.values import to_wire
+from xuance_envs.remote.wire.nodes import TAG
+
+try:
+    import orjson
+except ImportError:  # there is no wheel for this system
+    orjson = None  # type: ignore[assignment]
 
 
 def _encode_default(value: Any) -> Any:
@@ -24,14 +27,22 @@ def _encode_default(value: Any) -> Any:
         return value.as_nested_list()
     if isinstance(value, bytes):
         return {TAG: "bytes", "data": base64.b64encode(value).decode()}
-    if isinstance(value, InfoTable):
-        return [to_wire(info) for info in value.dicts()]
     raise TypeError(f"cannot encode a {type(value).__name__}")
 
 
-encode_json = json.JSONEncoder(
+encode_with_json = json.JSONEncoder(
     default=_encode_default, allow_nan=False, separators=(",", ":")
 ).encode
+
+
+def encode_json(node: Any) -> bytes:
+    """Encode a message; floats that JSON lacks must be in arrays or be values of ``to_wire``."""
+    if orjson is not None:
+        try:
+            return orjson.dumps(node, _encode_default)
+        except TypeError:  # half of a surrogate pair in a string, which only json escapes
+            pass
+    return encode_with_json(node).encode()
 
 
 class JsonWriter:
@@ -46,93 +57,88 @@ class JsonWriter:
         self._node(message)
         return b"".join(self._pieces)
 
-    def _add(self, text: str) -> None:
-        piece = text.encode()
+    def _add(self, piece: bytes) -> None:
         self._size += len(piece)
         if self._size > self._limit:
             raise TooLargeError(self._limit)
         self._pieces.append(piece)
 
     def _node(self, node: Any) -> None:
-        if isinstance(node, np.ndarray):
+        if _cost(node) <= BLOCK:
+            self._add(encode_json(node))
+        elif isinstance(node, np.ndarray):
             self._array(node)
         elif isinstance(node, TaggedArray):
-            self._tagged(node)
-        elif isinstance(node, InfoTable):
-            self._list(to_wire(info) for info in node.dicts())
+            self._add(encode_json({**node.head(), "data": 0})[:-2])
+            self._array(node.array)
+            self._add(b"}")
         elif isinstance(node, dict):
             self._dict(node)
         elif isinstance(node, list):
             self._list(node)
-        else:
-            if isinstance(node, str | bytes) and len(node) > self._limit:
+        else:  # a long string, or bytes
+            if len(node) > self._limit:
                 raise TooLargeError(self._limit)
             self._add(encode_json(node))
 
     def _dict(self, node: dict[str, Any]) -> None:
-        if len(node) <= BLOCK and all(_is_small(item) for item in node.values()):
-            self._add(encode_json(node))
-            return
-        self._add("{")
         for number, (key, item) in enumerate(node.items()):
-            self._add(f"{',' if number else ''}{encode_json(key)}:")
+            self._add((b"," if number else b"{") + encode_json(key) + b":")
             self._node(item)
-        self._add("}")
+        self._add(b"}")
 
     def _list(self, items: Iterable[Any]) -> None:
-        self._add("[")
-        small: list[Any] = []
-        comma = ""
+        self._add(b"[")
+        block: list[Any] = []
+        cost, comma = 0, b""
         for item in items:
-            if _is_small(item) and len(small) < BLOCK:
-                small.append(item)
-                continue
-            if small:
-                self._add(comma + encode_json(small)[1:-1])
-                comma = ","
-            small = [item] if _is_small(item) else []
-            if not small:
+            cost += 1 + (more := _cost(item))
+            if cost > BLOCK and block:
+                self._add(comma + encode_json(block)[1:-1])
+                block, cost, comma = [], more, b","
+            if more > BLOCK:
                 self._add(comma)
                 self._node(item)
-                comma = ","
-        if small:
-            self._add(comma + encode_json(small)[1:-1])
-        self._add("]")
+                cost, comma = 0, b","
+            else:
+                block.append(item)
+        if block:
+            self._add(comma + encode_json(block)[1:-1])
+        self._add(b"]")
 
     def _array(self, array: NDArray[Any]) -> None:
         if array.size <= BLOCK:
             self._add(encode_json(array))
-        elif array.ndim == 1:
-            self._add("[")
-            for start in range(0, len(array), BLOCK):
-                block = array[start : start + BLOCK]
-                self._add(("," if start else "") + encode_json(block)[1:-1])
-            self._add("]")
-        else:
-            self._add("[")
-            for number, row in enumerate(array):
-                if number:
-                    self._add(",")
-                self._array(row)
-            self._add("]")
-
-    def _tagged(self, node: TaggedArray) -> None:
-        if node.array.size <= BLOCK:
-            self._add(encode_json(node))
             return
-        head = encode_json({**node.head(), "data": 0})
-        self._add(head[:-2])
-        self._array(node.array)
-        self._add("}")
+        rows = BLOCK if array.ndim == 1 else max(1, BLOCK * len(array) // array.size)
+        self._add(b"[")
+        for start in range(0, len(array), rows):
+            if start:
+                self._add(b",")
+            if rows == 1:
+                self._array(array[start])
+            else:
+                self._add(encode_json(array[start : start + rows])[1:-1])
+        self._add(b"]")
 
 
-def _is_small(item: Any) -> bool:
-    """Return whether encoding a value takes negligible time."""
-    kind = type(item)
-    if kind is str or kind is bytes:
-        return len(item) <= BLOCK
-    if kind is dict:
-        return len(item) <= 64 and all(
-            type(value) in ATOMS and _is_small(value) for value in item.values()
-        )
-    return kind in ATOMS
+def _cost(node: Any) -> int:
+    """Return how many values a node has; beyond BLOCK, only that it has more."""
+    nodes, cost = [node], 0
+    while nodes and cost <= BLOCK:
+        node = nodes.pop()
+        kind = type(node)
+        if kind is dict:
+            cost += len(node)
+            nodes.extend(node.values())
+        elif kind is list:
+            cost += len(node)
+            if len(node) <= BLOCK:
+                nodes.extend(node)
+        elif kind is np.ndarray:
+            cost += node.size
+        elif kind is TaggedArray:
+            cost += node.array.size
+        elif kind is str or kind is bytes:
+            cost += len(node) >> 4
+    return cost

@@ -31,7 +31,6 @@ FIELDS: dict[str, Sequence[str]] = {
     **dict.fromkeys(("bytes", "float", "int"), ("data",)),
     "array": ("dtype", "shape", "data"),
     "graph": ("nodes", "edges", "edge_links"),
-    "infos": ("count", "columns"),
     "scalar": ("dtype", "data"),
 }
 """Fields of a tagged dict by its tag, except the tag itself."""

@@ -7,19 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.serialization import copy_of, loads
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.infos import InfoTable, InfoTables, drop_unsendable
+from xuance_envs.remote.wire.infos import drop_unsendable
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
-from xuance_envs.remote.wire.templates import TemplatedMessage
 from xuance_envs.remote.wire.values import from_client, to_wire
 from xuance_envs.vector_envs.action_writer import check_in_space
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -63,54 +60,37 @@ def action_masks(vec_env: HostedVecEnv) -> Answer:
     return {} if masks is None else {"masks": masks}
 
 
-def step(vec_env: HostedVecEnv) -> Answer | TemplatedMessage:
-    """Finish the pending step; the result is valid until the next step."""
+def step(vec_env: HostedVecEnv, layout: int | None = None) -> Answer:
+    """Finish the pending step; the result is valid until the next step.
+
+    It is a frame if the client names a layout, unless the infos or observations are objects.
+    """
     space = vec_env.observation_space
     observations, rewards, terminated, truncated, infos = vec_env.finish_step()
     batch, ends = infos.parts
-    infos_node = _batch_to_wire(vec_env.tables, batch, infos.envs)
-    arrays = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
     masks = action_masks(vec_env)
-    environments: list[int] = []
-    reset_observations: Any = None
-    reset_infos: Any = []
+    if layout is not None and vec_env.step_frames is not None:
+        reset_infos = None if ends is None else ends.infos
+        frame = vec_env.step_frames.frame(batch, reset_infos, bool(masks), layout)
+        if frame is not None:
+            return frame
+    resets: Answer = {"environments": [], "observations": None, "infos": []}
     if ends is not None:
         envs, reset_batch = ends.resets()
-        environments = envs.tolist()
-        reset_observations = vec_env.take_reset_observations(envs)
-        reset_infos = _batch_to_wire(vec_env.reset_tables, reset_batch, envs)
-
-    def answer() -> Answer:
         resets = {
-            "environments": environments,
-            "observations": reset_observations,
-            "infos": reset_infos,
+            "environments": envs.tolist(),
+            "observations": batch_to_wire(space, vec_env.take_reset_observations(envs)),
+            "infos": _infos_to_wire(reset_batch.dicts(envs)),
         }
-        if ends is not None:
-            resets["observations"] = batch_to_wire(space, reset_observations)
-        return {
-            "observations": batch_to_wire(space, observations),
-            **arrays,
-            "infos": infos_node,
-            "resets": resets,
-            **masks,
-        }
-
-    schema = infos_node.schema if type(infos_node) is InfoTable else None
-    reset_schema = reset_infos.schema if type(reset_infos) is InfoTable else None
-    leaves = vec_env.leaves
-    if masks or leaves is None or schema is None or (environments and reset_schema is None):
-        return answer()
-    template = vec_env.templates.template((schema, reset_schema, len(environments)))
-    if not template.usable:
-        return answer()
-    data: list[bytes | list[int]] = [leaf.tobytes() for leaf in leaves(observations)]
-    data += [rewards.tobytes(), terminated.tobytes(), truncated.tobytes(), *infos_node.data()]
-    if environments:
-        data.append(environments)
-        data += [leaf.tobytes() for leaf in leaves(reset_observations)]
-        data += reset_infos.data()
-    return TemplatedMessage(template, answer, data)
+    return {
+        "observations": batch_to_wire(space, observations),
+        "rewards": rewards,
+        "terminated": terminated,
+        "truncated": truncated,
+        "infos": _infos_to_wire(batch.dicts(infos.envs)),
+        "resets": resets,
+        **masks,
+    }
 
 
 _requests = itertools.count(1)
@@ -189,12 +169,6 @@ def load_states(
         "infos": _infos_to_wire(infos),
         **action_masks(vec_env),
     }
-
-
-def _batch_to_wire(tables: InfoTables, batch: InfoBatch, envs: NDArray[np.intp]) -> Any:
-    """Encode infos as columns if possible, otherwise as dicts."""
-    table = tables.table(batch, envs)
-    return _infos_to_wire(batch.dicts(envs)) if table is None else table
 
 
 def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:

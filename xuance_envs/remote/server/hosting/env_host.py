@@ -25,7 +25,7 @@ from xuance_envs.multi_agent.record_layout import ObservationRecord
 from xuance_envs.remote.server.hosting import commands
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, HostedVecEnv
 from xuance_envs.remote.server.hosting.repeating_env import HostedFunction, has_objects
-from xuance_envs.remote.server.hosting.reply_sizes import is_rgb_image, max_observation_bytes
+from xuance_envs.remote.server.hosting.reply_sizes import ReplyEncoder, is_rgb_image
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.limits.admission import Quota
 from xuance_envs.remote.server.monitoring.metrics import Metrics
@@ -33,7 +33,7 @@ from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
 from xuance_envs.remote.wire.bounds import ObjectBudget, TooLargeError, payload_bytes
 from xuance_envs.remote.wire.failures import RefusedError, no_session
-from xuance_envs.remote.wire.formats import WireFormat, dumps
+from xuance_envs.remote.wire.formats import WireFormat
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_client, to_wire
 
@@ -130,7 +130,7 @@ class EnvHost:
             raise RefusedError(
                 409, "space", f"the environments cannot be hosted: {error}"
             ) from None
-        self._sizes = max_observation_bytes(self._vec_env.observation_space)
+        self.replies = ReplyEncoder(self._vec_env.observation_space, limits.reply)
         self._has_objects = has_objects(SpaceLayout(self._vec_env.observation_space))
 
     def _add_backend(self, backend: ProcessBackend) -> None:
@@ -140,12 +140,10 @@ class EnvHost:
 
     @property
     def closed(self) -> bool:
-        """Return whether the environments are closed, for example after a failure."""
         return self._vec_env.closed
 
     @property
     def make_done(self) -> bool:
-        """Return whether creating the environments has finished, with or without success."""
         return self._make_future is not None and self._make_future.done()
 
     async def cancel(self) -> None:
@@ -160,7 +158,6 @@ class EnvHost:
             self.end()
 
     def _count(self, environments: int) -> None:
-        """Set the number of environments that count towards the quotas."""
         before, self._counted_envs = self._counted_envs, environments
         for quota in self._quotas:
             quota.add(environments=environments - before)
@@ -203,7 +200,7 @@ class EnvHost:
         def run() -> bytes:
             answer = act(self._vec_env)
             self._needs_reset.difference_update(reset_envs)
-            return self._encode(answer, wire_format)
+            return self.replies.encode(answer, wire_format)
 
         return await self._run_command(run)
 
@@ -214,14 +211,16 @@ class EnvHost:
                 409, "reset", f"call reset first: environment {unready[0]} has no running episode"
             )
 
-    async def step(self, actions: Any, wire_format: WireFormat, large: bool = False) -> bytes:
+    async def step(
+        self, actions: Any, wire_format: WireFormat, large: bool, layout: int | None
+    ) -> bytes:
         vec_env = self._vec_env
 
         def decode() -> Any:
             return batch_from_wire(vec_env.action_space, actions, self.num_envs, from_client)
 
         def encode() -> bytes:
-            return self._encode(commands.step(vec_env), wire_format)
+            return self.replies.encode(commands.step(vec_env, layout), wire_format)
 
         process = self.process
         with self._command():
@@ -268,7 +267,7 @@ class EnvHost:
                 error.command = "step"  # the client's command, which the worker runs as a call
                 raise
             seconds = perf_counter() - start
-            return self._encode(answer, wire_format), steps, seconds
+            return self.replies.encode(answer, wire_format), steps, seconds
 
         body, steps, seconds = await self._run_command(act)
         self._record_steps(steps, seconds)
@@ -293,7 +292,7 @@ class EnvHost:
                     await self._drop(kept)
                 raise
         states.add(kept, sizes, await self._run_command(partial(self._object_sizes, envs)))
-        return self._encode({"states": kept, "bytes": sizes}, wire_format)
+        return self.replies.encode({"states": kept, "bytes": sizes}, wire_format)
 
     def state_loader(
         self, envs: Sequence[int], numbers: Sequence[int], holders: Mapping[EnvHost, Sequence[int]]
@@ -307,7 +306,7 @@ class EnvHost:
             objects = {
                 n: host.process.states.object_sizes[n] for host in holders for n in holders[host]
             }
-            self._check_reply(sum(objects[n] for n in numbers))
+            self.replies.check(sum(objects[n] for n in numbers))
             copies: list[int] = []
             try:
                 for host in others:
@@ -326,7 +325,7 @@ class EnvHost:
         self, sources: Sequence[int], envs: Sequence[int], fork_rng: bool, vec_env: HostedVecEnv
     ) -> tuple[Any, Any]:
         sizes = self._object_sizes(sources)
-        self._check_reply(sum(sizes) * len(envs) // len(sources))
+        self.replies.check(sum(sizes) * len(envs) // len(sources))
         return vec_env.clone_state(sources, envs, fork_rng=fork_rng)
 
     def _object_sizes(self, envs: Sequence[int]) -> list[int]:
@@ -337,12 +336,7 @@ class EnvHost:
         found = zip(distinct, self._vec_env.call("object_bytes", env_ids=distinct), strict=True)
         return list(map(dict(found).__getitem__, envs))
 
-    def _check_reply(self, size: int) -> None:
-        if size > self._limits.reply:
-            raise RefusedError(413, "reply", str(TooLargeError(self._limits.reply)))
-
     async def drop_states(self, numbers: Sequence[int]) -> None:
-        """Drop states that the process keeps."""
         self.process.states.drop(numbers)
         await self._drop(numbers)
 
@@ -361,22 +355,12 @@ class EnvHost:
                 )
                 answer["results"] += part["results"]
                 size += sum(map(payload_bytes, part["results"]))
-                self._check_reply(size)
+                self.replies.check(size)
                 if request["operation"] == "render":
                     self.frame = next(filter(is_rgb_image, results), self.frame)
-            return self._encode(answer, wire_format)
+            return self.replies.encode(answer, wire_format)
 
         return await self._run_command(act)
-
-    def answer_bytes(self, count: int, wire_format: WireFormat) -> int:
-        """Return the maximum encoded size of the fixed-shape parts of ``count`` observations."""
-        return self._sizes[wire_format] * count
-
-    def _encode(self, answer: Any, wire_format: WireFormat) -> bytes:
-        try:
-            return dumps(answer, wire_format, self._limits.reply)
-        except TooLargeError as error:
-            raise RefusedError(413, "reply", str(error)) from None
 
     def _record_steps(self, steps: int, seconds: float) -> None:
         self.steps += steps
@@ -384,11 +368,12 @@ class EnvHost:
         for rate in self._rates:
             rate.record(steps)
 
-    # -- waiting ----------------------------------------------------------------------
-
     def _is_large(self, wire_format: WireFormat) -> bool:
         """Return whether reading and encoding the worker's reply would delay the event loop."""
-        if wire_format is not _MSGPACK or self._sizes[wire_format] * self.num_envs > SMALL_REPLY:
+        if (
+            wire_format is not _MSGPACK
+            or self.replies.max_bytes(self.num_envs, wire_format) > SMALL_REPLY
+        ):
             return True
         return system.unread_bytes(self._vec_env.wake_fds[0]) > SMALL_INFOS
 

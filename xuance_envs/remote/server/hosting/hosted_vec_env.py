@@ -17,8 +17,7 @@ from xuance_envs.engine.groups import WorkerGroups
 from xuance_envs.engine.ledger import state_unknown_after
 from xuance_envs.engine.process.process_backend import ProcessBackend, SharedProcessBackend
 from xuance_envs.engine.saving import warn_of_doubts
-from xuance_envs.remote.wire.infos import InfoTables
-from xuance_envs.remote.wire.templates import TemplateCache
+from xuance_envs.remote.wire.step_frames import StepFrameWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.options import StartMethod
@@ -81,9 +80,9 @@ class HostedVecEnv(GroupedVecEnv):
         self._saver = groups.saver
         (self._driver,) = groups.drivers
         self.wake_fds = self._driver.fds
-        self.tables, self.reset_tables, self.templates = InfoTables(), InfoTables(), TemplateCache()
-        rows = self._arrays.observations
-        self.leaves = None if rows.objects else rows.layout.flatten
+        leaves = self._arrays.observations.layout.leaves
+        native = all([leaf.dtype is not None and leaf.dtype.isnative for leaf in leaves])
+        self.step_frames = StepFrameWriter(self._arrays) if native else None
         resets = self._arrays.reset_observations
         self.take_reset_observations = resets.take_flat or resets.copy
         self._flat_observations = self._arrays.observations.flat

@@ -1,4 +1,4 @@
-"""Upper bounds of reply sizes, from observation spaces."""
+"""Encoding of replies within a size limit; upper bounds of their sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,31 @@ import numpy as np
 from gymnasium import Space
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
-from xuance_envs.remote.wire.formats import WireFormat
+from xuance_envs.remote.wire.bounds import TooLargeError
+from xuance_envs.remote.wire.failures import RefusedError
+from xuance_envs.remote.wire.formats import WireFormat, dumps
+
+
+class ReplyEncoder:
+    """Encoder of replies; those beyond the limit are refused."""
+
+    def __init__(self, space: Space[Any], limit: int) -> None:
+        self._limit = limit
+        self._sizes = max_observation_bytes(space)
+
+    def encode(self, reply: Any, wire_format: WireFormat) -> bytes:
+        try:
+            return dumps(reply, wire_format, self._limit)
+        except TooLargeError as error:
+            raise RefusedError(413, "reply", str(error)) from None
+
+    def check(self, size: int) -> None:
+        if size > self._limit:
+            raise RefusedError(413, "reply", str(TooLargeError(self._limit)))
+
+    def max_bytes(self, count: int, wire_format: WireFormat) -> int:
+        """Return the maximum encoded size of the fixed-shape parts of ``count`` observations."""
+        return self._sizes[wire_format] * count
 
 
 def max_observation_bytes(space: Space[Any]) -> dict[WireFormat, int]:

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Response
 from fastapi import Request as StarletteRequest
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
@@ -36,8 +34,14 @@ from xuance_envs.remote.server.http.requests import (
 from xuance_envs.remote.server.limits.admission import Account, Accounts, throttle
 from xuance_envs.remote.server.limits.capacity import Capacity
 from xuance_envs.remote.server.monitoring.metrics import Metrics
-from xuance_envs.remote.server.monitoring.request_log import OWNER_KEY, loggable_path
+from xuance_envs.remote.server.monitoring.request_log import OWNER_KEY
 from xuance_envs.remote.server.routes import messages
+from xuance_envs.remote.server.routes.error_replies import (
+    add_error_handlers,
+    failure,
+    reply_format,
+    to_response,
+)
 from xuance_envs.remote.server.routes.openapi import REFUSALS
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.bounds import TooManyNodesError
@@ -100,10 +104,7 @@ class Api:
             openapi_extra={"security": [{"token": []}]},
             responses=REFUSALS,
         )
-        app.add_exception_handler(RequestValidationError, _refused_parameters)
-        app.add_exception_handler(HTTPException, _refused_route)
-        app.add_exception_handler(RefusedError, _refused)
-        app.add_exception_handler(Exception, _failed)
+        add_error_handlers(app)
 
     async def answer(self, request: Request) -> Reply:
         account = None
@@ -123,7 +124,7 @@ class Api:
         except RefusedError as error:
             return refused(error, request.head.reply_format)
         except Exception as error:
-            return _failure(request.head.path, error, request.head.reply_format)
+            return failure(request.head.path, error, request.head.reply_format)
         finally:
             if account is not None:
                 self.accounts.end(account)
@@ -160,7 +161,7 @@ class Api:
         request = Request(RequestHead(path, http.scope["headers"]), read)
         reply = await self.answer(request)
         http.scope[OWNER_KEY] = request.owner
-        return _to_response(reply)
+        return to_response(reply)
 
     async def version(self) -> dict[str, Any]:
         """Return the versions of the server and the protocol. Requires no token."""
@@ -220,7 +221,9 @@ class Api:
                     f"expected steps=1 and all {host.num_envs} episodes in order, got "
                     f"steps={steps} and {len(envs)} episodes",
                 )
-            step = partial(host.step, actions, wire_format, large=not request.head.is_small)
+            layout = message.layout if wire_format is WireFormat.MSGPACK else None
+            large = not request.head.is_small
+            step = partial(host.step, actions, wire_format, large, layout)
             return await self._with_reply_budget(host, len(envs), wire_format, step)
 
         return self._in_session(request, account, messages.Step, act)
@@ -284,8 +287,8 @@ class Api:
         """Close a session and its environments."""
         session = self.sessions.get(session_id, self.owner(request))
         await self.sessions.close(session, "closed by its client")
-        wire_format = _reply_format(request)
-        return _to_response(_ok(dumps({"closed": True}, wire_format), wire_format))
+        wire_format = reply_format(request)
+        return to_response(_ok(dumps({"closed": True}, wire_format), wire_format))
 
     def owner(self, request: StarletteRequest) -> Owner:
         """Return the owner of an ASGI request and record it for the access log."""
@@ -359,7 +362,7 @@ class Api:
         act: Callable[[], Awaitable[bytes]],
     ) -> Awaitable[bytes]:
         """Check the size of the reply of ``act``; reserve memory if it is large; run ``act``."""
-        size = host.answer_bytes(observations, wire_format)
+        size = host.replies.max_bytes(observations, wire_format)
         if size > self._limits.reply:
             raise RefusedError(
                 413,
@@ -391,38 +394,3 @@ def _decode(model: type[M], wire_format: WireFormat, nodes: int, body: bytes) ->
 
 def _ok(body: bytes, wire_format: WireFormat) -> Reply:
     return Reply(200, wire_format.content_type, body)
-
-
-def _failure(path: str, error: Exception, wire_format: WireFormat) -> Reply:
-    logger.error("%s failed", loggable_path(path), exc_info=error)
-    return refused(
-        RefusedError(500, "server", "internal server error; see the server's log"), wire_format
-    )
-
-
-def _to_response(reply: Reply) -> Response:
-    return Response(reply.body, reply.status, dict(reply.headers), reply.content_type)
-
-
-def _reply_format(request: StarletteRequest) -> WireFormat:
-    """Return the format that the client accepts, or else the format of its request."""
-    return RequestHead("", request.scope["headers"]).reply_format
-
-
-async def _refused(request: StarletteRequest, error: Exception) -> Response:
-    assert isinstance(error, RefusedError)
-    return _to_response(refused(error, _reply_format(request)))
-
-
-async def _refused_route(request: StarletteRequest, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return await _refused(request, RefusedError(error.status_code, "route", str(error.detail)))
-
-
-async def _refused_parameters(request: StarletteRequest, error: Exception) -> Response:
-    # FastAPI's default handler repeats the input, and raises if JSON cannot represent the input.
-    return await _refused(request, RefusedError(422, "invalid", "the path or query is not valid"))
-
-
-async def _failed(request: StarletteRequest, error: Exception) -> Response:
-    return _to_response(_failure(request.url.path, error, _reply_format(request)))

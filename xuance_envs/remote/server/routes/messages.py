@@ -139,6 +139,11 @@ class Step(SessionRequestModel):
     steps: Annotated[int, Field(ge=1, le=2**31)] = Field(
         1, description="maximum repetitions of each action; 1 with auto_reset"
     )
+    layout: Annotated[int, Field(ge=0, le=2**53)] | None = Field(
+        None,
+        description="only for replies in msgpack: the last layout of frames that the client has, 0 "
+        "for none. The reply is then a frame if its values are numbers and arrays",
+    )
 
 
 class Statistics(SessionRequestModel):

@@ -1,0 +1,235 @@
+"""Steps in msgpack messages: the bytes of their arrays, with a layout that is sent once.
+
+A reply is ``{"layout": number, "frame": bytes}``. The request names the last layout that the
+client has, 0 for none. If it is not the reply's, ``columns`` describes the layout: the dtypes and
+shapes of the arrays, and for the infos and the reset infos, the key and first byte of each column,
+the kinds of arrays, and the bytes per environment. The client checks the layout, the frame's size
+and the codes of kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.info_columns import (
+    MAX_ARRAY_KINDS,
+    MAX_COLUMNS,
+    NO_COLUMNS,
+    NUMBER_KINDS,
+    ArrayKind,
+    ColumnLayout,
+    InfoArrays,
+)
+from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.data.step_frame import NO_EXTENTS, Extents, GroupCodec
+from xuance_envs.remote.wire.arrays import DTYPES, dtype_from_wire, shape_from_wire
+from xuance_envs.remote.wire.nodes import WireError, shortened
+
+_NUMBERS = [
+    f"numpy.{np.dtype(kind).name}" if issubclass(kind, np.generic) else kind.__name__
+    for kind in NUMBER_KINDS
+]
+"""Kinds of numbers, in the order of their codes, which both sides must have in common."""
+
+_NUMBER_CODES = bytes(range(len(NUMBER_KINDS) + 1))
+_FIRST_ARRAY = len(_NUMBER_CODES)
+
+
+class StepFrameWriter:
+    """Encoder of the steps in some arrays."""
+
+    def __init__(self, arrays: StepArrays) -> None:
+        self._codec = GroupCodec(arrays)
+        self._layouts = NO_COLUMNS, NO_COLUMNS
+        self._extents = NO_EXTENTS
+        self._number = 1
+        self._columns = self._describe()
+
+    def frame(
+        self, infos: InfoBatch, reset_infos: InfoBatch | None, masks: bool, known: int
+    ) -> dict[str, Any] | None:
+        """Return the reply to the last step; None if its infos need other messages."""
+        if infos.rest or (reset_infos is not None and reset_infos.rest):
+            return None
+        layout, reset_layout = infos.layouts[0], self._layouts[1]
+        if reset_infos is not None:
+            reset_layout = reset_infos.layouts[0]
+        if (
+            layout is not self._layouts[0]
+            or reset_layout is not self._layouts[1]
+            or masks is not self._extents.masks
+        ):
+            self._layouts = layout, reset_layout
+            self._extents = Extents(layout.extent, reset_layout.extent, masks)
+            self._number += 1
+            self._columns = self._describe()
+        if self._columns is None:
+            return None
+        frame = b"".join(self._codec.results(self._extents))
+        reply = {"layout": self._number, "frame": frame}
+        return reply if known == self._number else {**reply, "columns": self._columns}
+
+    def _describe(self) -> dict[str, Any] | None:
+        infos, resets = map(_layout_to_wire, self._layouts)
+        if infos is None or resets is None:
+            return None
+        return {
+            "arrays": self._codec.form,
+            "numbers": _NUMBERS,
+            "masks": self._extents.masks,
+            "infos": infos,
+            "resets": resets,
+        }
+
+
+class StepFrameReader:
+    """Decoder of steps into arrays.
+
+    Attributes:
+        number: the last layout; 0 before the first.
+        layouts: its columns of infos and of reset infos.
+    """
+
+    def __init__(self, arrays: StepArrays) -> None:
+        self._arrays = arrays
+        self._codec = GroupCodec(arrays)
+        rows = (arrays.observations, arrays.reset_observations)
+        self._flags = [arrays.terminated, arrays.truncated, *_bool_arrays(rows)]
+        self._masks = list(_bool_arrays([] if arrays.masks is None else [arrays.masks]))
+        self._extents = NO_EXTENTS
+        self._columns: list[_Columns] = []
+        self.number = 0
+        self.layouts = NO_COLUMNS, NO_COLUMNS
+
+    def read(self, reply: Any) -> NDArray[np.bool_]:
+        """Decode a reply; return which episodes ended."""
+        number, frame, arrays = reply["layout"], reply["frame"], self._arrays
+        if "columns" in reply:
+            self.number = 0  # until the whole reply has been checked
+            if type(number) is not int or number < 1:
+                raise WireError(f"expected a layout number of at least 1, got {shortened(number)}")
+            self._set_layout(reply["columns"])
+        elif number != self.number or not number:
+            raise WireError(f"expected layout {self.number}, got {shortened(number)}")
+        if type(frame) is not bytes:
+            raise WireError(f"expected a frame of bytes, got {shortened(frame)}")
+        try:
+            end = self._codec.load_results(frame, 0, self._extents)
+        except ValueError:  # the frame is too short
+            end = -1
+        if end != len(frame):
+            raise WireError(
+                f"expected a frame of {self._codec.nbytes(self._extents)} bytes for these spaces, "
+                f"columns and episode ends, got {len(frame)}"
+            )
+        for flags in (*self._flags, *(self._masks if self._extents.masks else ())):
+            _check_bools(flags)
+        ended: NDArray[np.bool_] = arrays.terminated | arrays.truncated
+        infos, resets = self._columns
+        infos.check(ALL_ENVS)
+        if ended.any():
+            resets.check(ended)
+        self.number = number
+        return ended
+
+    def _set_layout(self, node: Any) -> None:
+        for name, expected in (("arrays", self._codec.form), ("numbers", _NUMBERS)):
+            given = node.get(name) if isinstance(node, dict) else None
+            if given != expected:
+                raise WireError(f"expected a layout with the {name} {expected}, got {given!a:.200}")
+        masks = bool(node["masks"])
+        if masks and self._arrays.masks is None:
+            raise WireError("expected no action masks for this action space")
+        arrays = self._arrays.infos, self._arrays.reset_infos
+        infos, resets = [
+            _layout_from_wire(node[name], len(used.bytes[0]))
+            for name, used in zip(("infos", "resets"), arrays, strict=True)
+        ]
+        self._columns = [_Columns(infos, arrays[0]), _Columns(resets, arrays[1])]
+        self._extents = Extents(infos.extent, resets.extent, masks)
+        self.layouts = infos, resets
+
+
+class _Columns:
+    """Columns whose codes are checked, because a code names the type and size of a value."""
+
+    def __init__(self, layout: ColumnLayout, arrays: InfoArrays) -> None:
+        self._layout, self._arrays = layout, arrays
+        kinds = {c: k for c, k in enumerate(layout.kinds, _FIRST_ARRAY) if k is not None}
+        self._bools = {code for code, kind in kinds.items() if kind.dtype.kind == "b"}
+        self._allowed = [
+            _NUMBER_CODES
+            + bytes([code for code, kind in kinds.items() if kind.nbytes <= layout.nbytes - start])
+            for start in layout.starts
+        ]
+
+    def check(self, at: slice | NDArray[np.bool_]) -> None:
+        layout = self._layout
+        for slot, allowed in enumerate(self._allowed):
+            codes = self._arrays.kinds[slot][at]
+            if others := codes.tobytes().strip(allowed):
+                raise WireError(
+                    f"expected kinds of column {layout.keys[slot]!a}, got the code {others[0]}"
+                )
+            for code in self._bools.intersection(codes.tolist()) if self._bools else ():
+                stored = layout.kind(code).stored(self._arrays, slot, layout.starts[slot])
+                _check_bools(stored[at][codes == code])
+
+
+def _check_bools(array: NDArray[Any]) -> None:
+    if array.tobytes().strip(b"\x00\x01"):
+        raise WireError("expected only bytes 0 and 1 in an array of bools")
+
+
+def _bool_arrays(rows: Sequence[SpaceRows]) -> list[NDArray[Any]]:
+    parts = [part for each in rows for part in each.parts]
+    return [part for part in parts if isinstance(part, np.ndarray) and part.dtype.kind == "b"]
+
+
+def _layout_to_wire(layout: ColumnLayout) -> dict[str, Any] | None:
+    """Return a layout's message; None if messages have no values of one of its kinds."""
+    arrays = [kind for kind in layout.kinds if kind is not None]
+    if any([DTYPES.get(kind.dtype.name) != kind.dtype for kind in arrays]):
+        return None
+    kinds = [
+        None if kind is None else [kind.dtype.name, list(kind.shape), kind.fortran]
+        for kind in layout.kinds
+    ]
+    return {
+        "keys": list(layout.keys),
+        "starts": list(layout.starts),
+        "kinds": kinds,
+        "nbytes": layout.nbytes,
+    }
+
+
+def _layout_from_wire(node: Any, room: int) -> ColumnLayout:
+    keys, starts, kinds, nbytes = (node[name] for name in ("keys", "starts", "kinds", "nbytes"))
+    if (
+        not all(isinstance(each, list) for each in (keys, starts, kinds))
+        or not len(keys) == len(starts) <= MAX_COLUMNS
+        or len(kinds) > MAX_ARRAY_KINDS
+        or not all(type(key) is str for key in keys)
+        or len(set(keys)) != len(keys)
+    ):
+        raise WireError(
+            f"expected at most {MAX_COLUMNS} columns with distinct keys and one start each, and at "
+            f"most {MAX_ARRAY_KINDS} kinds of arrays"
+        )
+    if not all(type(each) is int and 0 <= each <= room for each in (*starts, nbytes)):
+        raise WireError(f"expected columns within the {room} bytes that an info has for arrays")
+    return ColumnLayout(tuple(keys), tuple(starts), tuple(map(_kind_from_wire, kinds)), nbytes)
+
+
+def _kind_from_wire(node: Any) -> ArrayKind | None:
+    if node is None:
+        return None
+    if not isinstance(node, list) or len(node) != 3 or type(node[2]) is not bool:
+        raise WireError(f"expected [dtype, shape, fortran] of arrays, got {shortened(node)}")
+    return ArrayKind(dtype_from_wire(node[0]), shape_from_wire(node[1]), node[2])
