@@ -29,10 +29,13 @@ logger = logging.getLogger("xuance_envs")
 SLOW_READER_TIMEOUT = 5.0
 """Seconds that a large reply may take while other replies wait for the budget."""
 
-MAX_PIPELINED_STARTS = 32
-"""Maximum pipelined requests to start before other tasks run."""
+MAX_PIPELINED_STARTS = 4
+"""Maximum pipelined requests to start before other tasks run.
 
-EVICTED_FRACTION = 64
+A step passes the event loop about five times, so it waits for five times as many.
+"""
+
+EVICTED_FRACTION = 32
 """A connection beyond the limit replaces one connection in this many."""
 
 
@@ -97,17 +100,17 @@ class ConnectionManager:
         self.connections.add(connection)
         if len(self.connections) <= self._max_connections:
             return True
-        waits = {
-            each: since
-            for each in self.connections
+        waits = [
+            (each.has_token, since, number, each)
+            for number, each in enumerate(self.connections)
             if each is not connection and (since := each.waiting_since) is not None
-        }
+        ]
         if not waits:
             self.log_limit("refused a connection", f"all {self._max_connections} are busy")
             return False
         # Close several at once, because each search takes as long as accepting many connections.
         count = max(1, self._max_connections // EVICTED_FRACTION)
-        for each in nsmallest(count, waits, key=lambda each: (each.has_token, waits[each])):
+        for *_, each in nsmallest(count, waits):
             each.abort()
         self.log_limit("closed an idle connection", f"the limit is {self._max_connections}")
         return True
