@@ -34,7 +34,7 @@ EXTRAS = {
     "torch": ["torch>=2.4", "tqdm>=4.64", "Pillow>=10.1"],
     "remote": [
         "fastapi>=0.110",
-        "uvicorn[standard]>=0.27",
+        "uvicorn[standard]>=0.27,<0.55",  # its connections are a base class here
         "httpx>=0.27",
         "httptools>=0.6",
         "msgpack>=1.0.5",
@@ -166,7 +166,7 @@ setup(
         'numpy>=1.26; python_version >= "3.11"',
         'numpy>=1.26,<2.3; python_version < "3.11"',
         "gymnasium>=1.1",
-        "cloudpickle>=3",
+        "cloudpickle>=3,<4",
     ],
     extras_require=EXTRAS,
 )

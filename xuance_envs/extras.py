@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
@@ -40,6 +43,23 @@ def missing_extra(feature: str, extra: str, error: ImportError) -> ImportError:
     if isinstance(error, ModuleNotFoundError) and "." not in name:
         reason = "which is not installed"
     return type(error)(f"{feature} requires {name}, {reason}: {install_command(extra)}", name=name)
+
+
+def require_attributes(requirement: str, owner: Any, names: str) -> None:
+    """Raise ImportError if a module, class or its instances lack attributes that we need."""
+    found = set(dir(owner))
+    if isinstance(owner, type):  # the attributes of instances occur in methods
+        methods = [each for each in vars(owner).values() if isinstance(each, FunctionType)]
+        found.update(*(method.__code__.co_names for method in methods))
+    if missing := sorted(set(names.split()) - found):
+        from importlib.metadata import version  # workers need not import this
+
+        package = re.split(r"\W", requirement)[0]
+        raise ImportError(
+            f"{package} {version(package)} has no {', '.join(missing)} in {owner.__name__}, which "
+            f'xuance_envs requires: pip install "{requirement}"',
+            name=package,
+        )
 
 
 @contextmanager

@@ -25,6 +25,15 @@ import numpy as np
 from cloudpickle import cloudpickle
 
 from xuance_envs._override import override
+from xuance_envs.extras import require_attributes
+
+require_attributes(
+    "cloudpickle>=3,<4",
+    cloudpickle,
+    "Pickler _DYNAMIC_CLASS_TRACKER_BY_ID _class_setstate _function_setstate "
+    "_lookup_class_or_track _make_function _make_skeleton_class _make_skeleton_enum "
+    "list_registry_pickle_by_value",
+)
 
 _DISPATCHING: Any = functools.singledispatch(len)
 _CACHED: Any = type(functools.lru_cache(len))

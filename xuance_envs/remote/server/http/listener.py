@@ -18,7 +18,14 @@ import uvicorn
 
 from xuance_envs._override import override
 from xuance_envs.engine.system.current import system
+from xuance_envs.extras import require_attributes
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
+
+require_attributes(
+    "uvicorn[standard]>=0.27,<0.55",
+    uvicorn.Server,
+    "config lifespan server_state servers startup",
+)
 
 MAX_ACCEPTS = 32
 """Maximum connections to accept before other tasks run."""

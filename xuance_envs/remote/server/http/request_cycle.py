@@ -1,0 +1,148 @@
+"""Requests for message routes, from their heads to the ends of their replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from xuance_envs.remote.server.http.requests import Reply, Request, RequestHead, encode_head
+from xuance_envs.remote.wire.failures import RefusedError
+
+if TYPE_CHECKING:
+    from xuance_envs.remote.server.http.http_protocol import ServerConnection
+
+SHARED_BODY = 4 * 2**10
+"""Minimum bytes of a body that is sent without a copy, because many connections may share it."""
+
+WRITE_CHUNK = 256 * 2**10
+"""Maximum bytes of a reply to pass to the transport at a time."""
+
+
+class RequestCycle:
+    """Request for a message route and its reply, with the interface of uvicorn's cycles."""
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        head: RequestHead,
+        keep_alive: bool,
+        expects_continue: bool,
+        handler: Callable[[Request], Awaitable[Reply]],
+    ) -> None:
+        self.head = head
+        self.keep_alive = keep_alive
+        self.expects_continue = expects_continue
+        self.handler = handler
+        self.disconnected = False
+        self.response_complete = False
+        self.body = bytearray()
+        self.more_body = True
+        self._connection = connection
+        self._body_event: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def message_event(self) -> RequestCycle:
+        """Event that uvicorn sets when body data arrives or the client disconnects."""
+        return self
+
+    def set(self) -> None:
+        """Wake the reader of the body."""
+        if self._body_event is not None and not self._body_event.done():
+            self._body_event.set_result(None)
+
+    def start(self) -> None:
+        """Answer the request in a task that the server awaits on shutdown."""
+        connection = self._connection
+        self._task = connection.loop.create_task(self.run_asgi(connection.app))
+        connection.tasks.add(self._task)
+
+    async def run_asgi(self, app: Any) -> None:
+        """Read the request and answer it; uvicorn requires this name."""
+        connection = self._connection
+        manager = connection.manager
+        start = perf_counter()
+        status = 500
+        request = Request(self.head, self._read)
+        if self.handler is manager.handler:
+            connection.last_message = request
+        try:
+            reply = await self.handler(request)
+            status = reply.status
+            if len(reply.body) <= WRITE_CHUNK:
+                self._send(reply)
+            else:
+                async with manager.reserve_send(connection, len(reply.body)):
+                    await self._send_in_pieces(reply)
+        except RefusedError as error:  # no budget to send the reply
+            manager.log_limit("closed a connection", str(error))
+            connection.abort()
+        except asyncio.CancelledError:  # the server is shutting down
+            connection.abort()
+            raise
+        finally:
+            head = self.head
+            client = manager.proxies.client(connection.client, head.headers)
+            manager.request_log.record(client, request.owner, head.method, head.path, status, start)
+            if self._task is not None:
+                connection.tasks.discard(self._task)
+
+    async def _read(self, limit: int, seconds: float) -> bytes:
+        if self.expects_continue and self.more_body and not self.disconnected:
+            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.expects_continue = False
+        if self.more_body:
+            try:
+                await asyncio.wait_for(self._wait_for_body(limit), seconds)
+            except asyncio.TimeoutError:
+                raise RefusedError(
+                    408, "slow", f"the request did not arrive completely within {seconds:g} s"
+                ) from None
+        if len(self.body) > limit:
+            raise RefusedError(413, "body", f"expected a request of at most {limit} bytes")
+        body, self.body = self.body, bytearray()
+        return bytes(body)
+
+    async def _wait_for_body(self, limit: int) -> None:
+        while self.more_body and len(self.body) <= limit:
+            if self.disconnected:
+                raise RefusedError(
+                    400, "disconnected", "the client disconnected before the request was complete"
+                )
+            self._connection.flow.resume_reading()
+            self._body_event = self._connection.loop.create_future()
+            await self._body_event
+
+    def _send(self, reply: Reply) -> None:
+        self.keep_alive = self.keep_alive and not self.more_body
+        if not self.disconnected:
+            head = encode_head(reply, self.keep_alive)
+            if len(reply.body) < SHARED_BODY:
+                self._connection.write(head + reply.body)
+            else:
+                self._connection.write(head)
+                self._connection.write(reply.body)
+            self._end()
+
+    async def _send_in_pieces(self, reply: Reply) -> None:
+        connection = self._connection
+        self.keep_alive = self.keep_alive and not self.more_body
+        connection.write(encode_head(reply, self.keep_alive))
+        view = memoryview(reply.body)
+        for first in range(0, len(view), WRITE_CHUNK):
+            await connection.drain()
+            if self.disconnected:
+                return
+            connection.write(view[first : first + WRITE_CHUNK])
+        self._end()
+
+    def _end(self) -> None:
+        self.response_complete = True
+        if self.keep_alive:
+            self._connection.on_response_complete()
+        elif self.more_body:
+            self._connection.linger()
+        else:
+            self._connection.transport.close()
