@@ -35,7 +35,6 @@ EXTRAS = {
     "remote": [
         "fastapi>=0.110",
         "uvicorn[standard]>=0.27,<0.55",  # its connections are a base class here
-        "httpx>=0.27",
         "httptools>=0.6",
         "msgpack>=1.0.5",
         'orjson>=3.9.15; python_version < "3.15"',
@@ -66,6 +65,7 @@ EXTRAS["test"] = [
     *RENDERING,
     'envpool>=1.1; sys_platform == "linux" and python_version >= "3.11" '
     'and python_version < "3.15"',
+    "httpx>=0.27",
     "hypothesis>=6.136",
     "moviepy>=1.0.3",  # for Stable-Baselines3's VecVideoRecorder
     "pytest>=8.4",

@@ -108,7 +108,7 @@ intersphinx_mapping = {name: (url, f"_inventories/{name}.inv") for name, url in 
 nitpicky = True
 suppress_warnings = [
     "config.cache",  # autosummary_context has a function
-    "ref.python",  # a name that exists in httpx and in two of our modules
+    "ref.python",  # a name that exists in two of our modules
 ]
 nitpick_ignore_regex = [
     (r"py:.*", r".*\._\w+|_\w+"),  # private
@@ -116,7 +116,7 @@ nitpick_ignore_regex = [
     (r"py:(class|exc)", r"FaultError|Groups|ObservationMode|ParseLimit|UnknownGameError"),
     # Names of choices: the text of each argument lists them.
     (r"py:class", r"(ActorLayout|AtariPreset|AutoBool|BackendName|Halves|InSeries|StartMethod)"),
-    (r"py:(class|exc)", r"(httpx|tianshou)\..*"),  # their documentation has no inventory
+    (r"py:(class|exc)", r"(tianshou)\..*"),  # their documentation has no inventory
     (r"py:class", r"np\.random\.Generator"),  # as Gymnasium writes it
     # Gymnasium does not document its errors.
     (

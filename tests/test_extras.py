@@ -64,7 +64,7 @@ def test_import_star_works_with_one_extra_or_none(extra: str | None) -> None:
     ("module", "extra", "code"),
     [
         ("torch", "torch", "from xuance_envs import RolloutCollector"),
-        ("httpx", "remote", "from xuance_envs import RemoteVecEnv"),
+        ("msgpack", "remote", "from xuance_envs import RemoteVecEnv"),
         ("uvicorn", "remote", "from xuance_envs.remote.server import Server; Server(None)"),
         ("stable_baselines3", "sb3", "import xuance_envs.compat.sb3"),
         ("ray", "ray", "from xuance_envs import RayVecEnv_Gym; RayVecEnv_Gym([lambda: None])"),

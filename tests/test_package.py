@@ -109,11 +109,11 @@ PUBLIC_NAMES = [
 NEEDS = {
     "MultiAgentRolloutCollector": "torch",
     "RayRolloutCollector": "torch",
-    "RemoteVecEnv": "httpx",
+    "RemoteVecEnv": "msgpack",
     "RolloutCollector": "torch",
-    "StudentGymEnvVectorized": "httpx",
+    "StudentGymEnvVectorized": "msgpack",
     "SyncVecEnv": "torch",
-    "create_student_gym_env_vectorized": "httpx",
+    "create_student_gym_env_vectorized": "msgpack",
 }
 """The names that need a library which only an extra brings."""
 

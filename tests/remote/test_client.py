@@ -744,10 +744,10 @@ def test_a_session_that_could_not_be_filled_is_freed(serve: ServerMaker) -> None
     assert sessions(server) == 0
 
 
-def test_what_to_install_is_said_where_httpx_is_missing() -> None:
+def test_what_to_install_is_said_where_msgpack_is_missing() -> None:
     code = (
         "import sys\n"
-        "sys.modules['httpx'] = None\n"
+        "sys.modules['msgpack'] = None\n"
         "import xuance_envs\n"
         "try:\n"
         "    xuance_envs.create_student_gym_env_vectorized\n"
@@ -757,6 +757,5 @@ def test_what_to_install_is_said_where_httpx_is_missing() -> None:
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
-    assert (
-        'requires httpx, which is not installed: pip install "xuance_envs[remote]"' in result.stdout
-    )
+    command = 'pip install "xuance_envs[remote]"'
+    assert f"requires msgpack, which is not installed: {command}" in result.stdout

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import gzip
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from http.client import BadStatusLine, HTTPException, RemoteDisconnected, UnknownProtocol
 from time import monotonic
 
-import httpx
 import pytest
 
 from xuance_envs.errors import RemoteUnreachableError
 from xuance_envs.remote.client import api_client
 from xuance_envs.remote.client import transport as transport_module
+from xuance_envs.remote.client.address import Address, redacted
 from xuance_envs.remote.client.transport import (
-    HttpxTransport,
+    ConnectError,
+    HttpTransport,
     InvalidResponseError,
-    PlainTransport,
     Response,
-    make_transport,
-    redacted,
 )
+
+address = functools.partial(Address.parse, schemes=("http", "https"))
 
 Turn = Sequence[bytes | float]
 """What to send in answer to one request: pieces, with pauses in seconds in between."""
@@ -41,7 +43,7 @@ class Scripted:
         self.closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
-        self.url = httpx.URL(f"http://127.0.0.1:{self._socket.getsockname()[1]}")
+        self.url = address(f"http://127.0.0.1:{self._socket.getsockname()[1]}")
 
     def _serve(self) -> None:
         for turns in self._connections:
@@ -68,17 +70,17 @@ class Scripted:
         self._socket.close()
 
 
-Script = Callable[..., tuple[PlainTransport, Scripted]]
+Script = Callable[..., tuple[HttpTransport, Scripted]]
 
 
 @pytest.fixture
 def script() -> Iterator[Script]:
-    made: list[tuple[PlainTransport, Scripted]] = []
+    made: list[tuple[HttpTransport, Scripted]] = []
 
-    def script(*connections: Sequence[Turn]) -> tuple[PlainTransport, Scripted]:
+    def script(*connections: Sequence[Turn]) -> tuple[HttpTransport, Scripted]:
         server = Scripted(connections)
-        transport = make_transport(server.url.join("/a/"), {"X-Two": "2"})
-        assert isinstance(transport, PlainTransport)
+        transport = HttpTransport(server.url._replace(path="/a"), {"X-Two": "2"})
+        assert isinstance(transport, HttpTransport)
         made.append((transport, server))
         return made[-1]
 
@@ -89,7 +91,7 @@ def script() -> Iterator[Script]:
 
 
 def ask(
-    transport: PlainTransport, server: Scripted, content: bytes = b"end", seconds: float = 10
+    transport: HttpTransport, server: Scripted, content: bytes = b"end", seconds: float = 10
 ) -> Response:
     return transport.exchange("POST", "/b?c=d", content, monotonic() + seconds, seconds)
 
@@ -101,8 +103,8 @@ def test_a_request_and_its_response(script: Script) -> None:
     head, body = server.requests[0].split(b"\r\n\r\n")
     first, *headers = head.lower().split(b"\r\n")
     assert first == b"post /a/b?c=d http/1.1"
-    port = server.url.port
-    assert sorted(headers) == [b"content-length: 3", b"host: 127.0.0.1:%d" % port, b"x-two: 2"]
+    port = server.url.netloc.split(":")[1].encode()
+    assert sorted(headers) == [b"content-length: 3", b"host: 127.0.0.1:%b" % port, b"x-two: 2"]
     assert body == b"end"
 
 
@@ -150,22 +152,36 @@ def test_forms_of_a_response(script: Script, turn: Turn) -> None:
 @pytest.mark.parametrize("turn", [[], [OK[:20]], [OK[:-1]]], ids=["none", "a head", "a body"])
 def test_a_response_that_breaks_off(script: Script, turn: Turn) -> None:
     transport, server = script([turn], [[OK]])
-    with pytest.raises(httpx.RemoteProtocolError, match="closed the connection"):
+    with pytest.raises(RemoteDisconnected, match="closed the connection"):
         ask(transport, server)
     assert ask(transport, server).body == b"hi"
+
+
+def test_another_version_of_http(script: Script) -> None:
+    transport, server = script([[OK.replace(b"HTTP/1.1", b"HTTP/3.0")]])
+    with pytest.raises(UnknownProtocol, match=r"HTTP/3\.0"):
+        ask(transport, server)
+
+
+@pytest.mark.parametrize("length", [b"-7", b"x", b""])
+def test_a_chunk_of_no_length(script: Script, length: bytes) -> None:
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    transport, server = script([[chunked + length + b"\r\nhi\r\n0\r\n\r\n"]])
+    with pytest.raises(HTTPException):
+        ask(transport, server)
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\x16\x03\x01\x00", b"HTTP/1.1 x"])
 def test_something_else_that_answers(script: Script, answer: bytes) -> None:
     transport, server = script([[answer]])
-    with pytest.raises(httpx.RemoteProtocolError, match="not HTTP"):
+    with pytest.raises(BadStatusLine):
         ask(transport, server)
 
 
 def test_the_time_is_that_of_all_pieces_together(script: Script) -> None:
     transport, server = script([[piece for byte in OK for piece in (bytes([byte]), 0.1)]], [[OK]])
     start = monotonic()
-    with pytest.raises(httpx.ReadTimeout):
+    with pytest.raises(TimeoutError):
         ask(transport, server, seconds=0.5)
     assert monotonic() - start < 5
     assert ask(transport, server).body == b"hi", "the rest of the late answer came here"
@@ -173,7 +189,7 @@ def test_the_time_is_that_of_all_pieces_together(script: Script) -> None:
 
 def test_a_request_that_is_not_taken(script: Script) -> None:
     transport, server = script([[2.0, OK]])
-    with pytest.raises((httpx.WriteTimeout, httpx.ReadTimeout)):
+    with pytest.raises(TimeoutError):
         ask(transport, server, content=bytes(1 << 26), seconds=0.5)
 
 
@@ -243,8 +259,8 @@ def test_a_refusal_before_the_whole_request_has_come() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=refuse, daemon=True).start()
-        url = httpx.URL(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        transport = PlainTransport(url, {})
+        url = address(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        transport = HttpTransport(url, {})
         response = transport.exchange("POST", "/", bytes(1 << 24), monotonic() + 9, 9)
         assert response.status == 413
         transport.close()
@@ -252,25 +268,10 @@ def test_a_refusal_before_the_whole_request_has_come() -> None:
 
 def test_no_server(script: Script) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = httpx.URL(f"http://127.0.0.1:{taken.getsockname()[1]}")
-    for address in (url, httpx.URL("http://no-such-host.invalid")):
-        with pytest.raises(httpx.ConnectError):
-            PlainTransport(address, {}).exchange("GET", "/", None, monotonic() + 5, 5)
-
-
-def test_all_else_goes_by_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    assert isinstance(make_transport(httpx.URL("https://example.org"), {}), HttpxTransport)
-    assert isinstance(make_transport(httpx.URL("http://example.org"), {}), PlainTransport)
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:3128")
-    assert isinstance(make_transport(httpx.URL("http://example.org"), {}), HttpxTransport)
-    monkeypatch.setenv("no_proxy", "example.org")
-    assert isinstance(make_transport(httpx.URL("http://example.org"), {}), PlainTransport)
-    for proxy in ("proxy.example:3128", "http://user:secret@proxy.example:3128"):
-        monkeypatch.setenv("http_proxy", proxy)
-        assert isinstance(make_transport(httpx.URL("http://example.com"), {}), HttpxTransport)
+        url = address(f"http://127.0.0.1:{taken.getsockname()[1]}")
+    for unreachable in (url, address("http://no-such-host.invalid")):
+        with pytest.raises(ConnectError):
+            HttpTransport(unreachable, {}).exchange("GET", "/", None, monotonic() + 5, 5)
 
 
 @pytest.mark.parametrize("proxy", ["ftp://user:secret@x", "http://user:secret@", "http://xn--/"])
@@ -281,7 +282,7 @@ def test_a_proxy_that_is_none_is_said_without_its_password(
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.setenv("http_proxy", proxy)
     with pytest.raises(ValueError, match="http_proxy: expected an address") as caught:
-        make_transport(httpx.URL("http://example.com"), {})
+        HttpTransport(address("http://example.com"), {})
     assert "secret" not in str(caught.value)
 
 
@@ -302,7 +303,7 @@ def test_a_proxy_that_is_not_there_is_said_without_its_password(
 
 def test_authorities_that_cannot_be_read_are_said() -> None:
     with pytest.raises(ValueError, match=r"verify: expected .*no-such-file"):
-        make_transport(httpx.URL("https://example.org"), {}, "/no-such-file")
+        HttpTransport(address("https://example.org"), {}, "/no-such-file")
 
 
 @pytest.mark.parametrize(
@@ -319,7 +320,7 @@ def test_addresses_are_shown_without_passwords(url: str, shown: str) -> None:
 
 def test_connections_that_are_forgotten_are_closed(script: Script) -> None:
     _, server = script([[OK], [OK]])
-    transport = PlainTransport(server.url.join("/a"), {})
+    transport = HttpTransport(server.url._replace(path="/a"), {})
     ask(transport, server)
     assert not server.closed.wait(0.1)
     del transport

@@ -37,7 +37,7 @@ KEPT_SIGNALS = {"SIGABRT", "SIGFPE", "SIGILL", "SIGINT", "SIGSEGV", "SIGTERM"}
 
 
 def become_windows() -> None:
-    for library in ("httpx", "matplotlib.pyplot", "ray", "stable_baselines3", "uvicorn"):
+    for library in ("matplotlib.pyplot", "ray", "stable_baselines3", "uvicorn"):
         with contextlib.suppress(ImportError):
             importlib.import_module(library)
     socket.socketpair = functools.partial(socket.socketpair, socket.AF_UNIX)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Mapping
+from http.client import HTTPException
 from time import monotonic, sleep
 from typing import Any
 
@@ -15,22 +15,21 @@ from xuance_envs.errors import (
     RemoteVersionError,
 )
 from xuance_envs.extras import missing_extra
+from xuance_envs.remote.client.address import Address, redacted
+from xuance_envs.remote.client.transport import (
+    ConnectError,
+    HttpTransport,
+    InvalidResponseError,
+    Response,
+    Verify,
+)
 from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
 from xuance_envs.remote.wire.failures import error_of
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError, shortened
 
 try:
-    import httpx
-    import msgpack  # noqa: F401  # imported here for the error message below
-
-    from xuance_envs.remote.client.transport import (
-        InvalidResponseError,
-        Response,
-        Verify,
-        make_transport,
-        redacted,
-    )
+    import msgpack  # noqa: F401  # imported here for the error message
 except ImportError as error:
     raise missing_extra("the HTTP client", "remote", error) from error
 
@@ -56,25 +55,23 @@ class ApiClient:
         verify: Verify = True,
         log_level: int = logging.DEBUG,
     ) -> None:
-        url = _parse_url(base_url)
-        self.server = str(url.copy_with(userinfo=b"")).rstrip("/")
+        server = _parse_url(base_url)
+        self.server = str(server)
         # Compression costs more time than it saves.
         headers = {"Content-Type": WireFormat.MSGPACK.value, "Accept-Encoding": "identity"}
         if token is not None:
             if not token or not token.isascii() or not token.isprintable() or " " in token:
                 raise ValueError("token: expected visible ASCII characters without spaces")
-            if url.userinfo:
+            if server.login:
                 raise ValueError(
                     "base_url: an address with a user and password cannot be combined with a token"
                 )
             headers["Authorization"] = f"Bearer {token}"
-        elif url.userinfo:
-            credentials = f"{url.username}:{url.password}".encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(credentials).decode()}"
+        elif server.login:
+            headers["Authorization"] = server.login
         self._timeout = timeout
         self._log_level = log_level
-        # Bypasses httpx's redirects, cookies and logging, which double the time of a step.
-        self._transport = make_transport(url.copy_with(userinfo=b""), headers, verify)
+        self._transport = HttpTransport(server, headers, verify)
 
     def check_version(self) -> str:
         """Raise unless the server uses this protocol version; return the server's version."""
@@ -149,14 +146,14 @@ class ApiClient:
                 )
                 if not (retry and repeatable and response.status in RETRY_STATUSES):
                     return response
-            except httpx.TimeoutException as error:
+            except TimeoutError as error:
                 raise RemoteUnreachableError(
                     f"no reply to {method} {path} within {timeout:g} s", self.server
                 ) from error
             except InvalidResponseError as error:
                 raise RemoteError(str(error), self.server) from error
-            except httpx.TransportError as error:
-                never_sent = isinstance(error, httpx.ConnectError)
+            except (OSError, HTTPException) as error:
+                never_sent = isinstance(error, ConnectError)
                 if not (retry and (repeatable or never_sent)):
                     reason = f"{type(error).__name__}: {error}{_hint(error, self.server)}"
                     raise RemoteUnreachableError(
@@ -169,13 +166,10 @@ class ApiClient:
         self._transport.close()
 
 
-def _parse_url(base_url: str) -> httpx.URL:
-    reason = ""
+def _parse_url(base_url: str) -> Address:
     try:
-        url = httpx.URL(base_url.rstrip("/"))
-        if url.scheme in ("http", "https") and url.host and (url.port or 1) < 1 << 16:
-            return url
-    except (httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: invalid host name
+        return Address.parse(base_url, ("http", "https", "unix"))
+    except ValueError as error:
         reason = "" if "@" in base_url else f": {error}"  # the error could contain the password
     except (AttributeError, TypeError):
         raise ValueError(f"base_url: expected a string, got {base_url!r}") from None
@@ -185,9 +179,9 @@ def _parse_url(base_url: str) -> httpx.URL:
     )
 
 
-def _hint(error: httpx.TransportError, server: str) -> str:
+def _hint(error: Exception, server: str) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "; for a private certificate authority, give verify='FILE' with its certificate"
-    if isinstance(error, httpx.RemoteProtocolError) and server.startswith("http://"):
+    if isinstance(error, HTTPException) and server.startswith("http://"):
         return "; if the server uses TLS, its address begins with https://"
     return ""

@@ -49,7 +49,7 @@ def create_student_gym_env_vectorized(
         RemoteLimitError: a limit on sessions or environments is reached.
         RemoteVersionError: the server uses a different version of the protocol.
         RemoteUnreachableError: the server does not reply.
-        ImportError: httpx, httptools or msgpack is not installed.
+        ImportError: msgpack is not installed.
 
     Example:
         >>> from xuance_envs import create_student_gym_env_vectorized

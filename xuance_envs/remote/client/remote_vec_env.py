@@ -72,7 +72,7 @@ class RemoteVecEnv(GroupedVecEnv):
         RemoteLimitError: a limit on sessions or environments is reached.
         RemoteVersionError: the server uses a different version of the protocol.
         RemoteUnreachableError: the server does not reply.
-        ImportError: httpx, httptools or msgpack is not installed.
+        ImportError: msgpack is not installed.
 
     Example:
         >>> from xuance_envs import RemoteVecEnv

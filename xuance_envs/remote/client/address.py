@@ -1,0 +1,59 @@
+"""Addresses of servers, and of proxies in front of clients."""
+
+from __future__ import annotations
+
+import base64
+import re
+import urllib.request
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes, urlsplit
+
+_NETLOC = re.compile(r"([\w.-]*\w\.?|\[[0-9a-f:.]+(%\w+)?\])(:\d+)?", re.ASCII | re.IGNORECASE)
+
+
+class Address(NamedTuple):
+    scheme: str
+    netloc: str
+    """Host and port; for the scheme ``unix``, empty."""
+    path: str
+    login: str
+    """Value of the header for user and password; empty if the address has none."""
+
+    @classmethod
+    def parse(cls, text: str, schemes: tuple[str, ...]) -> Address:
+        """Parse an address; the error does not contain it, because it may contain a password."""
+        parts = urlsplit(text.rstrip("/"))
+        login, at, netloc = parts.netloc.rpartition("@")
+        netloc = netloc.encode("idna").decode()
+        is_valid = bool(parts.path) if parts.scheme == "unix" else _NETLOC.fullmatch(netloc)
+        if parts.scheme not in schemes or not is_valid or parts.query or parts.fragment:
+            raise ValueError(f"expected {' or '.join(schemes)}, a host, and at most a path")
+        if not text.isprintable() or parts.port == 0:
+            raise ValueError("expected printable characters and a port from 1 to 65535")
+        if at:
+            user_and_password = unquote_to_bytes(login if ":" in login else f"{login}:")
+            login = f"Basic {base64.b64encode(user_and_password).decode()}"
+        return cls(parts.scheme, netloc, parts.path, login)
+
+    def __str__(self) -> str:
+        """Return the address without user and password."""
+        return f"{self.scheme}:{self.netloc and '//'}{self.netloc}{self.path}"
+
+
+def redacted(url: str) -> str:
+    """Remove user and password from an address, to display it."""
+    return re.sub(r"^([a-z][a-z0-9+.-]*://)?.*@", r"\1", url, flags=re.DOTALL | re.IGNORECASE)
+
+
+def proxy_of(server: Address) -> Address | None:
+    """Return the proxy that environment variables set for a server."""
+    address = urllib.request.getproxies().get(server.scheme)
+    if not address or urllib.request.proxy_bypass(server.netloc):
+        return None
+    try:
+        return Address.parse(address if "://" in address else f"http://{address}", ("http",))
+    except ValueError:
+        raise ValueError(
+            f"environment variable {server.scheme}_proxy: expected an address such as "
+            f"http://host:3128, got {redacted(address)!r}"
+        ) from None
