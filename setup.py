@@ -38,6 +38,7 @@ EXTRAS = {
         "httptools>=0.6",
         "msgpack>=1.0.5",
         'orjson>=3.9.15; python_version < "3.15"',
+        "psutil>=5.9",
     ],
     "ray": ['ray>=2.10; python_version < "3.15"'],
     "sb3": ["stable-baselines3>=2.6"],
@@ -80,6 +81,7 @@ EXTRAS["dev"] = [
     "build>=1.2",
     "mypy>=2.0",
     "ruff>=0.6",
+    "types-psutil>=5.9",
     "types-tqdm>=4.64",
 ]
 

@@ -55,10 +55,9 @@ def test_limits_that_a_system_does_not_enforce_are_refused(monkeypatch: pytest.M
     from xuance_envs.remote.cli import serve
     from xuance_envs.remote.settings import Limits
 
-    monkeypatch.setattr(system, "LIMITS_CPU_AND_MEMORY", False)
+    monkeypatch.setattr(system, "LIMITS_MEMORY", False)
     monkeypatch.setattr(system, "NAME", "macOS")
-    with pytest.raises(ValueError, match=r"^memory, cpu_per_token: .* macOS does not enforce"):
-        Limits(memory=1 << 30, memory_per_session=None, cpu_per_token=9.0)
-    Limits(memory=None, memory_per_session=None)
-    with pytest.raises(ValueError, match="macOS does not enforce"):
-        serve.TOKEN_LIMITS["max-memory-per-token"]("100")
+    with pytest.raises(ValueError, match=r"^memory: .* macOS does not limit the memory"):
+        Limits(memory=1 << 30)
+    assert Limits(memory=None, cpu_per_token=9.0).memory_per_session is not None
+    assert serve.TOKEN_LIMITS["max-memory-per-token"]("100") == {"memory_per_token": 100 * 2**20}

@@ -22,6 +22,7 @@ LIBRARIES = [
     "moviepy",
     "msgpack",
     "mujoco",
+    "psutil",
     "ray",
     "stable_baselines3",
     "torch",

@@ -20,7 +20,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "multi-objective": ("mo_gymnasium",),
     "plot": ("matplotlib", "tqdm"),
     "ray": ("ray",),
-    "remote": ("fastapi", "uvicorn", "httptools", "msgpack"),
+    "remote": ("fastapi", "uvicorn", "httptools", "msgpack", "psutil"),
     "sb3": ("stable_baselines3",),
     "torch": ("torch", "tqdm", "PIL"),
 }

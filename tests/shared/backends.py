@@ -48,7 +48,7 @@ class Backend:
 
 def need_remote() -> None:
     """Skip the tests if the extra ``remote`` is not installed."""
-    for library in ("fastapi", "httptools", "httpx", "msgpack", "uvicorn"):
+    for library in ("fastapi", "httptools", "httpx", "msgpack", "psutil", "uvicorn"):
         pytest.importorskip(library)
 
 

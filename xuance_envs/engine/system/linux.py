@@ -23,7 +23,6 @@ from xuance_envs.engine.system.guardian import (  # noqa: E402
     become_guardian as become_guardian,
 )
 from xuance_envs.engine.system.guardian import (  # noqa: E402
-    descendants,
     signal_after_main,
 )
 from xuance_envs.engine.system.posix import *  # noqa: E402, F403
@@ -34,8 +33,8 @@ NAME = "Linux"
 HAS_GUARDIANS = True
 """True if a guardian process can kill all descendants of a worker."""
 
-LIMITS_CPU_AND_MEMORY = True
-"""True if limits of a worker's CPU time and memory are enforced."""
+LIMITS_MEMORY = True
+"""True if the memory that a process allocates can be limited."""
 
 set_cpu_affinity = os.sched_setaffinity
 close_end_watch = os.close
@@ -132,30 +131,6 @@ def count_threads(process: int | str = "self") -> int:
         return len(os.listdir(f"/proc/{process}/task"))
     except OSError:
         return 0
-
-
-def process_usage(pids: Iterable[int]) -> dict[int, tuple[float, int]]:
-    """Return CPU seconds and bytes of memory of running processes with their descendants."""
-    stats = {}
-    with suppress(FileNotFoundError):
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                stats[int(name)] = file.read().rpartition(b")")[2].split()
-    parent_of = {pid: int(fields[1]) for pid, fields in stats.items()}
-    found = {}
-    for pid in pids:
-        if pid in stats:
-            members = [pid, *descendants(pid, parent_of)]
-            ticks = sum(int(ticks) for member in members for ticks in stats[member][11:15])
-            found[pid] = ticks / os.sysconf("SC_CLK_TCK"), sum(map(_own_memory, members))
-    return found
-
-
-def _own_memory(pid: int) -> int:
-    with suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:
-        _, resident, shared, *_ = map(int, file.read().split())
-        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 def kill_first_without_memory() -> None:

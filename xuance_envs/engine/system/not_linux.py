@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
 HAS_GUARDIANS = False
-LIMITS_CPU_AND_MEMORY = False
+LIMITS_MEMORY = False
 
 
 def cpu_affinity(pid: int = 0) -> set[int] | None:
@@ -34,10 +34,6 @@ def end_natively_after_main() -> None:
 
 def count_threads(process: int | str = "self") -> int:
     return 0
-
-
-def process_usage(pids: Iterable[int]) -> dict[int, tuple[float, int]]:
-    return {}
 
 
 def kill_first_without_memory() -> None:

@@ -251,7 +251,8 @@ def _require_packages() -> None:
     try:
         import fastapi
         import msgpack
+        import psutil
         import uvicorn
     except ImportError as error:
         raise missing_extra("the HTTP server", "remote", error) from error
-    del fastapi, msgpack, uvicorn
+    del fastapi, msgpack, psutil, uvicorn

@@ -37,8 +37,8 @@ class Limits:
 
     The server refuses a request beyond a limit with a 4xx status and a message that names the
     limit. Rate limits delay requests, and refuse a request only if the delay would be too long.
-    None means no limit. Limits of memory and CPU time need Linux: elsewhere their default is None,
-    and other values raise ``ValueError``.
+    None means no limit. A limit of ``memory`` needs Linux: elsewhere its default is None, and other
+    values raise ``ValueError``.
 
     Attributes:
         sessions: concurrent sessions.
@@ -98,9 +98,9 @@ class Limits:
     requests_rate_per_session: float | None = None
     steps_rate_per_token: float | None = None
     steps_rate_per_session: float | None = None
-    memory: int | None = 4096 * MIB if system.LIMITS_CPU_AND_MEMORY else None
+    memory: int | None = 4096 * MIB if system.LIMITS_MEMORY else None
     memory_per_token: int | None = None
-    memory_per_session: int | None = 8192 * MIB if system.LIMITS_CPU_AND_MEMORY else None
+    memory_per_session: int | None = 8192 * MIB
     cpu_per_token: float | None = None
     cpu_per_session: float | None = None
     connections: int = 1024
@@ -125,17 +125,11 @@ class Limits:
     write: float = 30.0
 
     def __post_init__(self) -> None:
-        given = [name for name in _CPU_AND_MEMORY if getattr(self, name) is not None]
-        if given and not system.LIMITS_CPU_AND_MEMORY:
+        if self.memory is not None and not system.LIMITS_MEMORY:
             raise ValueError(
-                f"{', '.join(given)}: expected no limit, because {system.NAME} does not enforce "
-                "limits of memory and CPU time. Omit them, or run the server on Linux"
+                f"memory: expected no limit, because {system.NAME} does not limit the memory that "
+                "a process allocates. Omit it, or run the server on Linux"
             )
-
-
-_CPU_AND_MEMORY = (
-    *("memory", "memory_per_token", "memory_per_session", "cpu_per_token", "cpu_per_session"),
-)
 
 
 LIMIT_SHARES = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
-from xuance_envs.engine.system.current import system
+import psutil
 
 
 class Usage(NamedTuple):
@@ -16,5 +18,30 @@ class Usage(NamedTuple):
 
 
 def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
-    """Return the usage of running processes by id; empty where the system does not report it."""
-    return {pid: Usage(*usage) for pid, usage in system.process_usage(pids).items()}
+    """Return the usage of running processes by id."""
+    running = {process.pid: process for process in psutil.process_iter(["ppid"])}
+    children: dict[int | None, list[int]] = defaultdict(list)
+    for pid, process in running.items():
+        children[process.info["ppid"]].append(pid)
+
+    def tree(pid: int) -> Iterator[int]:
+        yield pid
+        for child in children[pid]:
+            yield from tree(child)
+
+    found = {}
+    for pid in pids:
+        if pid in running:
+            usages = [_own_usage(running[member]) for member in tree(pid)]
+            found[pid] = Usage(
+                sum(each.cpu for each in usages), sum(each.memory for each in usages)
+            )
+    return found
+
+
+def _own_usage(process: psutil.Process) -> Usage:
+    """Return the usage of a process and its ended children, without memory that others share."""
+    with suppress(psutil.Error), process.oneshot():
+        memory = process.memory_info()
+        return Usage(sum(process.cpu_times()[:4]), memory.rss - getattr(memory, "shared", 0))
+    return Usage(0.0, 0)
