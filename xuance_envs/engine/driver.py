@@ -139,13 +139,9 @@ class SavingDriver(Driver):
         registry: bytes | None,
         logged: tuple[Any, Any, Any] | None,
     ) -> None:
-        """Start a packed command that also returns the states after it.
+        """Start a packed command, or a step if None, that also returns the states after it.
 
-        Args:
-            tag: number of the request.
-            packed: the command; None for a step of all environments.
-            registry: the registered state functions, for a group in another process.
-            logged: states, actions and results of steps that the group repeats for verification.
+        The group first repeats the logged steps, if given, to verify that replays are exact.
         """
 
 
