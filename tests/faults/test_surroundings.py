@@ -44,6 +44,33 @@ def test_standard_streams_may_be_closed(tmp_path, context):
     )
 
 
+def test_a_common_wake_up_leaves_closed_standard_streams_alone(tmp_path):
+    run_script(
+        tmp_path,
+        """
+        import os
+        for fd in range(3):
+            os.close(fd)
+
+        from faulty_envs import FaultyEnv
+        from xuance_envs import SubprocVecEnv
+
+        with SubprocVecEnv([FaultyEnv] * 8, in_series=1, context="fork") as envs:
+            envs.reset()
+            for number in range(1, 4):
+                assert (envs.step([0] * 8)[0][:, 0] == number).all()
+            assert envs._groups.ledger.common.tag > 0  # it took place
+            for fd in range(3):
+                try:
+                    os.fstat(fd)
+                except OSError:
+                    pass
+                else:
+                    raise AssertionError(f"descriptor {fd} is open")
+        """,
+    )
+
+
 def shared_memory(envs):
     fd = envs._backend.settings.memory.fd
     return np.frombuffer(os.pread(fd, os.fstat(fd).st_size, 0), np.uint8)

@@ -73,8 +73,9 @@ def open_counters(*semaphores: bool) -> tuple[int, ...] | None:
 
 
 def watch_together(fds: Iterable[int]) -> select.epoll:
-    """Return an object whose descriptor is readable while one of ``fds`` is."""
-    watch = select.epoll()
+    """Return an object whose descriptor, greater than 2, is readable while one of ``fds`` is."""
+    with select.epoll() as opened:
+        watch = select.epoll.fromfd(above_stdio(os.dup(opened.fileno())))
     for fd in fds:
         watch.register(fd, select.EPOLLIN)
     return watch
