@@ -14,7 +14,7 @@ from xuance_envs.engine.data.buffer_pool import make_allocator, make_copiers
 BIG = buffer_pool.MIN_POOLED_BYTES
 
 needs_refcounts = pytest.mark.skipif(
-    not buffer_pool._HAS_REFCOUNTS, reason="without the GIL, no memory is used again"
+    not buffer_pool.HAS_REFCOUNTS, reason="without the GIL, no memory is used again"
 )
 
 
@@ -145,7 +145,7 @@ def test_small_arrays_are_copied_plainly(rows):
 
 
 def test_without_a_count_of_references_nothing_is_used_again(array, monkeypatch):
-    monkeypatch.setattr(buffer_pool, "_HAS_REFCOUNTS", False)
+    monkeypatch.setattr(buffer_pool, "HAS_REFCOUNTS", False)
     copy_all, _ = make_copiers(array)
     copies = [copy_all() for _ in range(3)]
     assert all(copy.flags.owndata for copy in copies)

@@ -74,6 +74,8 @@ class LastSnapshot:
                 objects.append(own)
             else:
                 current[...] = own
+        if self._arrays.outputs is not None:
+            self._arrays.outputs.discard()
         if not objects:
             return outcome
         assert outcome.rest is not None

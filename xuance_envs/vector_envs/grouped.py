@@ -68,6 +68,7 @@ class GroupedVecEnv(VecEnv):
         self._last = LastObservationBuffer(arrays.observations, copy)
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
+        self._outputs = arrays.outputs
         if not copy:
             self._rewards = np.zeros(arrays.rewards.shape, np.float32)
             self._views = tuple(
@@ -153,6 +154,8 @@ class GroupedVecEnv(VecEnv):
             _check_reset("step", range(self.num_envs), self._never_reset)
         packed = self._action_writer.put(actions)
         self._last.arrays_are_current = False
+        if self._outputs is not None:
+            self._outputs.choose()
         ledger.start_step(packed)
 
     @override
@@ -167,7 +170,9 @@ class GroupedVecEnv(VecEnv):
             ledger.check_stepping()
         with ledger.finish_step(self.close) as infos:
             if self._copy:
-                obs = self._copy_observations()
+                obs = None if self._outputs is None else self._outputs.take()
+                if obs is None:
+                    obs = self._copy_observations()
                 rewards = as_float32(arrays.rewards)
                 terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
             else:

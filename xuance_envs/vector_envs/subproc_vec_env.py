@@ -137,7 +137,8 @@ class SubprocVecEnv(GroupedVecEnv):
         **options: Unpack[ProcessOptions],
     ) -> None:
         settings = ProcessSettings(in_series=in_series, context=context, **options)
-        groups = start_processes(checked_recipe(env_fns, env_seed), settings)
+        recipe = checked_recipe(env_fns, env_seed)
+        groups = start_processes(recipe, settings, output_buffers=copy)
         self._backend = groups.backend
         self.in_series = max(driver.hi - driver.lo for driver in groups.drivers)
         self.n_remotes = len(groups.backend.workers)
@@ -159,6 +160,7 @@ def start_processes(
     guarded: bool = False,
     caller_busy: bool = False,
     event_loop_waits: bool = False,
+    output_buffers: bool = False,
 ) -> WorkerGroups:
     """Start worker processes, which create their environments.
 
@@ -174,6 +176,7 @@ def start_processes(
         caller_busy: True if the main process needs a CPU while the workers step.
         event_loop_waits: True if an event loop in the main process watches the workers' descriptors
             and collects their replies.
+        output_buffers: True if steps may return shared memory.
     """
     if not system.HAS_WORKER_PROCESSES:
         raise RuntimeError(
@@ -209,7 +212,13 @@ def start_processes(
         common=common,
     )
     backend = ProcessBackend(
-        start_settings, split, recipe, settings.pin_workers, caller_steps, settings.info_bytes
+        start_settings,
+        split,
+        recipe,
+        settings.pin_workers,
+        caller_steps,
+        settings.info_bytes,
+        output_buffers,
     )
     if on_backend_created is not None:
         on_backend_created(backend)

@@ -23,7 +23,7 @@ MIN_POOLED_BYTES = 1 << 16
 _POOL_SIZE = 6
 """Arrays per pool: two that the user compares, two being filled, two in another library."""
 
-_HAS_REFCOUNTS = sys.implementation.name == "cpython" and gil_is_enabled()
+HAS_REFCOUNTS = sys.implementation.name == "cpython" and gil_is_enabled()
 """True if reference counts show that an array is unused, which requires the GIL."""
 
 
@@ -46,7 +46,7 @@ def make_allocator(
 
 
 def _should_pool(nbytes: int) -> bool:
-    return nbytes >= MIN_POOLED_BYTES and _HAS_REFCOUNTS
+    return nbytes >= MIN_POOLED_BYTES and HAS_REFCOUNTS
 
 
 class _BufferPool:

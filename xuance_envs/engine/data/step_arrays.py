@@ -6,6 +6,7 @@ A worker writes to its slice of these arrays, so an ordinary step pickles nothin
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES, InfoArrays
 from xuance_envs.engine.data.mask_layout import mask_layout
+from xuance_envs.engine.data.output_buffers import OutputBuffers
 from xuance_envs.engine.data.space_layout import SpaceLayout, StepSpaces, shape_of_rewards
 from xuance_envs.engine.data.space_rows import Index, SpaceRows
 
@@ -34,6 +36,7 @@ class StepArrays:
         infos: InfoArrays,
         reset_infos: InfoArrays,
         masks: SpaceRows | None,
+        outputs: OutputBuffers | None = None,
     ) -> None:
         self.observations = observations
         self.reset_observations = reset_observations
@@ -45,11 +48,15 @@ class StepArrays:
         self.infos = infos
         self.reset_infos = reset_infos
         self.masks = masks
+        self.outputs = outputs
 
     @staticmethod
-    def nbytes(spaces: StepSpaces, num_envs: int, info_bytes: int = INFO_BYTES) -> int:
-        *_, (*_, end) = _array_specs(_Layouts.of(spaces), num_envs, info_bytes)
-        return end
+    def nbytes(
+        spaces: StepSpaces, num_envs: int, info_bytes: int = INFO_BYTES, outputs: bool = False
+    ) -> int:
+        layouts = _Layouts.of(spaces)
+        *_, (*_, end) = _array_specs(layouts, num_envs, info_bytes)
+        return _page(end) + OutputBuffers.nbytes(layouts.observations, num_envs) if outputs else end
 
     @classmethod
     def allocate(
@@ -58,6 +65,7 @@ class StepArrays:
         num_envs: int,
         memory: Any = None,
         info_bytes: int = INFO_BYTES,
+        outputs: bool = False,
     ) -> StepArrays:
         layouts = _Layouts.of(spaces)
         observations, actions, _ = layouts
@@ -89,6 +97,9 @@ class StepArrays:
             InfoArrays(next(arrays), next(arrays), next(arrays)),
             InfoArrays(next(arrays), next(arrays), next(arrays)),
             None if masks is None else rows(masks),
+            OutputBuffers(observations, num_envs, memory, _page(specs[-1][-1]), 0, num_envs)
+            if outputs
+            else None,
         )
 
     def slice(self, lo: int, hi: int) -> StepArrays:
@@ -103,6 +114,7 @@ class StepArrays:
             self.infos.slice(lo, hi),
             self.reset_infos.slice(lo, hi),
             None if self.masks is None else self.masks.slice(lo, hi),
+            None if self.outputs is None else self.outputs.slice(lo, hi),
         )
 
     def clear_results(self, at: Index | list[int]) -> None:
@@ -148,6 +160,11 @@ def _array_specs(layouts: _Layouts, num_envs: int, info_bytes: int) -> Iterator[
         end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         yield dtype, shape, start, end
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
+
+
+def _page(at: int) -> int:
+    """Return the start of the first page at or after a position."""
+    return -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _shapes(

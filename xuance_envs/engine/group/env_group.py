@@ -84,6 +84,7 @@ class EnvGroup(BaseEnvGroup):
         self._truncated = arrays.truncated
         arrays.clear()
         self._pending = arrays.pending
+        self._outputs = arrays.outputs
         self._infos = InfoWriter(arrays.infos, self._freeze_info)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
         self._masks = GroupMasks(arrays.masks, arrays.pending)
@@ -178,6 +179,8 @@ class EnvGroup(BaseEnvGroup):
             self._finish_pending_resets()
         if self._masks.mask_methods:
             self._update_masks(self._masks.mask_methods if places is None else places)
+        if self._outputs is not None:
+            self._outputs.fill(self._observations)
         self.clock.stop(began)
         return self._outcomes.outcome(self._last_reset >= 0)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -12,7 +14,8 @@ from xuance_envs.engine.backend import FORCED_CLOSE_TIMEOUT, Backend
 from xuance_envs.engine.by_value import assign_class_ids
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.data.info_columns import INFO_BYTES
-from xuance_envs.engine.data.space_layout import StepSpaces
+from xuance_envs.engine.data.output_buffers import OutputBuffers
+from xuance_envs.engine.data.space_layout import SpaceLayout, StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
@@ -26,6 +29,17 @@ from xuance_envs.engine.process.shared_memory_transfer import SharedMemoryTransf
 from xuance_envs.engine.process.shutdown import CLOSE_TIMEOUT, stop_workers
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.process.worker_process import StartSettings, start_worker
+from xuance_envs.engine.system.current import system
+
+_backends: weakref.WeakSet[ProcessBackend] = weakref.WeakSet()
+
+
+def _detach_all_outputs() -> None:
+    for backend in list(_backends):
+        backend.detach_outputs()
+
+
+system.before_fork(_detach_all_outputs)
 
 
 class ProcessBackend(Backend[ProcessDriver]):
@@ -41,8 +55,12 @@ class ProcessBackend(Backend[ProcessDriver]):
         pin: bool = False,
         caller_steps: bool = False,
         info_bytes: int = INFO_BYTES,
+        outputs: bool = False,
     ) -> None:
         super().__init__(split, recipe, info_bytes)
+        self._wants_outputs = outputs
+        self._outputs: OutputBuffers | None = None
+        _backends.add(self)
         self.settings = settings
         self.state_transfer: SharedMemoryTransfer = SharedMemoryTransfer(settings.memory)
         self._forked = settings.context.get_start_method() == "fork"
@@ -69,15 +87,34 @@ class ProcessBackend(Backend[ProcessDriver]):
     def restart(self, index: int) -> ProcessDriver:
         if self.settings.common is not None:
             self.settings.common.disarm()
+        old = self.workers[index].worker
         driver = super().restart(index)
+        if old.may_run:
+            self.detach_outputs()
         self._pinner.replace(index, driver.worker.pid)
         return driver
 
     def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
-        memory, size = self.settings.memory, StepArrays.nbytes(spaces, num_envs, self.info_bytes)
+        layout = SpaceLayout(spaces.observation_space)
+        if self._wants_outputs and OutputBuffers.are_useful(layout, num_envs):
+            with suppress(MemoryError):
+                return self._allocate(spaces, num_envs, outputs=True)
+        return self._allocate(spaces, num_envs, outputs=False)
+
+    def _allocate(self, spaces: StepSpaces, num_envs: int, outputs: bool) -> StepArrays:
+        memory, options = self.settings.memory, (self.info_bytes, outputs)
+        size = StepArrays.nbytes(spaces, num_envs, *options)
         self._arrays_at = memory.allocate(size)
         mapped = memory.map(self._arrays_at, size)
-        return StepArrays.allocate(spaces, num_envs, mapped, self.info_bytes)
+        arrays = StepArrays.allocate(spaces, num_envs, mapped, *options)
+        self._outputs = arrays.outputs
+        return arrays
+
+    def detach_outputs(self) -> None:
+        """Stop returning memory that other processes share."""
+        outputs, self._outputs = self._outputs, None
+        if outputs is not None:
+            outputs.detach(self.settings.memory.fd, self._arrays_at)
 
     @override
     def poller(self, drivers: Sequence[Driver]) -> FdPoller:
@@ -124,7 +161,8 @@ class ProcessBackend(Backend[ProcessDriver]):
         stop_workers([self.workers[index]], FORCED_CLOSE_TIMEOUT)
 
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
-        return self._spaces, len(self.recipe), self.info_bytes, self._arrays_at, lo, hi
+        size = len(self.recipe), self.info_bytes
+        return self._spaces, *size, self._arrays_at, lo, hi, self._arrays.outputs is not None
 
     @override
     def _functions(self, lo: int, hi: int) -> bytes | None:
@@ -177,6 +215,7 @@ def _end(processes: ProcessBackend, memory: SharedMemory) -> None:
     try:
         processes.end(FORCED_CLOSE_TIMEOUT)
     finally:
+        processes.detach_outputs()
         memory.close()
         if processes.settings.common is not None:
             processes.settings.common.close()

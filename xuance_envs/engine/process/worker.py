@@ -104,12 +104,20 @@ class Worker:
         return host
 
     def _arrays(
-        self, spaces: StepSpaces, num_envs: int, info_bytes: int, start: int, lo: int, hi: int
+        self,
+        spaces: StepSpaces,
+        num_envs: int,
+        info_bytes: int,
+        start: int,
+        lo: int,
+        hi: int,
+        outputs: bool = False,
     ) -> StepArrays:
         """Map a group's slice of the shared arrays."""
-        memory = self._memory.map(start, StepArrays.nbytes(spaces, num_envs, info_bytes))
+        memory = self._memory.map(start, StepArrays.nbytes(spaces, num_envs, info_bytes, outputs))
         system.make_private_in_forks(memory, self._memory.fd, start)
-        return StepArrays.allocate(spaces, num_envs, memory, info_bytes).slice(lo, hi)
+        arrays = StepArrays.allocate(spaces, num_envs, memory, info_bytes, outputs)
+        return arrays.slice(lo, hi)
 
 
 def _unpin_forks() -> None:

@@ -86,7 +86,7 @@ class WorkerProcess:
         name: str,
         env_fns: Sequence[Callable[..., Any]] | None,
     ) -> None:
-        self.failed = False
+        self.failed = self.may_run = False
         self.index = index
         self.num_groups = 1
         self._released = False
@@ -186,8 +186,10 @@ class WorkerProcess:
             if self._pidfd is not None:
                 system.close_end_watch(self._pidfd)
             self.join()
-            with suppress(ValueError):  # the process cannot be killed, as in uninterruptible sleep
+            try:
                 self.process.close()
+            except ValueError:  # the process cannot be killed, as in uninterruptible sleep
+                self.may_run = True
 
     @property
     def is_owner(self) -> bool:

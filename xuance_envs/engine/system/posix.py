@@ -50,6 +50,11 @@ def after_fork(callback: Callable[[], object]) -> None:
     os.register_at_fork(after_in_child=callback)
 
 
+def before_fork(callback: Callable[[], object]) -> None:
+    """Call a function before every fork of this process."""
+    os.register_at_fork(before=callback)
+
+
 @contextmanager
 def held_fork() -> Iterator[None]:
     """Fork a child that exits at once and is reaped when the context ends.
@@ -74,18 +79,30 @@ def held_fork() -> Iterator[None]:
 
 def make_private_in_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
     """Make a map private, copy-on-write, in processes forked from this one."""
-    c_mmap = ctypes.CDLL(None).mmap
+    remap = _private_remapping(memory, fd, offset)
+    shared = [weakref.ref(memory)]
+
+    def remap_if_open() -> None:
+        if shared and shared.pop()() is not None:  # else its addresses may be reused
+            remap()
+
+    after_fork(remap_if_open)
+
+
+def make_private(part: memoryview, fd: int, offset: int) -> None:
+    """Make part of a map private, copy-on-write, in this process."""
+    if not _private_remapping(part, fd, offset)():
+        raise OSError(ctypes.get_errno(), "could not make shared memory private")
+
+
+def _private_remapping(memory: mmap.mmap | memoryview, fd: int, offset: int) -> Callable[[], bool]:
+    """Return a function that makes memory private and returns whether this succeeded."""
+    c_mmap = ctypes.CDLL(None, use_errno=True).mmap
     c_mmap.restype = ctypes.c_void_p
     c_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     region = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory)
     flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
-    shared = [weakref.ref(memory)]
-
-    def remap_private() -> None:
-        if shared and shared.pop()() is not None:  # else its addresses may be reused
-            c_mmap(*region, *flags, fd, offset)
-
-    after_fork(remap_private)
+    return lambda: bool(c_mmap(*region, *flags, fd, offset) == region[0])
 
 
 @contextmanager

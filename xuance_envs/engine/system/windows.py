@@ -31,7 +31,8 @@ def _refuse(*_: object) -> Any:
 
 
 become_guardian = start_group = ignore_sigint = blocked_sigint = end_after_main = _refuse
-open_anonymous_file = reserve = make_private_in_forks = pread = pwrite = readv = _refuse
+open_anonymous_file = reserve = make_private = make_private_in_forks = _refuse
+pread = pwrite = readv = _refuse
 pass_descriptor = close_end_watch = abort = kill_group = _refuse
 set_blocking = send_parts = limit_memory = watch_together = _refuse
 is_closed_by_peer: Callable[[socket.socket], bool] = _refuse
@@ -65,6 +66,9 @@ class poll:  # noqa: N801
 
 def after_fork(callback: Callable[[], object]) -> None:
     """Do nothing: Windows does not fork."""
+
+
+before_fork = after_fork
 
 
 @contextmanager

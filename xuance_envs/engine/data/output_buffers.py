@@ -1,0 +1,127 @@
+"""Shared buffers of observations that a step returns, so that the main process copies none.
+
+The main process chooses a free buffer before a step of all environments. At the end of its step,
+each group copies its observations from the step arrays to this buffer, in parallel with the others.
+The step then returns the buffer itself. The step arrays keep the last observations, so users may
+overwrite what a step returns.
+
+A buffer is free if no array refers to it. It is not used while another process might see it:
+
+- In forks of the main process. Before a fork, the buffers become private memory of the main process
+  (:meth:`OutputBuffers.detach`), and the main process copies observations from then on.
+- In a worker that could not be killed. The buffers are detached then, too.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.engine.data.buffer_pool import HAS_REFCOUNTS, MIN_POOLED_BYTES
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.space_rows import SpaceRows
+from xuance_envs.engine.system.current import system
+
+NUM_BUFFERS = 3
+"""Two that the user compares, and one being filled."""
+
+_ALIGNMENT = 64
+_Place = tuple[np.dtype[Any], tuple[int, ...], int, int]
+
+
+class OutputBuffers:
+    """All buffers, or the part of one group in each of them.
+
+    A page at the start holds the number of the chosen buffer, 0 for none.
+    """
+
+    def __init__(
+        self, layout: SpaceLayout, num_envs: int, memory: Any, start: int, lo: int, hi: int
+    ) -> None:
+        self.slice = partial(OutputBuffers, layout, num_envs, memory, start)
+        self._unflatten = layout.unflatten
+        self._places, size = _places(layout, num_envs)
+        begin, end = start + mmap.PAGESIZE, start + mmap.PAGESIZE + NUM_BUFFERS * size
+        self._chosen = memoryview(memory)[start : start + 1]
+        self._memory, self._begin = memoryview(memory)[begin:end], begin
+        # Every array that a step returned refers to the whole buffer, and nothing else does.
+        self._wholes = [np.frombuffer(memory, np.uint8, size, at) for at in range(begin, end, size)]
+        self._free_count = sys.getrefcount(self._wholes[0])
+        self._parts = [
+            [
+                np.ndarray(shape, dtype, memory, at + first)[lo:hi]
+                for dtype, shape, first, _ in self._places
+            ]
+            for at in range(begin, end, size)
+        ]
+
+    @staticmethod
+    def nbytes(layout: SpaceLayout, num_envs: int) -> int:
+        return mmap.PAGESIZE + NUM_BUFFERS * _places(layout, num_envs)[1]
+
+    @staticmethod
+    def are_useful(layout: SpaceLayout, num_envs: int) -> bool:
+        """Return whether copying these observations takes longer than choosing a buffer."""
+        if not HAS_REFCOUNTS or any(leaf.dtype is None for leaf in layout.leaves):
+            return False
+        return _places(layout, num_envs)[1] >= MIN_POOLED_BYTES
+
+    # -- used by groups ---------------------------------------------------------------
+
+    def fill(self, observations: SpaceRows) -> None:
+        """Copy a group's observations to the chosen buffer."""
+        if number := self._chosen[0]:
+            for part, row in zip(self._parts[number - 1], observations.parts, strict=True):
+                part[...] = row
+
+    def discard(self) -> None:
+        """Let the step return a copy of the step arrays, because the buffer differs from them."""
+        self._chosen[0] = 0
+
+    # -- used by the main process -----------------------------------------------------
+
+    def choose(self) -> None:
+        """Choose a free buffer for the next step of all environments, if there is one."""
+        wholes = self._wholes
+        for i in range(len(wholes)):
+            if sys.getrefcount(wholes[i]) == self._free_count:
+                self._chosen[0] = i + 1
+                return
+        self._chosen[0] = 0
+
+    def take(self) -> Any:
+        """Return the buffer that a step has filled, or None if there is none."""
+        number, self._chosen[0] = self._chosen[0], 0
+        if not number or not self._wholes:
+            return None
+        whole = self._wholes[number - 1]
+        return self._unflatten(
+            [whole[lo:hi].view(dtype).reshape(shape) for dtype, shape, lo, hi in self._places]
+        )
+
+    def detach(self, fd: int, start: int) -> None:
+        """Stop using the buffers; later writes of other processes do not change them.
+
+        Args:
+            fd: the file of the memory.
+            start: the position of the step arrays in the file.
+        """
+        self._wholes = []
+        system.make_private(self._memory, fd, start + self._begin)
+
+
+def _places(layout: SpaceLayout, num_envs: int) -> tuple[list[_Place], int]:
+    """Return dtype, shape, begin and end of each leaf in a buffer, and the buffer's size."""
+    places: list[_Place] = []
+    at = 0
+    for leaf in layout.leaves:
+        assert leaf.dtype is not None
+        shape = num_envs, *leaf.shape
+        end = at + leaf.dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        places.append((leaf.dtype, shape, at, end))
+        at = -(-end // _ALIGNMENT) * _ALIGNMENT
+    return places, -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
