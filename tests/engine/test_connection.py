@@ -399,7 +399,11 @@ class Way:
 
     def read(self) -> bool:
         self.connection.read()
-        self.process_replies()
+        for number, reply in self.connection.replies():
+            if (call := self.calls.get(number)) is not None:
+                assert self.taken.get(call, reply) == reply
+                self.taken[call] = bytes(reply)
+                call.replies = {}
         return self.broken is None
 
     def receive(self, call: ActorCall, seconds: float) -> None:
@@ -415,13 +419,6 @@ class Way:
 
     def pending_call(self, number: int) -> ActorCall | None:
         return None if self.calls[number] in self.taken else self.calls[number]
-
-    def process_replies(self) -> None:
-        for number, reply in self.connection.replies():
-            if (call := self.calls.get(number)) is not None:
-                assert self.taken.get(call, reply) == reply
-                self.taken[call] = bytes(reply)
-                call.replies = {}
 
 
 def connection_to(peer: socket.socket, cluster: Any) -> tuple[Way, dict[ActorCall, bytes]]:

@@ -27,7 +27,6 @@ from xuance_envs.engine.ray import (
     connection_server,
     driver,
     exchange,
-    ray_backend,
 )
 from xuance_envs.engine.ray.authenticated_connection import Listener
 
@@ -68,7 +67,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
     """Has everything that is looked at from time to time looked at often, except over Ray."""
     if "ray_here" not in request.fixturenames:
         monkeypatch.setattr(connection_server, "END_POLL_INTERVAL", 0.02)
-        for module in (exchange, driver, ray_backend):
+        for module in (exchange, driver):
             monkeypatch.setattr(module, "POLL_INTERVAL", 0.02)
 
 

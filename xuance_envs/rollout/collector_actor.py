@@ -20,13 +20,11 @@ from xuance_envs.engine.serialization import loads, pack_error
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.loop_state import LoopState
+from xuance_envs.rollout.results import STACKED
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
-
-STACKED = ("actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags")
-"""Rollout results with a row per step, except the states."""
 
 
 @dataclass(frozen=True)

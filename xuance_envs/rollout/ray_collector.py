@@ -34,9 +34,8 @@ from xuance_envs.rollout.episode_statistics import (
     merge_statistics,
 )
 from xuance_envs.rollout.halves import Halves
-from xuance_envs.rollout.joined_rollouts import RolloutJoiner
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
-from xuance_envs.rollout.results import RolloutResults
+from xuance_envs.rollout.results import RolloutJoiner, RolloutResults
 from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.rollout.transfer import Transfer
 from xuance_envs.vector_envs.arguments import (

@@ -1,21 +1,32 @@
-"""The results of a rollout, and their advantages."""
+"""The results of a rollout, their advantages, and joining those of several collectors."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import ASKED, ActionLayout, Agent, checked_answer
+from xuance_envs.rollout.state_layout import StateLayout
 
 RESULTS = (
     *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
     *("end_states", "ep_counts", "total_return", "action_masks"),
 )
 """Attributes that a rollout sets."""
+
+STACKED = ("actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags")
+"""Results with a row per step, except the states."""
+
+_AXIS = {**dict.fromkeys(STACKED, 1), "ep_counts": 0}
+_STATE_AXIS = {"states": 1, "t_states": 0, "end_states": 0}
+"""Axis of the environments in each result."""
 
 
 class RolloutResults:
@@ -104,3 +115,42 @@ def check_end_values(values: torch.Tensor) -> torch.Tensor:
     if torch.isnan(values).any():
         raise ValueError(f"{ASKED}: values of end_states: expected numbers, got NaN")
     return values
+
+
+class RolloutJoiner:
+    """Joins results of collectors that have consecutive environments.
+
+    Args:
+        layout: layout of the states.
+        reward_space: the environments' reward space, or None.
+        device: device of the tensors.
+    """
+
+    def __init__(
+        self, layout: StateLayout, reward_space: spaces.Box | None, device: torch.device
+    ) -> None:
+        self._layout = layout
+        self._reward_shape = shape_of_rewards(reward_space)
+        self._device = device
+
+    def results(self, played: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Join one rollout of all collectors."""
+        results: dict[str, Any] = {
+            name: self._joined([found[name] for found in played], axis)
+            for name, axis in _AXIS.items()
+        }
+        for name, axis in _STATE_AXIS.items():
+            results[name] = self.states([found[name] for found in played], axis)
+        for part in self._layout.parts(results["states"]):
+            part.requires_grad_(part.is_floating_point())
+        masks = [found["action_masks"] for found in played]
+        results["action_masks"] = None if any(m is None for m in masks) else self._joined(masks, 1)
+        rewards = np.concatenate([found["rewards"] for found in played], 1)
+        return {**results, "total_return": total_return_of(rewards, self._reward_shape)}
+
+    def states(self, by_collector: Iterable[Sequence[Any]], axis: int) -> Any:
+        by_part = zip(*by_collector, strict=True)
+        return self._layout.whole([self._joined(parts, axis) for parts in by_part])
+
+    def _joined(self, arrays: Iterable[Any], axis: int) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate(list(arrays), axis)).to(self._device)

@@ -104,7 +104,10 @@ class Inbox(Receiver):
     def take(self) -> tuple[int, bytes]:
         """Wait for a message and remove it."""
         message = self.receive()
-        self.clear()
+        if self.counts == [1]:
+            self.counts = []
+        else:
+            self.clear()
         return message
 
     def _wait(self, poll: _Poll, deadline: float | None) -> Sequence[tuple[int, int]]:
@@ -150,7 +153,7 @@ class Channel(Sender):
         self.tag = 0
         self._peer = peer
         self._inbox = Inbox(replies, peer, spin, expect_ready)
-        self._has_reply = True
+        self._has_reply = self._sent = True
         self._wait_code: Callable[[float | None], int] | None = None
 
     def send(self, message: bytes, tag: int, deadline: float | None = None) -> None:
@@ -159,10 +162,11 @@ class Channel(Sender):
             self.wait_reply(deadline)
         inbox = self._inbox
         # No call in between, so that an interrupt finds either the old request or the new one.
-        self.tag, self._message, self._has_reply = tag, message, False
+        self.tag, self._message, self._has_reply, self._sent = tag, message, False, False
         self._written, inbox.counts, self._wait_code = [], [], None
         if not self._write() or self._written[0] < len(message):
             self._flush(deadline)
+        self._sent = True
 
     def join(
         self, tag: int, wait_code: Callable[[float | None], int], deadline: float | None
@@ -175,7 +179,7 @@ class Channel(Sender):
             self.wait_reply(deadline)
         inbox = self._inbox
         # No call in between, as in send.
-        self.tag, self._message, self._has_reply = tag, b"", False
+        self.tag, self._message, self._has_reply, self._sent = tag, b"", False, True
         self._written, inbox.counts, self._wait_code = [], [], wait_code
 
     def has_joined(self, tag: int) -> bool:
@@ -189,8 +193,9 @@ class Channel(Sender):
         if self._wait_code is not None and (code := self._wait_code(deadline)):
             self._has_reply = True
             return code, b""
-        if not self._is_sent:  # after an interrupt or a timeout in send()
+        if not self._sent:  # after an interrupt or a timeout in send()
             self._flush(deadline)
+            self._sent = True
         reply = self._inbox.receive(deadline)
         self._has_reply = True
         return reply

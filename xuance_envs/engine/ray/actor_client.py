@@ -192,8 +192,13 @@ class ActorClient:
         if self._queued:
             self._make_call()
         while self._unsent:
-            if not self._send_call(self._unsent[0]):
-                return False
+            call = self._unsent[0]
+            if self.connection is not None:
+                if not self.connection.send(call.number, call.request):
+                    return False
+            elif not call.via_ray:  # if an interrupt makes it repeat, the actor knows the number
+                arguments = call.number, call.request, *call.buffers
+                call.ref, call.via_ray = self._cluster.call(self._handle.answer, *arguments), True
             self._unsent = self._unsent[1:]
         return self.connection is None or self.connection.broken is None
 
@@ -213,14 +218,6 @@ class ActorClient:
         # One statement without calls, so an interrupt cannot come halfway.
         self._number, self._queued, self._calls, self._unsent = number, {}, calls, unsent
 
-    def _send_call(self, call: ActorCall) -> bool:
-        if self.connection is not None:
-            return self.connection.send(call.number, call.request)
-        if not call.via_ray:  # if an interrupt makes it repeat, the actor recognizes the number
-            ref = self._cluster.call(self._handle.answer, call.number, call.request, *call.buffers)
-            call.ref, call.via_ray = ref, True
-        return True
-
     def call_of(self, group: int) -> ActorCall | None:
         """Return the call with a group's last command, or None if the command is queued."""
         return None if group in self._queued else self._calls.get(group)
@@ -235,24 +232,17 @@ class ActorClient:
         return self.lost is not None or self.reply(group) is not None
 
     def read(self) -> bool:
-        """Process what the connection has brought; return False if the connection has broken."""
+        """Process what the connection has brought; return False if there is none any more."""
         connection = self.connection
-        assert connection is not None
+        if connection is None:
+            return False
         connection.read()
-        self.process_replies()
-        return connection.broken is None
-
-    def process_replies(self) -> None:
-        """Process the complete replies that the connection has brought."""
-        for number, reply in () if self.connection is None else self.connection.replies():
+        for number, reply in connection.replies():
             for call in self._calls.values():
                 if call.number == number:
                     self._process(call, reply)
                     break
-
-    def has_progress(self) -> bool:
-        """Return True if more of a reply has arrived since this method was last called."""
-        return self.connection is not None and self.connection.has_progress()
+        return connection.broken is None
 
     def fetch(self, call: ActorCall) -> None:
         """Process a call's reply that Ray has brought."""

@@ -112,7 +112,8 @@ class ActorDriver(PicklingDriver):
         if self.actor.lost is not None:
             raise self.death_error()
         if self.reply_deadline is not None and monotonic() >= self.reply_deadline:
-            if not self.actor.has_progress():
+            connection = self.actor.connection
+            if connection is None or not connection.has_progress():
                 raise self._timeout_error()
             self._extend_deadline()
 

@@ -72,7 +72,7 @@ class Exchange(Poller):
         self.send()
         if self._reading:
             for actor in self.actors:
-                actor.process_replies()
+                actor.read()
             self._reading = False
         connections: dict[int, ActorClient] = {}  # by file descriptor
         calls: dict[Any, tuple[ActorClient, ActorCall]] = {}  # by Ray's reference
