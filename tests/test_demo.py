@@ -82,18 +82,9 @@ def test_the_examples_agent_chooses_what_masks_allow(ppo):
     assert not torch.equal(agent.get_actions_and_values(states, actions)[1], log_probs)
 
 
-@pytest.fixture
-def one_thread():
-    """Small layers are quicker with one, by far where others are busy on the cores, too."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_example_learns_to_drive_a_taxi(ppo, one_thread):
+def test_the_example_learns_to_drive_a_taxi(ppo):
     taxi = "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3"
     settings = ppo.settings_for(taxi)
     torch.manual_seed(1)

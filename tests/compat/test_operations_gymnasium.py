@@ -176,7 +176,7 @@ def assert_alike(name, mode, seeds):
 @pairs
 @modes
 def test_any_operations_in_any_order_do_what_gymnasiums_do(name, mode):
-    assert_alike(name, mode, range(30 if name == "sync" else 3))
+    assert_alike(name, mode, range(20 if name == "sync" else 2))
 
 
 @pytest.mark.long

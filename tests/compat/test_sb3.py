@@ -38,15 +38,6 @@ with_torch = pytest.mark.parametrize("kind", [DummyVecEnv, OurFork], ids=KINDS)
 pairs = pytest.mark.parametrize(("kind", "own"), PAIRS.values(), ids=PAIRS)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Keeps torch from waiting for CPUs that are busy stepping."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def spaces_of_sb3():
     some = OrderedDict(
         discrete=spaces.Discrete(4),

@@ -29,15 +29,6 @@ PAIRS = {"dummy": (DummyVecEnv, theirs.DummyVecEnv), "subproc": (OurFork, Fork)}
 pairs = pytest.mark.parametrize(("kind", "own"), PAIRS.values(), ids=PAIRS)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Keeps torch from waiting for CPUs that are busy stepping."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def asked(monkeypatch):
     """The commands that processes are asked for, steps aside."""

@@ -609,19 +609,7 @@ def assert_same_weights(one, other):
         assert (weights == others[name]).all(), name
 
 
-@pytest.fixture
-def one_thread():
-    """More threads wait for each other longer than these networks take."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @algorithms
-@pytest.mark.usefixtures("one_thread")
 def test_dqn_learns_the_same():
     learn = runpy.run_path(str(EXAMPLE))["learn"]
     make = partial(ours.SubprocVectorEnv, context="forkserver")
@@ -630,7 +618,6 @@ def test_dqn_learns_the_same():
 
 
 @algorithms
-@pytest.mark.usefixtures("one_thread")
 def test_ppo_learns_the_same():
     make = partial(ours.SubprocVectorEnv, context="forkserver")
     mine, other = (ppo_in(each) for each in (make, theirs.DummyVectorEnv))

@@ -61,12 +61,8 @@ def own_registry():
 
 @pytest.fixture
 def own_folder(tmp_path, monkeypatch):
-    """XuanCe writes its logs and models where it is started; these networks want one thread."""
+    """XuanCe writes its logs and models where it is started."""
     monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def learn(algorithm, env, env_id, steps, vectorize, **settings):

@@ -27,7 +27,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     weight: Counter[Path] = Counter()
     for item in items:
         weight[item.path] += 30 if item.get_closest_marker("slow") else 1
-    items.sort(key=lambda item: -weight[item.path] if HERE in item.path.parents else -math.inf)
+    order = {path: -count if HERE in path.parents else -math.inf for path, count in weight.items()}
+    items.sort(key=lambda item: order[item.path])
     for path in CONTRACT:
         leave_out_the_rest(config, items, path)
 

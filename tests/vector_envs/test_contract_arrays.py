@@ -17,7 +17,7 @@ NESTED = spaces.Dict(
     box=spaces.Box(-1, 1, (2,)),
     pair=spaces.Tuple((spaces.Discrete(5), spaces.Box(0, 255, (3,), np.uint8))),
 )
-IMAGES = spaces.Dict(image=spaces.Box(0, 255, (64, 64, 4), np.uint8), lives=spaces.Discrete(5))
+IMAGES = spaces.Dict(image=spaces.Box(0, 255, (48, 48, 3), np.uint8), lives=spaces.Discrete(5))
 """Of which five take more memory than what is copied plainly."""
 
 GRAPH = GraphReusingEnv.observation_space
