@@ -65,11 +65,8 @@ class Sender:
 class Receiver:
     """Receiving end of a pipe or socket, which keeps the first message until :meth:`clear`.
 
-    Args:
-        fd: the pipe or socket, which may be blocking.
-        header: header of a message; its last field is the size of the data behind it.
-        with_header: first bytes of messages with a header; others consist of that byte.
-        max_kept: size up to which the buffer of a large message is used for the next ones.
+    The last field of a ``header`` is the size of the data behind it. Messages whose first byte is
+    not in ``with_header`` consist of that byte. Buffers of up to ``max_kept`` bytes are used again.
     """
 
     def __init__(

@@ -104,12 +104,7 @@ class OutputBuffers:
         )
 
     def detach(self, fd: int, start: int) -> None:
-        """Stop using the buffers; later writes of other processes do not change them.
-
-        Args:
-            fd: the file of the memory.
-            start: the position of the step arrays in the file.
-        """
+        """Stop using the buffers, and make them private; the step arrays begin at ``start``."""
         self._wholes = []
         system.make_private(self._memory, fd, start + self._begin)
 

@@ -96,7 +96,10 @@ class GroupCodec:
         per_end = [*self._reset_observations, resets.bytes, resets.cells, resets.kinds]
         ends = len(self._ended())
         envs = len(self._arrays.rewards)
-        return sum(part.nbytes for part in parts) + sum(p.nbytes for p in per_end) // envs * ends
+        nbytes: int = (
+            sum(part.nbytes for part in parts) + sum(p.nbytes for p in per_end) // envs * ends
+        )
+        return nbytes
 
     def _ended(self) -> NDArray[np.intp]:
         return np.flatnonzero(self._arrays.terminated | self._arrays.truncated)

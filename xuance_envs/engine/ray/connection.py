@@ -60,12 +60,9 @@ class MessageReader(Receiver):
 
 
 class DirectConnection(Sender):
-    """Connection that carries numbered requests and their replies.
+    """Authenticated connection that carries numbered requests and their replies.
 
-    Args:
-        connection: the authenticated socket.
-        key: key of the connection.
-        serve_ref: Ray's reference to the actor's call that serves the connection.
+    ``serve_ref`` is Ray's reference to the actor's call that serves the connection.
     """
 
     def __init__(self, connection: socket.socket, key: bytes, serve_ref: Any) -> None:

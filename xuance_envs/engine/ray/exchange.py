@@ -71,8 +71,8 @@ class Exchange(Poller):
         """Wait until a reply of one of these workers may have arrived, and process it."""
         self.send()
         if self._reading:
-            for actor in self.actors:
-                actor.read()
+            for each in self.actors:
+                each.read()
             self._reading = False
         connections: dict[int, ActorClient] = {}  # by file descriptor
         calls: dict[Any, tuple[ActorClient, ActorCall]] = {}  # by Ray's reference

@@ -91,9 +91,8 @@ class StepFrameWriter:
 class StepFrameReader:
     """Decoder of steps into arrays.
 
-    Attributes:
-        number: the last layout; 0 before the first.
-        layouts: its columns of infos and of reset infos.
+    ``number`` is the last layout, 0 before the first; ``layouts`` are its columns of infos and of
+    reset infos.
     """
 
     def __init__(self, arrays: StepArrays) -> None:

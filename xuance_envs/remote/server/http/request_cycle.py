@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xuance_envs.remote.server.http.requests import Reply, Request, RequestHead, encode_head
 from xuance_envs.remote.wire.failures import RefusedError
-
-if TYPE_CHECKING:
-    from xuance_envs.remote.server.http.http_protocol import ServerConnection
 
 SHARED_BODY = 4 * 2**10
 """Minimum bytes of a body that is sent without a copy, because many connections may share it."""
@@ -25,7 +22,7 @@ class RequestCycle:
 
     def __init__(
         self,
-        connection: ServerConnection,
+        connection: Any,  # ServerConnection, whose module imports this one
         head: RequestHead,
         keep_alive: bool,
         expects_continue: bool,
