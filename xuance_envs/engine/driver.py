@@ -132,16 +132,10 @@ class SavingDriver(Driver):
     """False while new environments still have to truncate the previous ones' episodes."""
 
     @abstractmethod
-    def submit_and_save(
-        self,
-        tag: int,
-        packed: Any,
-        registry: bytes | None,
-        logged: tuple[Any, Any, Any] | None,
-    ) -> None:
+    def submit_and_save(self, tag: int, packed: Any, *how: Any) -> None:
         """Start a packed command, or a step if None, that also returns the states after it.
 
-        The group first repeats the logged steps, if given, to verify that replays are exact.
+        ``how`` are further arguments of the group's ``run_and_save``.
         """
 
 
@@ -233,14 +227,10 @@ class GroupDriver(LocalDriver, SavingDriver):
 
     @override
     def submit_and_save(
-        self,
-        tag: int,
-        packed: tuple[str, Sequence[Any]] | None,
-        registry: bytes | None,
-        logged: tuple[Any, Any, Any] | None,
+        self, tag: int, packed: tuple[str, Sequence[Any]] | None, *how: Any
     ) -> None:
         command, arguments = packed or ("step", (None, tag))
-        self.submit(tag, ("run_and_save", (command, arguments, registry, logged)))
+        self.submit(tag, ("run_and_save", (command, arguments, *how)))
 
     def _method(self, command: str) -> Callable[..., Any]:
         return self._group.command(command)

@@ -147,15 +147,9 @@ class RestartingDriver(SavingDriver):
         self._submit_if_alive()
 
     @override
-    def submit_and_save(
-        self,
-        tag: int,
-        packed: tuple[Command, Any] | None,
-        registry: bytes | None,
-        logged: tuple[Any, Any, Any] | None,
-    ) -> None:
+    def submit_and_save(self, tag: int, packed: tuple[Command, Any] | None, *how: Any) -> None:
         call = _STEP_OF_ALL if packed is None else packed[0]
-        message = self._worker.pack("run_and_save", *call, registry, logged)
+        message = self._worker.pack("run_and_save", *call, *how)
         # Errors name the original command.
         self.submit(tag, (call, message._replace(command=call[0])))
 
