@@ -24,7 +24,9 @@ class GroupActor:
 
     def __init__(self, plan: ActorPlan) -> None:
         self._plan = plan
-        self._hosting = WorkerHosting(plan) if plan.in_processes else InlineGroup(plan)
+        self._hosting: InlineGroup | WorkerHosting = (
+            WorkerHosting(plan) if plan.in_processes else InlineGroup(plan)
+        )
         self._transfer_lock = threading.Lock()
         self._codec: ActorCodec
         self._listener: Listener

@@ -270,7 +270,7 @@ class RayCluster:
 
         # A Ray Client connection only reports total resources.
         outside = self._ray.util.client.ray.is_connected()
-        free = {} if outside else state.available_resources_per_node()
+        free: Mapping[str, Any] = {} if outside else state.available_resources_per_node()
         capacities = {}
         for node in self._ray.nodes():
             if node["Alive"]:
