@@ -370,12 +370,11 @@ class EnvHost:
 
     def _is_large(self, wire_format: WireFormat) -> bool:
         """Return whether reading and encoding the worker's reply would delay the event loop."""
-        if (
+        return (
             wire_format is not _MSGPACK
             or self.replies.max_bytes(self.num_envs, wire_format) > SMALL_REPLY
-        ):
-            return True
-        return system.unread_bytes(self._vec_env.wake_fds[0]) > SMALL_INFOS
+            or system.unread_bytes(self._vec_env.wake_fds[0]) > SMALL_INFOS
+        )
 
     def _command(self) -> SessionProcess:
         """Return the process, as the context manager of a command."""
