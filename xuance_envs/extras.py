@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import importlib.util
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from types import FunctionType
 from typing import Any
 
@@ -48,9 +50,13 @@ def missing_extra(feature: str, extra: str, error: ImportError) -> ImportError:
 def require_attributes(requirement: str, owner: Any, names: str) -> None:
     """Raise ImportError if a module, class or its instances lack attributes that we need."""
     found = set(dir(owner))
-    if isinstance(owner, type):  # the attributes of instances occur in methods
+    if isinstance(owner, type):  # its methods store the attributes of instances
         methods = [each for each in vars(owner).values() if isinstance(each, FunctionType)]
-        found.update(*(method.__code__.co_names for method in methods))
+        found |= {
+            instruction.argval
+            for instruction in chain(*map(dis.get_instructions, methods))
+            if instruction.opname == "STORE_ATTR"
+        }
     if missing := sorted(set(names.split()) - found):
         from importlib.metadata import version  # workers need not import this
 

@@ -22,7 +22,7 @@ class RequestCycle:
 
     def __init__(
         self,
-        connection: Any,  # ServerConnection, whose module imports this one
+        connection: Any,  # a ServerConnection, whose module imports this one
         head: RequestHead,
         keep_alive: bool,
         expects_continue: bool,
