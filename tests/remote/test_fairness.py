@@ -62,5 +62,5 @@ def test_connections_beyond_the_limit_are_seldom_searched() -> None:
     Waiting.looks = 0
     for _ in range(256):
         assert manager.add(Waiting(manager, []))
-    assert Waiting.looks <= 8 * 1024
-    assert 1024 - 32 <= len(manager.connections) <= 1024
+    assert Waiting.looks <= 4 * 1024
+    assert 1024 - 64 <= len(manager.connections) <= 1024

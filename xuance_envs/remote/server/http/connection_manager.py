@@ -35,7 +35,7 @@ MAX_PIPELINED_STARTS = 4
 A step passes the event loop about five times, so it waits for five times as many.
 """
 
-EVICTED_FRACTION = 32
+EVICTED_FRACTION = 16
 """A connection beyond the limit replaces one connection in this many."""
 
 

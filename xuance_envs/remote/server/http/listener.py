@@ -81,6 +81,7 @@ class Listener:
         self._pause: asyncio.TimerHandle | None = None
         self._socket = listening.dup()
         self._socket.setblocking(False)
+        system.limit_unsent(self._socket, MAX_UNSENT)  # accepted sockets inherit it
         self._listen()
 
     def close(self) -> None:
@@ -110,7 +111,6 @@ class Listener:
                 self._pause = self._loop.call_later(ACCEPT_PAUSE, self._listen)
                 return
             accepted.setblocking(False)
-            system.limit_unsent(accepted, MAX_UNSENT)
             self._connect(accepted)
 
     def _connect(self, accepted: socket.socket) -> None:
