@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -159,6 +160,30 @@ def test_in_series_makes_groups_of_them_too() -> None:
         envs.reset(seed=0)
         envs.send([0] * 3, [0, 1, 2])
         assert envs.recv().env_ids.tolist() == [0, 1, 2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts a thread's switches")
+def test_the_main_thread_is_woken_once_in_a_step() -> None:
+    import resource
+
+    def switches() -> int:
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+    with ThreadVecEnv([partial(WaitingEnv, 0.005)] * 80) as envs:
+        envs.reset(seed=0)
+        before = switches()
+        envs.step(list(range(80)))
+        assert switches() - before < 40
+
+
+def test_an_error_is_raised_though_others_wait() -> None:
+    fns = [partial(RaisingEnv, ValueError("own")), partial(WaitingEnv, WAIT)]
+    with ThreadVecEnv(fns) as envs:
+        envs.reset(seed=0)
+        began = time.perf_counter()
+        with pytest.raises(EnvError, match="own"):
+            envs.step([1, 99])
+        assert time.perf_counter() - began < 80 * WAIT
 
 
 @pytest.mark.parametrize("first_is_async", [True, False])

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import isawaitable
 from time import perf_counter
 from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.awaited_calls import AwaitedCalls, Call, start
+from xuance_envs.engine.group.awaited_calls import (
+    Call,
+    Calls,
+    begin,
+    cancel,
+    started,
+)
 from xuance_envs.engine.group.base_env_group import NO_RESULT
 from xuance_envs.engine.group.env_errors import make_env_error
 from xuance_envs.engine.group.outcome import Autoreset, Outcome, Reset
@@ -43,7 +50,9 @@ class AsyncGroup(ResumableGroup):
         self.runs_on_loop = False
         self._loop: EventLoop | None = None
         self._bell = Doorbell()
-        self._calls: AwaitedCalls | None = None
+        self._report: Callable[[], Any] = self._bell.ring
+        self.calls: Calls = {}
+        self._taken: list[Any] = []
         self._prepared_for: Any = None
         self._closing: dict[int, Any] = {}
         super().__init__(*args, **kwargs)
@@ -57,7 +66,7 @@ class AsyncGroup(ResumableGroup):
 
     def move_to(self, loop: EventLoop) -> None:
         """Run all further commands in the thread of this loop; some return awaitables there."""
-        self._loop, self.runs_on_loop = loop, True
+        self._loop, self.runs_on_loop, self._report = loop, True, _ignore
 
     def divide(self) -> list[AsyncGroup]:
         """Return a group for each environment."""
@@ -71,6 +80,8 @@ class AsyncGroup(ResumableGroup):
     def attach(self, arrays: StepArrays) -> None:
         super().attach(arrays)
         self.clock: _AwaitingClock = _AwaitingClock(len(self.envs), self._progress.times)
+        # A step takes the actions with which the calls were started.
+        self._read_arrays, self._read_actions = self._read_actions, self._taken.copy
 
     def _make_targets(self) -> list[Any]:
         return [
@@ -103,7 +114,7 @@ class AsyncGroup(ResumableGroup):
             self._drop_calls()
         return super().command(name)
 
-    def prepare(self, command: str, arguments: Sequence[Any]) -> AwaitedCalls | None:
+    def prepare(self, command: str, arguments: Sequence[Any]) -> Calls:
         """Return the calls to await before a command, so that the command does not wait itself."""
         if command == "step":
             actions, number = arguments
@@ -112,38 +123,33 @@ class AsyncGroup(ResumableGroup):
             (resets,) = arguments
             self._set_calls(resets, self._reset_calls(resets))
         else:
-            return None
-        return self._calls
-
-    @property
-    def running(self) -> dict[int, asyncio.Task[Any]]:
-        """The tasks of calls that have not returned, by place; may be read from any thread."""
-        calls = {} if self._calls is None else self._calls.running.copy()
-        return {place: task for place, task in calls.items() if task is not None}
+            return {}
+        return self.calls
 
     def result_of(self, i: int, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Wait for the result of a call that was started, or make the call now."""
-        calls = self._calls
-        if calls is None or i not in calls.calls:
-            return self.loop.run(self._call_now(Call(self.envs[i], name, tuple(args), kwargs)))
-        while (outcome := calls.outcomes.get((i, name))) is None:
+        call = self.calls.get(i)
+        while call is not None:
+            is_finished = call.is_finished  # before its outcomes are read
+            outcome = call.outcome if name == call.name else call.reset_outcome
+            if outcome is not None:
+                return value_of(*outcome)
+            if is_finished:
+                break
             if not self._bell.wait(timeout=NUDGE_INTERVAL):
-                self.loop.post(calls.begin)
-        return value_of(*outcome)
-
-    async def _call_now(self, call: Call) -> Any:
-        return await start(call)
+                self.loop.post(partial(begin, self.calls))
+        return self.loop.run(started(self.envs[i], name, args, kwargs))
 
     def _step_calls(self, actions: Any, places: Any) -> dict[int, Call]:
         self._load_actions(actions)
         given, calls = self._given_actions, {}
-        taken = self._read_actions() if given is None else given
-        for i, (target, action) in enumerate(zip(self._step_targets, taken, strict=False)):
+        self._taken[:] = self._read_arrays() if given is None else given
+        for i, (target, action) in enumerate(zip(self._step_targets, self._taken, strict=False)):
             if places is None or i in places:
                 if type(target) is _AwaitedEnv:
-                    calls[i] = Call(self.envs[i], "step", (action,))
+                    calls[i] = self._call(i, "step", (action,), {})
                 elif type(target) is ResetOnStep and self.asynchronous[i]:
-                    calls[i] = Call(self.envs[i], "reset", (), target.arguments)
+                    calls[i] = self._call(i, "reset", (), target.arguments)
         return calls
 
     def _reset_calls(self, resets: Sequence[Reset]) -> dict[int, Call]:
@@ -153,27 +159,28 @@ class AsyncGroup(ResumableGroup):
             if options is not None:
                 given["options"] = copy_of(options)
             if type(self._targets[i]) is _AwaitedEnv:
-                calls[i] = Call(self.envs[i], "reset", (), given)
+                calls[i] = self._call(i, "reset", (), given)
         return calls
 
-    def _start(self, key: Any, calls: dict[int, Call]) -> None:
-        self._set_calls(key, calls)
-        if self._calls is not None:
-            self.loop.post(self._calls.begin)
+    def _call(self, i: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        then_reset = name == "step" and self._autoreset is Autoreset.SAME_STEP
+        return Call(self.envs[i], name, args, kwargs, then_reset, self._report)
 
-    def _set_calls(self, key: Any, calls: dict[int, Call]) -> None:
+    def _start(self, key: Any, calls: Calls) -> None:
+        self._set_calls(key, calls)
+        if calls:
+            self.loop.post(partial(begin, calls))
+
+    def _set_calls(self, key: Any, calls: Calls) -> None:
         self._drop_calls()
-        same_step = self._autoreset is Autoreset.SAME_STEP
-        report = _ignore if self.runs_on_loop else self._bell.ring
-        new = AwaitedCalls(calls, same_step, report) if calls else None
         self.clock.began = perf_counter()
-        self._calls, self._prepared_for = new, key
+        self.calls, self._prepared_for = calls, key
 
     def _drop_calls(self) -> None:
         """Forget the last calls; cancel those still running after an error or an interrupt."""
-        calls, self._calls, self._prepared_for = self._calls, None, None
-        if calls is not None and not calls.are_finished:
-            self.loop.post(calls.cancel)
+        calls, self.calls, self._prepared_for = self.calls, {}, None
+        if not all([call.is_finished for call in calls.values()]):
+            self.loop.post(partial(cancel, calls))
 
     # -- other commands ---------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from inspect import isawaitable
 from types import CoroutineType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.group.single_env import asynchronous_layer
@@ -15,83 +16,78 @@ from xuance_envs.env_layers import env_layers
 from xuance_envs.event_loops import Outcome, outcome_of
 
 
-class Call(NamedTuple):
-    """Call of an environment's ``reset`` or ``step``."""
+@dataclass(slots=True, eq=False)
+class Call:
+    """Call of an environment's ``reset`` or ``step`` on an event loop.
+
+    With ``then_reset``, a reset follows a step that ended an episode. ``on_outcome`` is called in
+    the loop's thread after each outcome.
+    """
 
     env: Any
     name: str
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = {}
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    then_reset: bool
+    on_outcome: Callable[[], Any]
+    outcome: Outcome | None = None
+    reset_outcome: Outcome | None = None
+    task: asyncio.Task[Any] | None = None
+    is_finished: bool = False
 
-
-class AwaitedCalls:
-    """Calls of one command, by place in the group, and their outcomes.
-
-    With ``then_reset``, a step that ended an episode is followed by a reset. ``on_outcome`` is
-    called in the loop's thread after each outcome.
-    """
-
-    def __init__(
-        self, calls: Mapping[int, Call], then_reset: bool, on_outcome: Callable[[], Any]
-    ) -> None:
-        self.calls = calls
-        self.outcomes: dict[tuple[int, str], Outcome] = {}
-        self.running: dict[int, asyncio.Task[Any] | None] = {}
-        self.are_finished = False
-        self._unfinished = len(calls)
-        self._began = False
-        self._then_reset = then_reset
-        self._on_outcome = on_outcome
-
-    def begin(self) -> None:
-        """Start all calls, in the loop's thread; repeated calls do nothing."""
-        if not self._began:
-            self._began = True
-            for place in self.calls:
-                self.running[place] = asyncio.ensure_future(self._run(place))
-
-    async def wait(self) -> None:
-        """Start all calls and wait for them."""
-        if len(self.calls) == 1:
-            for place in self.calls:
-                self._began, self.running[place] = True, asyncio.current_task()
-                await self._run(place)
-        else:
-            self.begin()
-            await asyncio.wait([task for task in self.running.values() if task is not None])
-
-    def cancel(self) -> None:
-        """Cancel the calls that are still running, in the loop's thread."""
-        for task in list(self.running.values()):
-            if task is not None:
-                task.cancel()
-
-    async def _run(self, place: int) -> None:
-        call = self.calls[place]
+    async def run(self) -> None:
         value, error, ends = None, None, False
         try:
-            value = await start(call)
-            if self._then_reset and call.name == "step" and _has_ended(value):
+            value = await start(self.env, self.name, self.args, self.kwargs)
+            if self.then_reset and _has_ended(value):
                 value, ends = copy_of(value), True  # the reset may change the objects
         except BaseException as raised:  # a SystemExit would end the loop
             error = raised
-        self.outcomes[place, call.name] = value, error
+        self.outcome = value, error
         if ends:
-            self._on_outcome()
-            self.outcomes[place, "reset"] = await outcome_of(start_reset(call.env))
-        del self.running[place]
-        self._unfinished -= 1
-        self.are_finished = not self._unfinished
-        self._on_outcome()
+            self.on_outcome()
+            self.reset_outcome = await outcome_of(started(self.env, "reset", (), {}))
+        self.is_finished, self.task = True, None
+        self.on_outcome()
 
 
-async def start_reset(env: Any) -> Any:
-    return await start(Call(env, "reset"))
+Calls = Mapping[int, Call]
+"""Calls of one command, by place in the group."""
 
 
-def start(call: Call) -> Awaitable[Any]:
+def begin(calls: Calls) -> None:
+    """Start calls in the loop's thread, unless they were started before."""
+    for call in calls.values():
+        if call.task is None and not call.is_finished:
+            call.task = asyncio.ensure_future(call.run())
+
+
+def cancel(calls: Calls) -> None:
+    for task in running_tasks(calls).values():
+        task.cancel()
+
+
+def running_tasks(calls: Calls) -> dict[int, asyncio.Task[Any]]:
+    return {i: task for i, call in calls.items() if (task := call.task) is not None}
+
+
+def all_of(calls: Calls) -> Awaitable[Any]:
+    """Start calls and return an awaitable for all; a single one runs in the current task."""
+    if len(calls) == 1:
+        (call,) = calls.values()
+        call.task = asyncio.current_task()
+        return call.run()
+    begin(calls)
+    return asyncio.wait(running_tasks(calls).values())
+
+
+async def started(*call: Any) -> Any:
+    """Make a call and await it."""
+    return await start(*call)
+
+
+def start(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
     """Make a call; raise if a wrapper reads the result instead of returning the awaitable."""
-    env, name, args, kwargs = call
     try:
         result = getattr(env, name)(*args, **kwargs)
     except Exception as error:

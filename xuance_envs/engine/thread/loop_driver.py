@@ -12,8 +12,9 @@ from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.group.async_group import AsyncGroup
-from xuance_envs.engine.group.awaited_calls import frames_of
+from xuance_envs.engine.group.awaited_calls import all_of, frames_of, running_tasks
 from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.engine.thread.thread_driver import ThreadDriver, as_exception
 from xuance_envs.errors import EnvError, WorkerTimeoutError
 from xuance_envs.event_loops import EventLoop
@@ -28,6 +29,8 @@ class GroupLoop(EventLoop):
         self.inbox: deque[LoopDriver] = deque()
         self.to_build: deque[LoopDriver] = deque()
         self.drivers: set[ThreadDriver] = set()
+        self.busy: set[ThreadDriver] = set()
+        self.replied = Doorbell()
 
     @override
     def serve(self) -> None:
@@ -48,6 +51,7 @@ class GroupLoop(EventLoop):
     def remove(self, driver: ThreadDriver) -> None:
         """Remove a driver; stop the loop after the last one."""
         self.drivers.discard(driver)
+        self.busy.discard(driver)
         if not self.drivers:
             self.stop()
 
@@ -66,6 +70,7 @@ class LoopDriver(ThreadDriver):
         super().__init__(lo, hi, *timeouts)
         self.thread = loop.thread
         self._loop = loop
+        self._replied = loop.replied
         self._begun: Any = self._request
         self._task: asyncio.Task[Any] | None = None
         loop.drivers.add(self)
@@ -97,23 +102,36 @@ class LoopDriver(ThreadDriver):
             if self._task is not None:
                 self._task.cancel()
             self._begun = request
+            self._loop.busy.add(self)
             serve = self._close() if self.stopping else self._serve_request(request)
-            self._task = asyncio.ensure_future(serve)
+            self._task = self._loop.loop.create_task(serve)
 
     async def _serve_request(self, request: Any) -> None:
         _, command, arguments = request
         value, failure = None, None
         try:
-            if (calls := self._group.prepare(command, arguments)) is not None:
-                await calls.wait()
-            value = self.host.execute(command, arguments)
-            if command != "step" and isawaitable(value):
+            group: Any = self.host.group
+            if calls := group.prepare(command, arguments):
+                await all_of(calls)
+            if command == "step":
+                value = group.step(*arguments)
+            elif isawaitable(value := self.host.execute(command, arguments)):
                 value = await value
         except BaseException as error:
             failure = as_exception(command, error)
         if request is self._begun:
             self._task = None
             self._answer(request, value, failure)
+
+    @override
+    def _answer(self, request: Any, value: Any, failure: Exception | None) -> None:
+        """Reply; wake the main thread only after the last reply or a failure."""
+        self._reply = request, value, failure
+        busy = self._loop.busy
+        busy.discard(self)
+        if failure is not None or not busy:
+            self._replied.ring()
+        self.on_reply()
 
     async def _close(self) -> None:
         group = getattr(self.host, "group", None)
@@ -128,12 +146,6 @@ class LoopDriver(ThreadDriver):
         self._loop.remove(self)
 
     # -- in the main thread -----------------------------------------------------------
-
-    @property
-    def _group(self) -> AsyncGroup:
-        group = self.host.group
-        assert isinstance(group, AsyncGroup)
-        return group
 
     @override
     def _ring(self) -> None:
@@ -151,7 +163,7 @@ class LoopDriver(ThreadDriver):
 
     @override
     def times(self) -> StepTimes:
-        return StepTimes.read(self._group.clock.memory)
+        return StepTimes.read(self.host.group.clock.memory)
 
     @override
     def _timeout_error(self) -> WorkerTimeoutError:
@@ -165,9 +177,9 @@ class LoopDriver(ThreadDriver):
 
     @property
     def running(self) -> dict[int, asyncio.Task[Any]]:
-        """The tasks of environments that are still running, by place."""
+        """The tasks of environments that are still running, by place; for any thread."""
         group = getattr(self.host, "group", None)
-        return group.running if isinstance(group, AsyncGroup) else {}
+        return running_tasks(group.calls) if isinstance(group, AsyncGroup) else {}
 
     @override
     def _hang_details(self) -> str:
