@@ -53,6 +53,10 @@ Runner = Callable[[Sequence[Make], float], list[float]]
 CARTPOLE = partial(gymnasium.make, "CartPole-v1")
 HALF_CHEETAH = partial(gymnasium.make, "HalfCheetah-v5")
 BATCH = 16
+HEADER = (
+    *("case", "implementation", "start, s", "MiB", "steps/s"),
+    *("× first of the case", "of the optimum"),
+)
 
 
 def steps(kind: Callable[..., VecEnv], env_fns: Sequence[Make], seconds: float) -> list[float]:
@@ -212,6 +216,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if find_spec("mujoco") is None:
         cases = [case for case in cases if "HalfCheetah" not in case]
     results, rows = [], []
+    tqdm.write(" | ".join(HEADER))
     for case in tqdm(cases, unit="case", dynamic_ncols=True, disable=None):
         num_envs, _, wait, runners = CASES[case]
         found: dict[str, list[list[float]]] = {name: [] for name in runners}
@@ -224,19 +229,18 @@ def main(argv: Sequence[str] | None = None) -> None:
             start, mib, speed = np.median(rounds, axis=0).tolist()
             share = speed * wait / num_envs
             results.append({"case": case, "contender": name, "rounds": rounds, "ratios": ratios})
-            rows.append(
-                [
-                    case,
-                    name,
-                    "-" if np.isnan(start) else f"{start:.2f}",
-                    "-" if np.isnan(mib) else f"{mib:,.0f}",
-                    f"{speed:,.0f}",
-                    "-" if rounds is reference else f"{np.median(ratios):.2f}",
-                    f"{share:.2f}" if wait else "-",
-                ]
-            )
-    header = ("case", "implementation", "start, s", "MiB", "steps/s", "× first of the case")
-    text = markdown_table((*header, "of the optimum"), rows, words=2)
+            row = [
+                case,
+                name,
+                "-" if np.isnan(start) else f"{start:.2f}",
+                "-" if np.isnan(mib) else f"{mib:,.0f}",
+                f"{speed:,.0f}",
+                "-" if rounds is reference else f"{np.median(ratios):.2f}",
+                f"{share:.2f}" if wait else "-",
+            ]
+            rows.append(row)
+            tqdm.write(" | ".join(row))
+    text = markdown_table(HEADER, rows, words=2)
     gil = "on" if gil_is_enabled() else "off"
     print(f"\nGIL {gil}, {args.rounds} rounds of {args.seconds:g} s\n\n{text}")
     finish(args, __doc__, run, text, gil=gil, results=results)
