@@ -230,6 +230,6 @@ $(MADE):
 	    echo "To use another Python, run 'make PYTHON=...'." >&2; \
 	    exit 1; }; \
 	fi
-	@# Older versions of pip take twice as long.
+	@# Older versions of pip can spend an hour on resolving dependencies.
 	@$(PIP_INSTALL) 'pip>=25'
 	@touch $@
