@@ -50,7 +50,8 @@ SPHINX_LOG := docs/_build/errors.log
 SPHINX = mkdir -p docs/_build && $(RUN) -m sphinx -W --keep-going -q -j auto -d docs/_build/doctrees \
   -b $(1) docs docs/_build/$(1) 2>$(SPHINX_LOG) || { cat $(SPHINX_LOG); exit 1; }
 
-PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt
+# pip would compile all modules, which takes as long as the rest. Few are imported, and Python compiles those.
+PIP_INSTALL := $(RUN) -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
 # All tests of a file run in one process, which shares their fixtures. Files keep their order, so
 # that the Ray tests run last. tests/conftest.py sets the number of processes.
@@ -69,7 +70,7 @@ COMPARING := tests/transforms/test_contract.py tests/multi_agent tests/multi_obj
 OVER_RAY  := tests/ray/test_contract.py tests/ray/test_contract_machines.py
 
 # Each process would otherwise compile all modules again.
-test test-long test-libraries test-oldest test-pythons docs: export PYTHONDONTWRITEBYTECODE :=
+demo test test-long test-libraries test-oldest test-pythons docs: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-libraries test-oldest test-pythons test-as-macos lint format types docs bench bench-peers bench-page clean FORCE
@@ -146,11 +147,10 @@ $(DEMO): Makefile setup.py constraints.txt $(MADE)
 $(GAMES): $(DEMO)
 	$(call install,the requirements of Atari games,-e '.[atari]')
 
-# To compile all modules would take as long as the rest; few are imported, and Python compiles those.
 # The requirement pygame of mo-gymnasium would overwrite files of pygame-ce, which Gymnasium requires.
 $(DEV): $(DEMO)
 	@$(PIP_INSTALL) --no-deps 'mo-gymnasium>=1.3'
-	$(call install,the requirements of tests and checks; the first time takes a minute,--no-compile --no-warn-conflicts -e '.[$(DEV_EXTRAS)]')
+	$(call install,the requirements of tests and checks; the first time takes a minute,--no-warn-conflicts -e '.[$(DEV_EXTRAS)]')
 
 $(PEERS): $(DEV)
 	@$(RUN) -m pip list --format=freeze | grep -E '^(numpy|gymnasium|torch)==' > $(VENV)/.kept
