@@ -73,7 +73,7 @@ OVER_RAY  := tests/ray/test_contract.py tests/ray/test_contract_machines.py
 demo test test-long test-libraries test-oldest test-pythons docs: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-libraries test-oldest test-pythons test-as-macos lint format types docs bench bench-peers bench-page clean FORCE
+.PHONY: help demo test test-long test-libraries test-oldest test-pythons test-as-macos test-windows lint format types docs bench bench-peers bench-page clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -106,6 +106,9 @@ test-pythons: ## run the tests with PYTHONS="3.14 3.15 3.14t 3.15t", built if ne
 test-as-macos: $(DEV) ## run tests of workers while this Linux lacks what macOS lacks
 	@PYTHONPATH=tests/as_macos AS_MACOS=1 $(RUN) -m pytest $(IN_PARALLEL) $(AS_MACOS_TESTS)
 
+test-windows: $(DEV) ## run tests of all but workers with Python for Windows under Wine; downloads both into .wine
+	@.ci/test_windows $(RUN)
+
 lint: $(DEV) ## check style and formatting
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
@@ -135,7 +138,7 @@ bench-page: $(PEERS) ## repeat all measurements of docs/benchmarks.md; 25 minute
 	@$(RUN) -m benchmarks.page
 
 clean: ## remove the virtual environments and all build output
-	rm -rf $(VENV) .venv-3.* .pythons $(OLDEST) $(XUANCE) $(TIANSHOU) $(TORCHRL) $(PUFFERLIB) $(MULTI_AGENT_PEERS) build dist docs/_build docs/api *.egg-info
+	rm -rf $(VENV) .venv-3.* .pythons .wine $(OLDEST) $(XUANCE) $(TIANSHOU) $(TORCHRL) $(PUFFERLIB) $(MULTI_AGENT_PEERS) build dist docs/_build docs/api *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis demo_output renders
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from xuance_envs.engine.system.current import system
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Atari, SubprocVecEnv_Gym
 from xuance_envs.multi_agent.xuance import SubprocVecMultiAgentEnv
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
@@ -133,6 +134,9 @@ def quick_forkserver(request: pytest.FixtureRequest) -> Iterator[None]:
 
     Tests that name another start method get it, and with ``-m long`` defaults are what users get.
     """
+    if not system.HAS_WORKER_PROCESSES:
+        yield
+        return
     multiprocessing.set_forkserver_preload(["tests.shared.preloaded"])
     multiprocessing.set_start_method("forkserver", force=True)
     with pytest.MonkeyPatch.context() as patch:

@@ -185,7 +185,7 @@ BARE = {
     "list for an array": (BOX, [0.5, 0.25], np.array([0.5, 0.25], np.float32)),
     "number": (NUMBER, 0.5, np.array(0.5, np.float32)),
     "array of one": (ONE, np.array([0.5]), np.array([0.5], np.float32)),
-    "levers": (LEVERS, [2, 3], np.array([2, 3])),
+    "levers": (LEVERS, [2, 3], np.array([2, 3], np.int64)),
     "dict": (DICT, dicts()[3], dicts()[3]),
     "tuple": (TUPLE, tuples()[3], tuples()[3]),
     "text": (TEXT, "word", "word"),

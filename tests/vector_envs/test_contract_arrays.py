@@ -309,7 +309,7 @@ def test_actions_are_the_last_that_were_given(make):
     envs = make([partial(EchoEnv, spaces.Discrete(3), space)] * 5)
     assert_same(envs.actions, {"push": np.zeros((5, 2), np.float32), "key": np.zeros(5, np.int64)})
     envs.reset(seed=0)
-    given = {"push": np.full((5, 2), 0.5, np.float32), "key": np.arange(5)}
+    given = {"push": np.full((5, 2), 0.5, np.float32), "key": np.arange(5, dtype=np.int64)}
     envs.step(given)
     held = envs.actions
     assert_same(held, given)

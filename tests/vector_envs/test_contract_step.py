@@ -214,7 +214,7 @@ CASTS = [
     (np.float32, [0.5, 1], np.array([0.5, 1], np.float32)),
     (np.float16, np.array([0.1, 2], np.float32), np.array([0.1, 2], np.float16)),
     (np.uint8, np.array([0, 255]), np.array([0, 255], np.uint8)),
-    (np.int64, np.array([-1, 3], np.int8), np.array([-1, 3])),
+    (np.int64, np.array([-1, 3], np.int8), np.array([-1, 3], np.int64)),
     (np.float64, np.array([np.nan, np.inf], np.float32), np.array([np.nan, np.inf])),
     (np.float32, np.arange(8, dtype=np.float32)[1:6:4], np.array([1, 5], np.float32)),
 ]
