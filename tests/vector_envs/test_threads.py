@@ -30,6 +30,7 @@ from xuance_envs import (
     make_multi_agent_vec,
     make_vec,
     tuning,
+    tuning_estimates,
 )
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.engine.cpus import available_cpus
@@ -408,7 +409,7 @@ def test_they_are_chosen_where_steps_wait_and_only_if_allowed() -> None:
 
 
 def test_without_the_gil_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "gil_is_enabled", lambda: False)
+    monkeypatch.setattr(tuning_estimates, "gil_is_enabled", lambda: False)
     monkeypatch.setattr(tuning, "available_cpus", lambda: 2)
     tuned = autotune(cartpole, 16, allow_threads=True)
     found = {each.name for each in tuned.candidates}
