@@ -275,8 +275,8 @@ def _is_atari(env_id: str) -> bool:
 def _native(env_id: str | EnvSpec, num_envs: int, wrappers: Wrappers, **kwargs: Any) -> VecEnv:
     if wrappers:
         raise ValueError(
-            "wrappers cannot be combined with backend='native', which has no single environments "
-            "to wrap"
+            "wrappers cannot be combined with backend='native', which steps all environments in "
+            "one call and has no single environment to wrap"
         )
     return make_native(_registered_id(env_id), num_envs, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Functions that the adapters run on single environments, in the environments' process."""
+"""Functions that the adapters run on an environment, in its process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RESERVED_METHODS = ("reset", "step", "close", "_setattr", "_check_spaces")
 
 
 def call_wrapper_attr(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a method found by :meth:`gymnasium.Env.get_wrapper_attr`, or return the attribute."""
+    """Look up an attribute with ``get_wrapper_attr``; call it if it is callable, else return it."""
     if name in RESERVED_METHODS:
         raise ValueError(
             f"Trying to call function `{name}` with `call`, use `{name}` directly instead."

@@ -273,8 +273,8 @@ class NativeDriver(LocalDriver):
             )
         elif command != "render":
             raise NotImplementedError(
-                f"{command} needs single environments, but {self._engine.name} steps all of them "
-                "in one call"
+                f"{command} needs access to each environment, but {self._engine.name} steps all "
+                "environments in one call"
             )
         return super().pack(command, *arguments)
 

@@ -147,9 +147,9 @@ class CartPoleEngine(NativeEngine):
 
 
 class MaskEngine(NativeEngine):
-    """Engine for environments that accept ``options["reset_mask"]``, such as ``AtariVectorEnv``.
+    """Engine that resets some environments with ``options["reset_mask"]``, as ``AtariVectorEnv``.
 
-    If ``takes_mask`` is False, a reset of only some environments raises an error.
+    With ``takes_mask=False`` it has no such option, and can only reset all environments.
     """
 
     def __init__(self, env: Any, takes_mask: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Functions that the Tianshou adapter runs on single environments, in their process."""
+"""Functions that the Tianshou adapter runs on an environment, in its process."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class ActionMasks:
                 rows.assign(np.array(envs), self._method_masks)
                 return
             answers = run_command("call", envs, lambda _: (MASK_METHOD, (), {}))
-        except NotImplementedError as error:  # the backend cannot call single environments
+        except NotImplementedError as error:  # the backend cannot call a method of one environment
             raise _missing_mask_error(envs[0]) from error
         for env, mask in zip(envs, answers, strict=True):
             _store(rows, env, env, mask)

@@ -38,7 +38,7 @@ class WorkerDriver(Driver):
 
     @abstractmethod
     def death_error(self) -> WorkerDiedError:
-        """Return an error that reports how the worker ended; call it only after the end."""
+        """Return an error that reports how the worker ended; valid only after it has ended."""
 
     @abstractmethod
     def attach(self, arrays: StepArrays) -> None:
@@ -141,7 +141,7 @@ class Backend(ABC, Generic[_W]):
 
     @abstractmethod
     def poller(self, drivers: Sequence[Driver]) -> Poller:
-        """Return a poller over these drivers, which may include local groups."""
+        """Return a poller over these drivers; some may be drivers of local groups."""
 
     def common_driver(self, drivers: Sequence[Driver]) -> CommonDriver | None:
         """Return a driver of all these groups at once, or None if there is none."""

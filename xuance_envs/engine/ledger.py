@@ -96,7 +96,7 @@ class Ledger:
         self.in_flight = InFlight(drivers, poller)
         self._tag = 0
         self._commands: dict[int, Request] = {}
-        # Local groups run only when their results are requested, so before waiting for workers.
+        # A local group runs in result(), while workers step. So it comes before waiting for them.
         self._local_first = sorted(enumerate(drivers), key=lambda item: not item[1].runs_in_result)
         self._all_submitted = True
         self._actions: Mapping[int, Any] = {}

@@ -22,7 +22,7 @@ BUFFER_BYTES = 1 << 16
 
 
 class PeerGoneError(Exception):
-    """The process at the other end has ended, or closed the pipe or socket."""
+    """The peer process has exited, or closed the pipe or socket."""
 
 
 class Sender:
@@ -50,7 +50,7 @@ class Sender:
         return True
 
     def _wait_for_room(self, deadline: float | None, *peer: int) -> None:
-        """Wait until bytes fit, or until the descriptor ``peer`` reports the other end's end."""
+        """Wait until bytes fit, or until the descriptor ``peer`` reports that the peer exited."""
         poll = system.poll()
         poll.register(self.fd, system.POLLOUT)
         for fd in peer:

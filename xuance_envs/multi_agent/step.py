@@ -22,8 +22,8 @@ class MultiAgentStart(NamedTuple):
 
     Attributes:
         env_ids: ``(k,)`` int: indices of the environments.
-        obs: ``(k, A, *shape)``, or a dict of such arrays by group. Rows of inactive agents are
-            zeros, or the last observation of an agent that has just ended.
+        obs: ``(k, A, *shape)``, or a dict of such arrays by group. The row of an inactive agent is
+            zeros, or its last observation if the agent ended in the previous step.
         alive: ``(k, A)`` bool: agents that act next.
         state: ``(k, *state_shape)``; None if environments have no state.
         action_masks: ``(k, A, n)`` bool, or a dict by group; None if there are no masks.

@@ -46,7 +46,7 @@ class Transfer:
         there.copy_(host, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event | None:
-        """Return an event that occurs after all started copies; None if copies are synchronous."""
+        """Record an event after all started copies; return None if copies are synchronous."""
         if not self._is_cuda:
             return None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # untyped in torch

@@ -1,4 +1,4 @@
-"""Identity of an environment: what must match before its state is loaded into another one."""
+"""Identity of an environment: properties that must match before its state is loaded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Fingerprint:
     def of(
         cls, layers: Sequence[Layer], extra: dict[str, Any], resources: Sequence[str] = ()
     ) -> Fingerprint:
-        """Describe the environment with these layers, and name what it does not save."""
+        """Describe the environment with these layers; ``resources`` names the unsaved objects."""
         spec = next((s for layer in reversed(layers) if (s := layer.get("spec")) is not None), None)
         parts: dict[str, Any] = {
             "wrappers": [_class_name(layer.obj) for layer in layers],

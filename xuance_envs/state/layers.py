@@ -1,6 +1,7 @@
 """Layers of an environment and their attributes.
 
-A layer is the environment itself, an environment that it wraps, or one among its attributes.
+The layers are the environment itself, the environments that it wraps, and the environments that a
+layer holds in other attributes.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _CONSTANT = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionTyp
 
 
 def converted(content: tuple[Any, ...], plan: StatePlan) -> tuple[Any, ...]:
-    """Convert the content of such a state to the current form."""
+    """Convert the content of a state of version 0.2 to the current form."""
     names, digests, attributes, handled, generators, seen = content
     _check_functions(plan)
     _check_digests(digests, plan)
@@ -71,7 +71,7 @@ def _check_digests(digests: Mapping[str, tuple[int, str]], plan: StatePlan) -> N
 
 
 def _handled_objects(plan: StatePlan) -> Iterator[Any]:
-    """Yield the objects whose states such a state has, in its order."""
+    """Yield the objects whose states version 0.2 saved, in the saved order."""
     seen: set[int] = set()
     for k, layer in enumerate(plan.layers):
         values = [layer.obj] if k in plan.self_saving_layers else []

@@ -140,7 +140,7 @@ class Inbox(Receiver):
 
 
 class Channel(Sender):
-    """Main process's end of a worker's two pipes.
+    """Main process's side of a worker's two pipes.
 
     After an interrupt, :meth:`send` and :meth:`wait_reply` can be called again.
     """

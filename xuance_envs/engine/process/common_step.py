@@ -19,8 +19,8 @@ Invariants:
 
 1. Between steps of an armed main process, all workers wait for the same counter of ``starts``. The
    bell and that counter are zero, and there is one token less than workers.
-2. A worker writes its results, then its code, then takes a token, then writes to its pipe what a
-   code cannot express. So its results are complete when its code is set, and all results are
+2. A worker writes its results, then its code, then takes a token, then writes the payload, if any,
+   to its pipe. So its results are complete when its code is set, and all results are
    complete when the bell has rung. The system calls in between are memory barriers.
 3. After the bell has rung, the main process clears the counter of that step and increments the
    other one. So every worker has reacted to a wake-up before it is cleared.

@@ -232,7 +232,7 @@ class ActorClient:
         return self.lost is not None or self.reply(group) is not None
 
     def read(self) -> bool:
-        """Process what the connection has brought; return False if there is none any more."""
+        """Process received replies; return False if the connection no longer exists."""
         connection = self.connection
         if connection is None:
             return False

@@ -1,7 +1,7 @@
-"""Messages through direct connections, and the main process's end of a connection.
+"""Messages of direct connections, and the main process's side of a connection.
 
-A header with a number and a size precedes each message. Every method of the main process's end may
-be interrupted at any time, and continues when it is called again.
+A header with a number and a size precedes each message. An interrupted method of
+:class:`DirectConnection` continues when it is called again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Actor's end of a direct connection to the main process."""
+"""Actor's side of a direct connection to the main process."""
 
 from __future__ import annotations
 

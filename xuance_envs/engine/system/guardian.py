@@ -73,7 +73,7 @@ def signal_after_main(number: int) -> int | None:
 
 
 def _guard(worker: int) -> None:
-    """Wait for the worker's end, kill its descendants and end with its exit code or signal."""
+    """Wait until the worker exits, kill its descendants, and exit with its exit code or signal."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,4 +1,4 @@
-"""Calls that only Linux has, as other systems answer them."""
+"""Substitutes, on other systems, for calls that only Linux has."""
 
 from __future__ import annotations
 

@@ -184,12 +184,12 @@ def lower_priority() -> None:
 
 
 def open_files_limits() -> tuple[int | None, int | None] | None:
-    """Return the soft and hard limit of open files; an entry is None if unlimited."""
+    """Return the soft and hard limit on open files; an entry is None if unlimited."""
     return _limits(resource.RLIMIT_NOFILE)
 
 
 def processes_limits() -> tuple[int | None, int | None] | None:
-    """Return the soft and hard limit of the user's processes; an entry is None if unlimited."""
+    """Return the soft and hard limit on the user's processes; an entry is None if unlimited."""
     return _limits(resource.RLIMIT_NPROC)
 
 
@@ -199,7 +199,7 @@ def _limits(kind: int) -> tuple[int | None, int | None]:
 
 
 def raise_open_files_limit() -> None:
-    """Raise this process's limit of open files as far as possible."""
+    """Increase this process's limit on open files to its hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -53,7 +53,7 @@ class poll:  # noqa: N801
         del self._wanted[fd]
 
     def poll(self, milliseconds: float | None = None) -> list[tuple[int, int]]:
-        """Wait until a socket is ready; return its descriptor and what it is ready for."""
+        """Wait until a socket is ready; return its descriptor and the ready events."""
         seconds = None if milliseconds is None else max(0.0, milliseconds / 1e3)
         readers = [fd for fd, events in self._wanted.items() if events & POLLIN]
         writers = [fd for fd, events in self._wanted.items() if events & POLLOUT]

@@ -292,7 +292,7 @@ class ThreadDriver(WorkerDriver):
         self._ring()
 
     def join(self, deadline: float) -> bool:
-        """Wait for the thread's end; return False if it still runs at the deadline."""
+        """Wait until the thread ends; return False if it still runs at the deadline."""
         if self.thread.ident is None or self.thread is threading.current_thread():
             return True
         self.thread.join(max(0.0, deadline - monotonic()))

@@ -66,7 +66,7 @@ _LIMITS = (
     ("--max-cpu-per-token", "cpu_per_token", 1, "maximum CPU seconds per token; 0 for no limit"),
     ("--max-cpu", "cpu_per_session", 1, "maximum CPU seconds per session; 0 for no limit"),
     ("--max-connections", "connections", 1,
-     "maximum concurrent connections; if the limit of open files is too low, the server reduces "
+     "maximum concurrent connections; if the limit on open files is too low, the server reduces "
      "connections and processes"),
     ("--max-states", "states", 1, "maximum saved environment states"),
     ("--max-states-per-token", "states_per_token", 1,
@@ -311,7 +311,7 @@ def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], floa
 
 
 def _parser(name: str) -> Callable[[str], float]:
-    """Return the parser for values of a limit."""
+    """Return the parser of a limit's value."""
     least = PROCESSES_PER_WORKER if name.startswith("processes") else 1
     return _at_least(0 if name in _OPTIONAL else least, float if name in _SECONDS else int)
 

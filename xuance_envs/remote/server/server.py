@@ -53,7 +53,7 @@ class Server:
         url (str): address for clients.
 
     Raises:
-        ValueError: there are no tokens and ``host`` is not a loopback address, or the limit of open
+        ValueError: there are no tokens and ``host`` is not a loopback address, or the limit on open
             files is too low.
         OSError: listening failed, or the certificate cannot be read.
         ImportError: a required package is not installed.

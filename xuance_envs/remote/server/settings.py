@@ -61,7 +61,7 @@ class Limits:
         memory_per_session: bytes of memory for all worker processes of a session.
         cpu_per_token: CPU seconds per token.
         cpu_per_session: CPU seconds per session.
-        connections: concurrent connections. If the limit of open files is too low, the server
+        connections: concurrent connections. If the limit on open files is too low, the server
             reduces connections and processes.
         body: bytes per request.
         bodies: bytes of memory for all large requests in progress, including decoded messages.

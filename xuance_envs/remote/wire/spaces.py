@@ -36,7 +36,7 @@ def space_to_wire(space: Space[Any]) -> dict[str, Any]:
 
 def space_from_wire(node: Any, depth: int = 0) -> Space[Any]:
     if depth > MAX_DEPTH:
-        raise WireError(f"expected spaces nested at most {MAX_DEPTH} levels deep")
+        raise WireError(f"expected spaces nested at most {MAX_DEPTH} levels deep, got more levels")
     name = node.get("type") if isinstance(node, dict) else None
     for kind, (_, decode) in _SPACES.items():
         if name == kind.__name__:

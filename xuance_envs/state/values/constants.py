@@ -48,7 +48,7 @@ class Constants:
         return dict.fromkeys(each for each in found if self._is_own(each.__module__))
 
     def facts(self, used: Iterable[Any]) -> Facts:
-        """Return what must be equal when a state is loaded."""
+        """Return the constants that must be equal when a state is loaded."""
         found: Facts = {}
         for each in self.classes | self._own(used):
             items = _of_class(each) if isinstance(each, type) else _of_function(each, "function")

@@ -23,7 +23,7 @@ _INSTALLED = tuple(
 
 @functools.lru_cache(maxsize=4096)
 def code_digest(code: types.CodeType) -> bytes:
-    """Return a digest of what a code object does."""
+    """Return a digest of a code object's behavior, without line numbers and file names."""
     digest = hashlib.blake2b(digest_size=_DIGEST)
     numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
@@ -96,7 +96,7 @@ def functions_of_class(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
 
 @functools.lru_cache(maxsize=256)
 def class_digest(kind: type) -> bytes:
-    """Return a digest of a class's methods and what they use; it distinguishes equal names."""
+    """Return a digest of a class's methods, closures and defaults, for classes of equal name."""
     digest = hashlib.blake2b(digest_size=_DIGEST)
     for name, function in functions_of_class(kind):
         digest.update(name.encode() + code_digest(function.__code__))

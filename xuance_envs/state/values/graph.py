@@ -212,7 +212,7 @@ def _tensor(value: Any) -> Node:
 
 
 def array_parts(value: Any) -> list[tuple[Step | None, Any]]:
-    """Return what an array holds besides numbers."""
+    """Return an array's attributes and, if its dtype contains objects, its elements."""
     attributes = getattr(value, "__dict__", {})
     parts: list[tuple[Step | None, Any]] = [(("attr", k), v) for k, v in attributes.items()]
     if value.dtype.hasobject:

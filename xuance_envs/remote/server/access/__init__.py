@@ -1,1 +1,1 @@
-"""Who may do what: tokens, permissions, and proxies in front of the server."""
+"""Access control: tokens, permissions, and proxies in front of the server."""

@@ -172,7 +172,7 @@ def load_states(
 
 
 def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:
-    """Encode infos; omit values that cannot be sent, because the step was already executed."""
+    """Encode infos without values that cannot be sent; an error would lose the executed step."""
     try:
         return [to_wire(info) for info in infos]
     except WireError:

@@ -309,7 +309,7 @@ class ServerConnection(HttpToolsProtocol):
             self.proceed()
 
     def proceed(self) -> None:
-        """Start the next request after a reply; read it first if it was not received yet."""
+        """Start the next request after a reply; read the request first if necessary."""
         if self.transport.is_closing():
             return
         # As in uvicorn, but without a timer per request: check_timeouts closes idle connections.

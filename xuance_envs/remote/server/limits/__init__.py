@@ -1,1 +1,1 @@
-"""Limits on what names and sessions may use."""
+"""Limits on the resources of names and sessions."""

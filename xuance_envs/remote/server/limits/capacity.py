@@ -110,7 +110,7 @@ class Capacity:
 
 
 def max_open_files() -> int | None:
-    """Raise this process's limit of open files as far as possible; return it, None if unlimited."""
+    """Increase the limit on open files to its maximum and return it; None if unlimited."""
     system.raise_open_files_limit()
     limits = system.open_files_limits()
     return None if limits is None else limits[0]
