@@ -115,7 +115,7 @@ def _machine() -> Iterator[list[str]]:
     for item, there in (
         ("worker processes", system.HAS_WORKER_PROCESSES),
         ("CPU pinning", system.cpu_affinity() is not None),
-        ("server limit of a worker's memory", system.LIMITS_MEMORY),
+        ("server limit on a worker's memory", system.LIMITS_MEMORY),
     ):
         yield [item, "yes" if there else "not on this system"]
     if (files := system.open_files_limits()) is not None:

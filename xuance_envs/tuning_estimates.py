@@ -53,7 +53,7 @@ NOT_IN_MAIN_PROCESS = frozenset(
 
 
 class Probe:
-    """Step time, CPU usage and making time of one environment."""
+    """Step time, CPU usage and creation time of one environment."""
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         start = time.perf_counter()

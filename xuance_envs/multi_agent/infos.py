@@ -185,7 +185,7 @@ class InfoMerger:
 
 
 def shared_info_key(key: Any) -> Any:
-    """Return the merged key of an entry that belongs to no agent."""
+    """Return the key, in the merged infos, of an entry that belongs to no agent."""
     if key in _RESET_KEYS:
         raise BadValueError(
             f"info key {key!r} is reserved for the start of the next episode: rename it in the "

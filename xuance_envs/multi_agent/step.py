@@ -1,4 +1,4 @@
-"""Results of multi-agent steps, and their reader."""
+"""Results of multi-agent steps, and their conversion from records."""
 
 from __future__ import annotations
 

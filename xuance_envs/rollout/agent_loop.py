@@ -302,8 +302,8 @@ class AgentLoop(EpisodeMetrics):
     def permute_state(self, state: Any) -> Any:
         """Move the axes of observations to the agent's order.
 
-        Images are permuted from (..., H, W, C) to (..., C, H, W) if the collector does so. Other
-        values are returned unchanged.
+        Images are permuted from (..., H, W, C) to (..., C, H, W) if the collector is set to
+        channels-first images. Other values are returned unchanged.
 
         Args:
             state: one observation or a batch: an array or tensor, or a dict of them.

@@ -276,7 +276,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         )
 
     def _transform_received(self, received: StepBatch) -> tuple[Batch, NDArray[np.intp], Any]:
-        """Transform received results; return them, their environments and the next ``_state``."""
+        """Transform received results; return the batch, its environments and new ``_state``."""
         envs = received.env_ids
         began = None if self._awaiting_first_result is None else self._awaiting_first_result[envs]
         batch = Batch(

@@ -168,5 +168,5 @@ class RawResults:
 
     @property
     def exact_rewards(self) -> NDArray[Any]:
-        """Rewards of the last call, float64 after a step of all environments."""
+        """Rewards of the last call: float64 after a step of all environments, float32 otherwise."""
         return self.rewards if self._source is None else self._source.exact_rewards

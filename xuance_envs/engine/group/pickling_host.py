@@ -1,4 +1,4 @@
-"""Execution of commands that arrive as bytes, in a process of a worker."""
+"""Execution of commands that arrive as bytes, in a worker process."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def from_wire(node: Any, depth: int = 0) -> Any:
             return node
         raise WireError(f"expected a value, got a {kind.__name__}")
     if depth >= MAX_DEPTH:
-        raise WireError(f"expected values nested at most {MAX_DEPTH} levels deep")
+        raise WireError(f"expected values nested at most {MAX_DEPTH} levels deep, got more levels")
     if kind is list:
         return [from_wire(item, depth + 1) for item in node]
     if TAG not in node:
