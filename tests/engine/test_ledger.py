@@ -39,14 +39,15 @@ class NoInfos:
 @pytest.mark.parametrize("actions", [{}, {0: "a", 1: "b", 2: "c"}], ids=["in arrays", "objects"])
 def test_an_interrupted_submission_is_finished_once_in_any_step(actions):
     drivers = [CountingDriver(lo) for lo in range(3)]
-    ledger = Ledger(drivers, NoInfos(), poller=object())
+    ledger = Ledger(drivers, NoInfos())
     for step in range(1, 4):
         drivers[1].interrupted = True
         with pytest.raises(KeyboardInterrupt):
             ledger.start_step(actions)
         assert ledger.stepping
-        assert ledger.finish_step(pytest.fail) == []
-        ledger.settle()
+        with ledger.finish_step(pytest.fail) as infos:
+            assert infos == []
+        assert not ledger.stepping
         assert [driver.actions for driver in drivers] == [[actions.get(k)] * step for k in range(3)]
 
 

@@ -194,4 +194,4 @@ def test_who_lays_records_out_otherwise_counts_the_protocol_up() -> None:
     # Observations, masks, state, rewards, and then the flags.
     offsets = [offset for _, offset, *_ in (record.fields or {}).values()]
     assert offsets == [0, 108, 96, 80, 116, 118, 120, 122, 124]
-    assert (record.itemsize, PROTOCOL_VERSION) == (128, 3)
+    assert (record.itemsize, PROTOCOL_VERSION) == (128, 4)

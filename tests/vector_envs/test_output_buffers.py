@@ -259,7 +259,8 @@ def test_a_step_after_a_restart_in_another_command_truncates() -> None:
     with make(on_worker_failure="restart", context="forkserver") as envs:
         step(envs, 1)
         os.kill(envs.pids[0], signal.SIGKILL)
-        envs.get_attr("length")
+        with pytest.raises(WorkerDiedError, match="a new worker replaces it"):
+            envs.get_attr("length")
         assert step(envs, 2)[:, 0, 0, 0].tolist() == [17, 17, 34, 34]
 
 
@@ -310,7 +311,7 @@ def test_without_memory_for_buffers_observations_are_copied(monkeypatch: Any) ->
     allocate = SharedMemory.allocate
 
     def limited(self: Any, nbytes: int, *args: Any) -> int:
-        if nbytes > 4 * 2**16:
+        if nbytes > 5 * 2**16:  # the arrays without buffers need less
             raise MemoryError
         return allocate(self, nbytes, *args)
 

@@ -86,7 +86,14 @@ class SharedMemory:
 
     def map(self, start: int, nbytes: int) -> mmap.mmap:
         """Map a part; the map stays valid when the descriptor is closed."""
-        return mmap.mmap(self.fd, nbytes, offset=start)
+        taken = [os.open(os.devnull, os.O_RDWR)]  # the map has a descriptor of its own, above 2
+        while taken[-1] < 2:
+            taken.append(os.open(os.devnull, os.O_RDWR))
+        try:
+            return mmap.mmap(self.fd, nbytes, offset=start)
+        finally:
+            for fd in taken:
+                os.close(fd)
 
     def add_user(self) -> None:
         """Register a further user, which must also call :meth:`close`."""
