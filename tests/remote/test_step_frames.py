@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -184,7 +184,7 @@ class Telling(gymnasium.Env[Any, Any]):
 
 
 @pytest.fixture(scope="module")
-def reply() -> Iterator[dict[str, Any]]:
+def reply() -> dict[str, Any]:
     """Reply to a step in which both episodes end."""
     envs = HostedVecEnv([Telling] * 2, None, safe_context(), 30.0, 30.0)
     try:
@@ -192,7 +192,7 @@ def reply() -> Iterator[dict[str, Any]]:
         for _ in range(3):
             envs.step_async([0, 1])
             answer = commands.step(envs, 0)
-        yield loads(dumps(answer, WireFormat.MSGPACK), WireFormat.MSGPACK)
+        return loads(dumps(answer, WireFormat.MSGPACK), WireFormat.MSGPACK)
     finally:
         envs.close()
         envs.end_worker()
