@@ -1,9 +1,9 @@
 """Adapter that makes an already vectorized environment a ``VecEnv``.
 
-Such an environment steps all of its copies in one call, in NumPy or C++, which is faster than
-worker processes if a step is cheap. :func:`from_gymnasium` adds what a
-:class:`~xuance_envs.vector_envs.vector_env.VecEnv` guarantees: last observations, ``reset_obs``,
-``episode_step`` and ``episode_score``, and checks of the call order and of actions.
+Such an environment steps all of its copies in one call, in NumPy or C++. If a step is cheap, this
+is faster than worker processes. :func:`from_gymnasium` adds the guarantees of a
+:class:`~xuance_envs.vector_envs.vector_env.VecEnv`: last observations, ``reset_obs``,
+``episode_step``, ``episode_score``, and checks of the call order and of actions.
 """
 
 from __future__ import annotations

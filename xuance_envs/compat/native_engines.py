@@ -113,8 +113,8 @@ _UNSEEDED: Sequence[int | None] = ()
 class CartPoleEngine(NativeEngine):
     """Gymnasium's ``CartPoleVectorEnv``, with one state array and one generator for all copies.
 
-    It resets ended episodes only in the next step. Its state is public, so the engine starts the
-    next episodes within the step, as the environment would.
+    ``CartPoleVectorEnv`` resets ended episodes only in the next step. Its state is public, so the
+    engine itself starts the next episodes within the step, in the same way.
     """
 
     @override

@@ -1,4 +1,4 @@
-"""Sending and receiving ends of pipes and sockets, from which an interrupt takes nothing.
+"""Sending and receiving ends of pipes and sockets, which lose no data if interrupted.
 
 No signal handler can run between a system call and the record of its result, because both are one
 call in C (``list.extend(map(os.write, ...))``). Related attributes are assigned in one statement.

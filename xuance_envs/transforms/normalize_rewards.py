@@ -57,7 +57,7 @@ class NormalizeRewards(RewardTransform):
     Attributes:
         count (int): number of counted returns.
         mean (float | numpy.ndarray): mean of the returns; ``(k,)`` for vector rewards.
-        variance (float | numpy.ndarray): population variance of the returns; 1 before the first.
+        variance (float | numpy.ndarray): population variance of the returns; 1 if there are none.
         returns (numpy.ndarray): R of each environment, ``(num_envs,)`` or ``(num_envs, k)``
             float64.
 
@@ -121,7 +121,7 @@ class NormalizeRewards(RewardTransform):
 
     @property
     def variance(self) -> Any:
-        """Population variance of the returns; 1 before the first."""
+        """Population variance of the returns; 1 before the first return."""
         return _copied(self._state.moments.variance)
 
     @property

@@ -73,7 +73,7 @@ def open_counters(*semaphores: bool) -> tuple[int, ...] | None:
 
 
 def watch_together(fds: Iterable[int]) -> select.epoll:
-    """Return an object whose descriptor, greater than 2, is readable while one of ``fds`` is."""
+    """Return an epoll object that is readable while any of ``fds`` is; its descriptor is above 2."""
     with select.epoll() as opened:
         watch = select.epoll.fromfd(above_stdio(os.dup(opened.fileno())))
     for fd in fds:
@@ -82,7 +82,7 @@ def watch_together(fds: Iterable[int]) -> select.epoll:
 
 
 def open_anonymous_file() -> int:
-    """Return a descriptor, greater than 2, of a file in memory."""
+    """Open a file in memory; return its descriptor, which is above 2."""
     try:
         fd = os.memfd_create("xuance_envs")
     except (AttributeError, OSError):  # an old C library, or not permitted

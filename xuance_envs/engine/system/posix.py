@@ -151,13 +151,13 @@ def end_after_main(requests: int, grace: float) -> None:
 
 
 def open_temporary_file() -> int:
-    """Return a descriptor, greater than 2, of a file without a name."""
+    """Open a file without a name; return its descriptor, which is above 2."""
     with tempfile.TemporaryFile() as file:
         return above_stdio(os.dup(file.fileno()))
 
 
 def above_stdio(fd: int) -> int:
-    """Return the descriptor, or a duplicate greater than 2 in its place."""
+    """Return the descriptor if it is above 2; otherwise replace it by a duplicate that is."""
     if fd > 2:
         return fd
     try:

@@ -1,10 +1,10 @@
 """Steps in msgpack messages: the bytes of their arrays, with a layout that is sent once.
 
-A reply is ``{"layout": number, "frame": bytes}``. The request names the last layout that the
-client has, 0 for none. If it is not the reply's, ``columns`` describes the layout: the dtypes and
-shapes of the arrays, and for the infos and the reset infos, the key and first byte of each column,
-the kinds of arrays, and the bytes per environment. The client checks the layout, the frame's size
-and the codes of kinds.
+A reply is ``{"layout": number, "frame": bytes}``. The request gives the number of the last layout
+that the client received, or 0. If the reply has another layout, ``columns`` describes it: the
+dtypes and shapes of the arrays. For the infos and for the reset infos, it also has the key and
+first byte of each column, the kinds of arrays, and the bytes per environment. The client checks the
+layout, the frame's size and the codes of kinds.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class StepFrameWriter:
 class StepFrameReader:
     """Decoder of steps into arrays.
 
-    ``number`` is the last layout, 0 before the first; ``layouts`` are its columns of infos and of
-    reset infos.
+    ``number`` is the number of the last received layout, or 0. ``layouts`` are its columns of infos
+    and of reset infos.
     """
 
     def __init__(self, arrays: StepArrays) -> None:

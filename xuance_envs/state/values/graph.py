@@ -271,7 +271,7 @@ _KINDS: dict[Any, Callable[[Any], Node]] = {
 
 
 def is_atomic_sequence(values: Any) -> bool:
-    """Return whether no element of an iterable has parts."""
+    """Return whether all elements of an iterable are atomic: values without parts."""
     return ATOMIC.issuperset(map(type, values))
 
 

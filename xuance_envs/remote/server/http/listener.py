@@ -1,7 +1,8 @@
 """Listener that counts connections towards the connection limit when it accepts them.
 
-The event loops' own listeners report a TLS connection only after its handshake, so they accept any
-number of silent clients. uvloop's accepts only one connection at a time, so clients wait longer.
+The listeners of asyncio and uvloop report a TLS connection only after its handshake, so they accept
+any number of silent clients. The listener of uvloop accepts only one connection per iteration of
+the event loop, so clients wait longer.
 """
 
 from __future__ import annotations
