@@ -374,7 +374,7 @@ def with_last(batch: Any, envs: Envs, last: Any) -> Any:
 
 
 def _part(last: Any, key: Any, envs: Envs) -> Any:
-    """Return the entry ``key`` of a batch, or of each environment's own observation."""
+    """Return entry ``key`` of a batch; without a batch, that of each environment's observation."""
     if isinstance(last, dict | tuple):
         return last[key]
     return {env: last[env][key] for env in envs.tolist()}

@@ -25,7 +25,7 @@ Thaw = Callable[[Any], Any]
 
 
 class StepInfos(NamedTuple):
-    """Infos of one step and of the resets in it, and the results outside the arrays."""
+    """Infos of one step and of its resets, and the results that are not in the step arrays."""
 
     infos: InfoBatch
     reset_infos: InfoBatch | None

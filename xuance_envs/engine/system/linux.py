@@ -73,7 +73,7 @@ def open_counters(*semaphores: bool) -> tuple[int, ...] | None:
 
 
 def watch_together(fds: Iterable[int]) -> select.epoll:
-    """Return an epoll object that is readable while any of ``fds`` is; its descriptor is above 2."""
+    """Return an epoll object, readable while any of ``fds`` is; its descriptor is above 2."""
     with select.epoll() as opened:
         watch = select.epoll.fromfd(above_stdio(os.dup(opened.fileno())))
     for fd in fds:

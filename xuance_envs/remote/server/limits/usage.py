@@ -40,7 +40,7 @@ def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
 
 
 def _own_usage(process: psutil.Process) -> Usage:
-    """Return the usage of a process and its ended children, without memory that others share."""
+    """Return the usage of a process and its ended children, without shared memory."""
     with suppress(psutil.Error), process.oneshot():
         memory = process.memory_info()
         return Usage(sum(process.cpu_times()[:4]), memory.rss - getattr(memory, "shared", 0))
