@@ -35,7 +35,7 @@ FOREIGN = Handler(_save_foreign, _load_foreign, _check_foreign)
 
 
 def handler_for(value: Any) -> Handler | None:
-    """Return the handler of an object, also of arrays in a library's memory."""
+    """Return the handler of an object; arrays in another library's memory have one, too."""
     if type(value) is np.ndarray:
         return FOREIGN if has_foreign_memory(value) else None
     return handler_of(type(value))
