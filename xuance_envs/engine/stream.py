@@ -65,8 +65,8 @@ class Sender:
 class Receiver:
     """Receiving end of a pipe or socket, which keeps the first message until :meth:`clear`.
 
-    The last field of a ``header`` is the size of the data behind it. Messages whose first byte is
-    not in ``with_header`` consist of that byte. Buffers of up to ``max_kept`` bytes are used again.
+    The last field of a ``header`` is the size of the data behind it. A message whose first byte is
+    not in ``with_header`` is only this byte. Buffers of up to ``max_kept`` bytes are reused.
     """
 
     def __init__(

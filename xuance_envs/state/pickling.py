@@ -125,8 +125,8 @@ class StatePickler(pickle.Pickler):
             self._require_fresh_plan()
             raise FaultError(
                 "",
-                f"a {type_name(obj)} with a state handler cannot be saved here, for example in a "
-                "set",
+                f"a {type_name(obj)} with a state handler cannot be saved in this place, such as "
+                "an element of a set",
             )
         reason = why_refused(kind)
         if reason is not None:

@@ -317,7 +317,7 @@ class StatePlan:
 
 
 class _Walk:
-    """Breadth-first search of an environment's values for kept objects."""
+    """Breadth-first search of an environment's values for objects of :class:`Kept`."""
 
     def __init__(self, layers: list[Layer], known: dict[int, Path]) -> None:
         self.found: dict[int, Kept] = {}

@@ -96,7 +96,7 @@ class ColumnTable:
             self._relayout(order, kinds, sizes)
 
     def _merge_order(self, wanted: Sequence[Any], orders: Sequence[Sequence[str]]) -> list[str]:
-        """Return the column keys with the wanted keys inserted in their order."""
+        """Return the column keys with the wanted keys inserted, in the order of ``wanted``."""
         slots = self.slots
         known = [slots[key] for key in wanted if key in slots]
         agrees = is_ascending(known)

@@ -132,7 +132,7 @@ class InfoWriter:
         self._candidates: list[dict[Any, tuple[Kind, int]]] = [{}] * n
 
     def forget(self) -> None:
-        """Write all of each next info, because its cells may have been overwritten."""
+        """Make the next writes complete, because the cells may have been overwritten."""
         n = len(self._layouts)
         self._layouts[:], self._keys_in_order[:] = [_REWRITE] * n, [()] * n
 

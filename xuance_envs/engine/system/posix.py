@@ -221,7 +221,7 @@ def limit_unsent(connection: socket.socket, nbytes: int) -> None:
 
 
 def is_closed_by_peer(connection: socket.socket) -> bool:
-    """Return whether the peer has closed a connection, if all its data was read before."""
+    """Return whether the peer has closed a connection; call it after reading all data."""
     with suppress(OSError):
         return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     return False

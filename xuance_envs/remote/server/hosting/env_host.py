@@ -377,7 +377,7 @@ class EnvHost:
         )
 
     def _command(self) -> SessionProcess:
-        """Return the process, as the context manager of a command."""
+        """Check the process and return it; a command runs inside ``with`` this process."""
         if not self._vec_env.closed:
             self.process.check_alive()
         return self.process
