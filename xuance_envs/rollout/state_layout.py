@@ -89,7 +89,7 @@ class StateLayout:
         )
 
     def rows(self, parts: Sequence[torch.Tensor], stage: _StagingBuffer | None) -> list[StateSlot]:
-        """Return a slot for each row of ``parts``, written through the buffer ``stage`` if given."""
+        """Return a slot for each row of ``parts``; ``stage`` holds data until it is transferred."""
         tensors = zip(*(part.unbind() for part in parts), strict=True)
         if stage is not None:
             return [StateSlot(self.whole(row), stage.arrays, row, stage) for row in tensors]

@@ -42,7 +42,7 @@ class RolloutStorage:
         self._mark: torch.cuda.Event | None = None
 
     def begin(self) -> Rollout:
-        """Allocate a rollout; reuse the memory of earlier rollouts without references."""
+        """Allocate a rollout; reuse the memory of earlier rollouts that nothing references."""
         # Environments write into host memory. States go to the device at each step, because the
         # agent needs them; rewards and flags follow together in `send`.
         states = [make() for make in self._make_states]
