@@ -297,7 +297,7 @@ class EnvHost:
     def state_loader(
         self, envs: Sequence[int], numbers: Sequence[int], holders: Mapping[EnvHost, Sequence[int]]
     ) -> Callable[[HostedVecEnv], tuple[Any, Any]]:
-        """Return a command that loads states; ``holders``: a host of each process, and its states."""
+        """Return a command that loads states; ``holders``: a host per process, and its states."""
         others = [host for host in holders if host.process is not self.process]
         for host in others:
             host.process.remove_readers()
