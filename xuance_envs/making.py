@@ -21,7 +21,7 @@ from xuance_envs.transforms.normalize_observations import NormalizeObservations
 from xuance_envs.transforms.normalize_rewards import NormalizeRewards
 from xuance_envs.tuning import backend_class, backend_for
 from xuance_envs.vector_envs.arguments import checked_seed
-from xuance_envs.vector_envs.option_names import naming_misplaced_options
+from xuance_envs.vector_envs.option_names import did_you_mean, naming_misplaced_options
 from xuance_envs.vector_envs.options import BackendName, BackendOptions
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -154,7 +154,8 @@ def make_vec(
         raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
     if backend not in BACKENDS:
         expected = ", ".join(map(repr, BACKENDS))
-        raise ValueError(f"backend: expected one of {expected}, got {backend!r}")
+        hint = did_you_mean(str(backend), BACKENDS)
+        raise ValueError(f"backend: expected one of {expected}, got {backend!r}{hint}")
     if seed is not None:
         seed = checked_seed("seed", seed)
     options: Any = dict(vector_kwargs or {})
@@ -237,7 +238,7 @@ def env_maker(
     if not isinstance(env_id, str | EnvSpec):
         raise TypeError(
             f"env_id: expected an id or an EnvSpec, got {env_id!r}; for environments without an "
-            "id, pass functions that create them to SubprocVecEnv or DummyVecEnv"
+            "id, pass functions that create them to SubprocVecEnv, ThreadVecEnv or DummyVecEnv"
         )
     given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     if isinstance(env_id, EnvSpec):

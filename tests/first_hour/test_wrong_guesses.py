@@ -21,9 +21,11 @@ from xuance_envs import (
     Gym_Env,
     MultiAgentVecEnv,
     NotResetError,
+    NotSteppingError,
     StateError,
     SubprocVecEnv,
     SubprocVecEnv_Gym,
+    ThreadVecEnv,
     VecEnv,
     make_multi_agent_vec,
     make_vec,
@@ -93,6 +95,21 @@ OWN_ENVIRONMENT: dict[str, Guess] = {
         TypeError,
         "did you mean 'num_workers'?",
     ),
+    "n_workers": (
+        lambda: SubprocVecEnv_Gym([Walk] * 4, n_workers=2),
+        TypeError,
+        "did you mean 'num_workers'?",
+    ),
+    "num_threads": (
+        lambda: ThreadVecEnv([Walk] * 4, num_threads=2),
+        TypeError,
+        "did you mean 'num_workers'?",
+    ),
+    "num_envs": (
+        lambda: SubprocVecEnv_Gym(Walk, num_envs=4),
+        TypeError,
+        "env_fns has one function per environment: [make_env] * num_envs",
+    ),
     "two splits": (
         lambda: SubprocVecEnv([Walk] * 4, num_workers=2, in_series=2),
         ValueError,
@@ -141,7 +158,7 @@ OWN_ENVIRONMENT: dict[str, Guess] = {
     "a class in make_vec": (
         lambda: make_vec(Walk, 4),
         TypeError,
-        "pass functions that create them to SubprocVecEnv",
+        "pass functions that create them to SubprocVecEnv, ThreadVecEnv or DummyVecEnv",
     ),
     "an option in make_vec": (
         lambda: make_vec("CartPole-v1", 4, backend="subproc", in_series=2),
@@ -157,6 +174,21 @@ OWN_ENVIRONMENT: dict[str, Guess] = {
         lambda: make_vec("CartPole-v1", 4, backend="process"),
         ValueError,
         "expected one of 'auto', 'dummy', 'thread', 'subproc'",
+    ),
+    "Gymnasium's mode": (
+        lambda: make_vec("CartPole-v1", 4, backend="async"),
+        ValueError,
+        "got 'async'; did you mean 'subproc'?",
+    ),
+    "threads": (
+        lambda: make_vec("CartPole-v1", 4, backend="threads"),
+        ValueError,
+        "got 'threads'; did you mean 'thread'?",
+    ),
+    "recv before send": (
+        lambda: walks().recv(),
+        NotSteppingError,
+        "call async_reset() or send(actions, env_ids) first",
     ),
 }
 
@@ -176,7 +208,11 @@ RESUME: dict[str, Guess] = {
         TypeError,
         "EnvStates.from_bytes reads bytes",
     ),
-    "another file": (lambda: EnvStates.load(__file__), StateError, "EnvStates.to_bytes"),
+    "another file": (
+        lambda: EnvStates.load(__file__),
+        StateError,
+        "test_wrong_guesses.py: expected the output of EnvStates.to_bytes",
+    ),
     "another number of environments": (
         lambda: walks().load_state(walks().save_state([0, 1])),
         ValueError,
@@ -232,6 +268,11 @@ def test_of_multi_agent_environments() -> None:
     dummy = partial(make_multi_agent_vec, backend="dummy")
     for guess in (
         (lambda: dummy("simple_spread_v3", 2), ValueError, "such as 'mpe2:simple_spread_v3'"),
+        (
+            lambda: make_multi_agent_vec(name, 2, backend="subprocess"),
+            ValueError,
+            "got 'subprocess'; did you mean 'subproc'?",
+        ),
         (lambda: dummy(name, 2, num_workers=2), TypeError, "vector_kwargs={'num_workers': 2}"),
         (lambda: dummy(name, 2).step(np.zeros((2, 3))), NotResetError, "call reset() first"),
         (lambda: DummyVecEnv([mpe2.parallel_env]), EnvError, "MultiAgentVecEnv for multi-agent"),

@@ -132,7 +132,8 @@ class InFlight:
         wanted = 1 if min_envs is None else operator.index(min_envs)
         if not started:
             raise NotSteppingError(
-                f"recv was called, but no environment is stepping{self._waiting_hint()}"
+                "recv was called, but no environment is stepping"
+                + (self._waiting_hint() or "; call async_reset() or send(actions, env_ids) first")
             )
         if not 1 <= wanted <= started:
             raise ValueError(

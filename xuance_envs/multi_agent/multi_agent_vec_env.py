@@ -21,6 +21,7 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.tuning import backend_class, backend_for
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_recipe, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.option_names import did_you_mean
 from xuance_envs.vector_envs.options import AutoBool, BackendName, RecordOptions
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
@@ -134,8 +135,9 @@ class MultiAgentVecEnv(VecEnvDelegate):
         if backend not in BACKENDS:
             expected = ", ".join(map(repr, BACKENDS))
             raise ValueError(
-                f"backend: expected one of {expected}, got {backend!r}; for environments on a "
-                "server, use MultiAgentVecEnv.of(RemoteVecEnv(...))"
+                f"backend: expected one of {expected}, got {backend!r}"
+                f"{did_you_mean(str(backend), BACKENDS)}; for environments on a server, "
+                "use MultiAgentVecEnv.of(RemoteVecEnv(...))"
             )
         name: str = backend
         given: Any = options

@@ -239,7 +239,10 @@ class EnvStates:
             OSError: the file cannot be read.
             StateError: as in :meth:`from_bytes`.
         """
-        return cls.from_bytes(Path(path).read_bytes(), trusted)
+        try:
+            return cls.from_bytes(Path(path).read_bytes(), trusted)
+        except StateError as error:
+            raise StateError(-1, "load_state", f"{path}: {error.reason}") from None
 
 
 def _indices(index: int | Sequence[int], count: int) -> list[int]:

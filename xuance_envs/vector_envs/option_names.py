@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
@@ -26,6 +26,20 @@ OPTIONS_OF: dict[str, frozenset[str]] = {
 """Names of the options, by backend."""
 
 SPLIT_OPTIONS = ("in_series", "num_workers", "envs_per_worker")
+
+OTHER_LIBRARIES_NAMES = {
+    "async": "subproc",
+    "multiprocessing": "subproc",
+    "process": "subproc",
+    "processes": "subproc",
+    "sync": "dummy",
+    "n_workers": "num_workers",
+    "num_threads": "num_workers",
+    "num_processes": "num_workers",
+    "start_method": "context",
+    "timeout": "step_timeout",
+}
+"""Names of options and backends in other libraries, and the names here."""
 
 
 def backends_with(options: Mapping[str, Any], with_threads: bool = False) -> list[str]:
@@ -74,6 +88,9 @@ def naming_misplaced_options(env_kwargs: Mapping[str, Any]) -> Iterator[None]:
         ) from error
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    close = get_close_matches(name, names, 1)
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    if name in {"num_envs", "n_envs"} and "env_fns" in names:
+        return "; env_fns has one function per environment: [make_env] * num_envs"
+    here = OTHER_LIBRARIES_NAMES.get(name)
+    close = [here] if here in names else get_close_matches(name, names, 1)
     return f"; did you mean {close[0]!r}?" if close else ""
