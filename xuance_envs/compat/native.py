@@ -245,7 +245,10 @@ class NativeDriver(LocalDriver):
             self._score_vectors = ArrayKind(self._scores.dtype, self._scores.shape[1:])
         kind = self._score_vectors or NUMBER_KINDS[float]
         if not self._infos.write("episode_score", kind, 0.0):
-            raise ValueError(f"rewards are too long: {arrays.rewards.shape[1]} components")
+            raise ValueError(
+                "expected rewards that fit into an info column, got "
+                f"{arrays.rewards.shape[1]} components"
+            )
         self._steps = arrays.infos.cells.view(np.int64)[0]
         self._score_kind = int(self._score_kinds[0])
         self._has_scores = True

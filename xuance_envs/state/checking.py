@@ -71,7 +71,7 @@ def verify_saving(make: Callable[[], Any], index: int) -> str:
     try:
         made += [make(), make()]
         if made[0] is made[1]:
-            raise RuntimeError("the function returned the same object again")
+            raise RuntimeError("expected a new environment from each call, got the same object")
     except Exception as error:
         for each in made:
             finish(each.close())

@@ -174,7 +174,8 @@ class _Columns:
             codes = self._arrays.kinds[slot][at]
             if others := codes.tobytes().strip(allowed):
                 raise WireError(
-                    f"expected kinds of column {layout.keys[slot]!a}, got the code {others[0]}"
+                    f"expected codes of value kinds in column {layout.keys[slot]!a}, "
+                    f"got {others[0]}"
                 )
             for code in self._bools.intersection(codes.tolist()) if self._bools else ():
                 stored = layout.kind(code).stored(self._arrays, slot, layout.starts[slot])
