@@ -1,9 +1,8 @@
 """Adapter that makes an already vectorized environment a ``VecEnv``.
 
-Such an environment steps all of its copies in one call, in NumPy or C++. If a step is cheap, this
-is faster than worker processes. :func:`from_gymnasium` adds the guarantees of a
-:class:`~xuance_envs.vector_envs.vector_env.VecEnv`: last observations, ``reset_obs``,
-``episode_step``, ``episode_score``, and checks of the call order and of actions.
+Such an environment steps all copies in one call, in NumPy or C++, which is faster than worker
+processes if a step is cheap. :func:`from_gymnasium` adds what a ``VecEnv`` guarantees: last
+observations, ``reset_obs``, ``episode_step``, ``episode_score``, checks of call order and actions.
 """
 
 from __future__ import annotations
@@ -245,10 +244,8 @@ class NativeDriver(LocalDriver):
             self._score_vectors = ArrayKind(self._scores.dtype, self._scores.shape[1:])
         kind = self._score_vectors or NUMBER_KINDS[float]
         if not self._infos.write("episode_score", kind, 0.0):
-            raise ValueError(
-                "expected rewards that fit into an info column, got "
-                f"{arrays.rewards.shape[1]} components"
-            )
+            length = arrays.rewards.shape[1]
+            raise ValueError(f"expected rewards that fit an info column, got {length} components")
         self._steps = arrays.infos.cells.view(np.int64)[0]
         self._score_kind = int(self._score_kinds[0])
         self._has_scores = True
