@@ -134,7 +134,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         type=_positive(float),
-        default=4.0,
+        default=2.0,
         metavar="S",
         help="seconds to time each backend with each number of environments (default: %(default)s)",
     )
