@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
 
+from xuance_envs.engine.data.memory_layout import round_up
 from xuance_envs.engine.data.space_layout import SpaceLayout, shape_of_rewards
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.multi_agent.team import Group, Team
@@ -161,20 +162,16 @@ def _record_dtype(fields: Sequence[_Field]) -> np.dtype[Any]:
     end = 0
     for name, dtype in sorted(formats.items(), key=lambda item: -item[1].itemsize):
         alignment = _ALIGNMENT if dtype.itemsize >= _ALIGNMENT else dtype.alignment
-        offsets[name] = _round_up(end, alignment)
+        offsets[name] = round_up(end, alignment)
         end = offsets[name] + dtype.itemsize
     return np.dtype(
         {
             "names": list(formats),
             "formats": list(formats.values()),
             "offsets": [offsets[name] for name in formats],
-            "itemsize": _round_up(end, _ALIGNMENT),
+            "itemsize": round_up(end, _ALIGNMENT),
         }
     )
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
 
 
 class _RecordSpace(spaces.Box):

@@ -119,7 +119,7 @@ class _Model:
 
 
 def _memory(address: int, size: int) -> NDArray[np.uint8]:
-    return _array((ctypes.c_ubyte * size).from_address(address), np.uint8)
+    return _array(_view(address, size), np.uint8)
 
 
 def _view(address: int, size: int) -> memoryview:

@@ -20,6 +20,7 @@ from xuance_envs.engine.data.info_columns import (
     Kind,
     NumberKind,
 )
+from xuance_envs.engine.data.memory_layout import round_up
 
 MAX_REORDERINGS = 8
 """Maximum number of reorderings; after them, infos in another key order store their order."""
@@ -212,5 +213,5 @@ def is_ascending(slots: Iterable[int]) -> bool:
 
 def _pack_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
     """Return each column's first byte, and the end of the last column."""
-    ends = list(accumulate([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values()]))
+    ends = list(accumulate([round_up(size, ALIGNMENT) for size in sizes.values()]))
     return dict(zip(sizes, [0, *ends], strict=False)), ends[-1] if ends else 0

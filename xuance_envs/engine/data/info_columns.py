@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.by_value import has_alias
+from xuance_envs.engine.data.memory_layout import round_up
 
 MAX_COLUMNS = 64
 """Maximum number of columns; values of further keys go into the rest."""
@@ -172,7 +173,7 @@ class InfoArrays:
     def shapes(num_envs: int, info_bytes: int) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
         yield np.dtype(np.float64), (MAX_COLUMNS, num_envs)
         yield np.dtype(np.uint8), (MAX_COLUMNS, num_envs)
-        yield np.dtype(np.uint8), (num_envs, -(-info_bytes // ALIGNMENT) * ALIGNMENT)
+        yield np.dtype(np.uint8), (num_envs, round_up(info_bytes, ALIGNMENT))
 
     def slice(self, lo: int, hi: int) -> InfoArrays:
         return InfoArrays(self.cells[:, lo:hi], self.kinds[:, lo:hi], self.bytes[lo:hi])

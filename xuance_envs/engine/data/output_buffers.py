@@ -22,15 +22,13 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.data.buffer_pool import HAS_REFCOUNTS, MIN_POOLED_BYTES
+from xuance_envs.engine.data.memory_layout import ArraySpec, array_specs, round_up
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.system.current import system
 
 NUM_BUFFERS = 3
 """Two that the user compares, and one being filled."""
-
-_ALIGNMENT = 64
-_Place = tuple[np.dtype[Any], tuple[int, ...], int, int]
 
 
 class OutputBuffers:
@@ -109,14 +107,10 @@ class OutputBuffers:
         system.make_private(self._memory, fd, start + self._begin)
 
 
-def _places(layout: SpaceLayout, num_envs: int) -> tuple[list[_Place], int]:
-    """Return dtype, shape, begin and end of each leaf in a buffer, and the buffer's size."""
-    places: list[_Place] = []
-    at = 0
-    for leaf in layout.leaves:
-        assert leaf.dtype is not None
-        shape = num_envs, *leaf.shape
-        end = at + leaf.dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        places.append((leaf.dtype, shape, at, end))
-        at = -(-end // _ALIGNMENT) * _ALIGNMENT
-    return places, -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
+def _places(layout: SpaceLayout, num_envs: int) -> tuple[list[ArraySpec], int]:
+    """Return the place of each leaf in a buffer, and the buffer's size."""
+    leaves = [
+        (leaf.dtype, (num_envs, *leaf.shape)) for leaf in layout.leaves if leaf.dtype is not None
+    ]
+    places = list(array_specs(leaves))
+    return places, round_up(max([end for *_, end in places], default=0), mmap.PAGESIZE)

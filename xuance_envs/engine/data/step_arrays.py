@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES, InfoArrays
 from xuance_envs.engine.data.mask_layout import mask_layout
+from xuance_envs.engine.data.memory_layout import array_specs, round_up
 from xuance_envs.engine.data.output_buffers import OutputBuffers
 from xuance_envs.engine.data.space_layout import SpaceLayout, StepSpaces, shape_of_rewards
 from xuance_envs.engine.data.space_rows import Index, SpaceRows
 
-_ALIGNMENT = 64  # a cache line, so that two arrays never share one
 _FLOAT32 = np.dtype(np.float32)  # saves a lookup in each step
 
 
@@ -55,8 +55,12 @@ class StepArrays:
         spaces: StepSpaces, num_envs: int, info_bytes: int = INFO_BYTES, outputs: bool = False
     ) -> int:
         layouts = _Layouts.of(spaces)
-        *_, (*_, end) = _array_specs(layouts, num_envs, info_bytes)
-        return _page(end) + OutputBuffers.nbytes(layouts.observations, num_envs) if outputs else end
+        *_, (*_, end) = array_specs(_shapes(layouts, num_envs, info_bytes))
+        return (
+            round_up(end, mmap.PAGESIZE) + OutputBuffers.nbytes(layouts.observations, num_envs)
+            if outputs
+            else end
+        )
 
     @classmethod
     def allocate(
@@ -70,7 +74,7 @@ class StepArrays:
         layouts = _Layouts.of(spaces)
         observations, actions, _ = layouts
         masks = _masks(actions, info_bytes)
-        specs = list(_array_specs(layouts, num_envs, info_bytes))
+        specs = list(array_specs(_shapes(layouts, num_envs, info_bytes)))
         if memory is None:
             memory = bytearray(specs[-1][-1])
         arrays = iter(
@@ -97,7 +101,9 @@ class StepArrays:
             InfoArrays(next(arrays), next(arrays), next(arrays)),
             InfoArrays(next(arrays), next(arrays), next(arrays)),
             None if masks is None else rows(masks),
-            OutputBuffers(observations, num_envs, memory, _page(specs[-1][-1]), 0, num_envs)
+            OutputBuffers(
+                observations, num_envs, memory, round_up(specs[-1][-1], mmap.PAGESIZE), 0, num_envs
+            )
             if outputs
             else None,
         )
@@ -148,23 +154,6 @@ class _Layouts(NamedTuple):
     def of(cls, spaces: StepSpaces) -> _Layouts:
         observations, actions, rewards = spaces
         return cls(SpaceLayout(observations), SpaceLayout(actions), shape_of_rewards(rewards))
-
-
-_ArraySpec = tuple[np.dtype[Any], tuple[int, ...], int, int]
-
-
-def _array_specs(layouts: _Layouts, num_envs: int, info_bytes: int) -> Iterator[_ArraySpec]:
-    """Yield dtype, shape, start and end of every array, in memory order."""
-    start = 0
-    for dtype, shape in _shapes(layouts, num_envs, info_bytes):
-        end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        yield dtype, shape, start, end
-        start = -(-end // _ALIGNMENT) * _ALIGNMENT
-
-
-def _page(at: int) -> int:
-    """Return the start of the first page at or after a position."""
-    return -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _shapes(

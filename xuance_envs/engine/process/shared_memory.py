@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from xuance_envs.engine.data.memory_layout import round_up
 from xuance_envs.engine.system.current import system
 
 ALIGNMENT = 1 << 16
@@ -55,7 +56,7 @@ class SharedMemory:
             )
         # The file may be longer: an interrupt can come before a new part is recorded.
         end = max([at + size for at, size in self._sizes.items()], default=self.reserved)
-        start = -(-end // ALIGNMENT) * ALIGNMENT
+        start = round_up(end, ALIGNMENT)
         new = start if self._sizes else 0  # the first call also reserves the initial range
         try:
             system.reserve(self.fd, new, start + nbytes - new)

@@ -97,7 +97,9 @@ class _WorkerGroup(HostedGroup):
             if packed.command == "rebuild" and self.last_number:  # otherwise the process is new
                 self._extents = NO_EXTENTS
                 self._hosting.restart(self._index)
-            buffers = self._hosting.state_transfer.export(packed.buffers)
+            buffers = packed.buffers
+            if buffers:
+                buffers = self._hosting.state_transfer.export(buffers)
         except (OSError, MemoryError) as error:  # the worker was not involved
             self._failure = error
             return

@@ -15,7 +15,12 @@ from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, sha
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError, EnvError, NotSteppingError
-from xuance_envs.remote.client.remote_session import RemoteSession, checked_seeds, parse_results
+from xuance_envs.remote.client.remote_session import (
+    RemoteSession,
+    checked_seeds,
+    episode_ids_of,
+    parse_results,
+)
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import infos_from_wire
@@ -145,7 +150,7 @@ class StudentGymEnvVectorized:
         if not envs:
             return self._no_observations(), []
         request = {
-            "episode_ids": self._episode_ids_of(envs),
+            "episode_ids": episode_ids_of(self.episode_ids, envs),
             "seed": None if seed is None else checked_seeds(seeds),
         }
 
@@ -165,10 +170,6 @@ class StudentGymEnvVectorized:
     def _parse_reset(self, envs: Sequence[int], answer: Any) -> tuple[Any, Infos]:
         observations = batch_from_wire(self.observation_space, answer["observations"], len(envs))
         return observations, infos_from_wire(answer["infos"], len(envs))
-
-    def _episode_ids_of(self, envs: Sequence[int]) -> list[str] | None:
-        all_envs = list(envs) == list(range(self.num_envs))
-        return None if all_envs else [self.episode_ids[env] for env in envs]
 
     def step(self, actions: Any) -> Step:
         """Repeat each environment's action up to ``step_size`` times, or until its episode ends.
@@ -279,7 +280,7 @@ class StudentGymEnvVectorized:
         envs = checked_env_ids(env_ids, self.num_envs)
         if not envs:
             return EnvStates([], {})
-        request = {"operation": "save", "episode_ids": self._episode_ids_of(envs)}
+        request = {"operation": "save", "episode_ids": episode_ids_of(self.episode_ids, envs)}
         handles = self._session.request("states", request, self._session.states.parse_handles)
         return EnvStates(handles, {}).adding(_ENDED, [bool(self._ended[env]) for env in envs])
 
@@ -336,7 +337,7 @@ class StudentGymEnvVectorized:
             self._ended[list(envs)] = ended
             return result
 
-        request = {"episode_ids": self._episode_ids_of(envs), **operation}
+        request = {"episode_ids": episode_ids_of(self.episode_ids, envs), **operation}
         return self._session.request("states", request, parse)
 
     def render(self, ids: Sequence[int] | None = None) -> list[Any]:
@@ -358,7 +359,7 @@ class StudentGymEnvVectorized:
         envs = checked_env_ids(ids, self.num_envs)
         if not envs:
             return []
-        request = {"operation": "render", "episode_ids": self._episode_ids_of(envs)}
+        request = {"operation": "render", "episode_ids": episode_ids_of(self.episode_ids, envs)}
         return self._session.request("call", request, parse_results)
 
     def close(self) -> None:

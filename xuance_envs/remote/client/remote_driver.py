@@ -36,6 +36,7 @@ from xuance_envs.remote.client.remote_session import (
     RemoteSession,
     checked_reply,
     checked_seeds,
+    episode_ids_of,
     parse_results,
 )
 from xuance_envs.remote.wire.arrays import array_from_wire
@@ -88,7 +89,7 @@ def sendable(command: str, value: Any) -> Any:
 
 
 class RemoteDriver(Driver):
-    """Driver of environments on a server; see :class:`~xuance_envs.engine.driver.Driver`.
+    """Driver of environments on a server.
 
     A thread sends the requests, so that the main process is free between ``submit`` and ``result``.
     A ``blocking`` step does not use the thread. If the step is interrupted, the next call repeats
@@ -155,15 +156,15 @@ class RemoteDriver(Driver):
         places, *rest = arguments
         message: dict[str, Any]
         if command == "save_states":
-            message = {"operation": "save", "episode_ids": self._episode_ids_of(places)}
+            message = {"operation": "save", "episode_ids": episode_ids_of(self._episodes, places)}
             return "states", message, self._session.states.parse_handles
         if command == "load_states":
             numbers = self._session.states.numbers(rest[0])
             return self._pack_load(places, {"operation": "load", "states": numbers})
         if command == "clone_states":
-            sources = {"sources": self._episode_ids_of(rest[0]), "fork_rng": rest[1]}
+            sources = {"sources": episode_ids_of(self._episodes, rest[0]), "fork_rng": rest[1]}
             return self._pack_load(places, {"operation": "clone", **sources})
-        message = {"operation": command, "episode_ids": self._episode_ids_of(places)}
+        message = {"operation": command, "episode_ids": episode_ids_of(self._episodes, places)}
         if command == "watch_masks":
             message["operation"] = "action_masks"
         elif command == "render":
@@ -181,7 +182,7 @@ class RemoteDriver(Driver):
         places = [place for place, *_ in resets]
         options = resets[0][2]
         message = {
-            "episode_ids": self._episode_ids_of(places),
+            "episode_ids": episode_ids_of(self._episodes, places),
             "seed": checked_seeds([seed for _, seed, _ in resets]),
             "options": None if options is None else sendable("reset", options),
         }
@@ -193,12 +194,8 @@ class RemoteDriver(Driver):
         return "vectorized_reset", message, parse
 
     def _pack_load(self, places: Sequence[int], operation: Mapping[str, Any]) -> Any:
-        message = {"episode_ids": self._episode_ids_of(places), **operation}
+        message = {"episode_ids": episode_ids_of(self._episodes, places), **operation}
         return "states", message, lambda answer: self._parse_reset(places, answer)
-
-    def _episode_ids_of(self, places: Sequence[int]) -> list[str] | None:
-        all_envs = list(places) == list(range(self.hi))
-        return None if all_envs else [self._episodes[place] for place in places]
 
     @override
     def submit(self, tag: int, packed: Any) -> None:

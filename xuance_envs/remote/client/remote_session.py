@@ -179,6 +179,12 @@ def checked_reply(server: str) -> Iterator[None]:
         raise RemoteError(f"the server's reply is malformed: {error}", server) from error
 
 
+def episode_ids_of(episode_ids: Sequence[str], envs: Sequence[int]) -> list[str] | None:
+    """Return the ids of some environments' episodes; None for all of them."""
+    all_envs = list(envs) == list(range(len(episode_ids)))
+    return None if all_envs else [episode_ids[env] for env in envs]
+
+
 def parse_results(answer: Any) -> list[Any]:
     """Return one result per environment."""
     return [from_wire(result) for result in answer["results"]]
