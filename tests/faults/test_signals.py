@@ -16,6 +16,7 @@ from leftovers import is_running, nothing_left, wait_until
 from scripts import run_script, start_script
 
 from xuance_envs import SubprocVecEnv, WorkerDiedError
+from xuance_envs.engine.system.current import system
 
 SCRIPT = """
     import sys, time
@@ -181,6 +182,20 @@ def test_ctrl_c_at_any_moment_of_a_start_leaves_nothing(context):
                 interrupts += 1
             timer.join()
     assert interrupts == 20
+
+
+@pytest.mark.parametrize("opens", ["open_anonymous_file", "open_counters"])
+def test_ctrl_c_while_a_descriptor_is_opened_leaves_none(monkeypatch, opens):
+    original = getattr(system, opens)
+
+    def interrupted(*args):
+        descriptors = original(*args)
+        signal.raise_signal(signal.SIGINT)
+        return descriptors
+
+    monkeypatch.setattr(system, opens, interrupted)
+    with nothing_left(), pytest.raises(KeyboardInterrupt):
+        SubprocVecEnv([FaultyEnv] * 8, in_series=1)
 
 
 def step_for(seconds, envs):

@@ -49,6 +49,7 @@ from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType, Reque
 from xuance_envs.engine.process.channel import STEP, Inbox, frame
 from xuance_envs.engine.process.settings import CommonSettings, PassedFd
 from xuance_envs.engine.process.shared_memory import SharedMemory
+from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system import eventfds
 from xuance_envs.engine.system.current import system
@@ -82,10 +83,11 @@ def open_common_step(
     memory: SharedMemory, codes_at: int, workers: int, spin: float, expect_ready: bool
 ) -> CommonStep | None:
     """Open the counters and map the codes; return None if the system has no such counters."""
-    counters = system.open_counters(False, False, True, False)
-    if counters is None:
-        return None
-    return CommonStep(memory, counters, codes_at, workers, spin, expect_ready)
+    with deferred_interrupt():
+        counters = system.open_counters(False, False, True, False)
+        if counters is None:
+            return None
+        return CommonStep(memory, counters, codes_at, workers, spin, expect_ready)
 
 
 class CommonStep(CommonDriver):

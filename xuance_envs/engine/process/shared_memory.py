@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xuance_envs.engine.data.memory_layout import round_up
+from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.system.current import system
 
 ALIGNMENT = 1 << 16
@@ -28,7 +29,8 @@ class SharedMemory:
 
     def __init__(self, fd: int | None = None, reserved: int = 0) -> None:
         self.fd = -1  # for close(), if opening fails
-        self.fd = fd if fd is not None else system.open_anonymous_file()
+        with deferred_interrupt():
+            self.fd = fd if fd is not None else system.open_anonymous_file()
         self.reserved = reserved
         self._extra_users = 0
         self._sizes: dict[int, int] = {}  # sizes of the parts, by offset
@@ -87,14 +89,15 @@ class SharedMemory:
 
     def map(self, start: int, nbytes: int) -> mmap.mmap:
         """Map a part; the map stays valid when the descriptor is closed."""
-        taken = [os.open(os.devnull, os.O_RDWR)]  # the map has a descriptor of its own, above 2
-        while taken[-1] < 2:
-            taken.append(os.open(os.devnull, os.O_RDWR))
-        try:
-            return mmap.mmap(self.fd, nbytes, offset=start)
-        finally:
-            for fd in taken:
-                os.close(fd)
+        with deferred_interrupt():
+            taken = [os.open(os.devnull, os.O_RDWR)]  # the map has its own descriptor, above 2
+            while taken[-1] < 2:
+                taken.append(os.open(os.devnull, os.O_RDWR))
+            try:
+                return mmap.mmap(self.fd, nbytes, offset=start)
+            finally:
+                for fd in taken:
+                    os.close(fd)
 
     def add_user(self) -> None:
         """Register a further user, which must also call :meth:`close`."""
