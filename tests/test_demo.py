@@ -130,7 +130,7 @@ def test_the_example_trains_as_the_command_line_says(env_id, backend):
     assert "mean return" in last
 
 
-@pytest.mark.slow("a training run")
+@pytest.mark.long
 def test_the_example_trains_on_an_atari_game():
     pytest.importorskip("ale_py")
     pytest.importorskip("cv2")

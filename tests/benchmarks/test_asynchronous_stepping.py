@@ -10,7 +10,7 @@ import pytest
 from benchmark_runs import ROOT, run_script
 
 
-@pytest.mark.slow("starts every contender of three questions")
+@pytest.mark.long
 def test_slow_and_waiting_environments_and_unequal_cores(tmp_path: Path) -> None:
     answer = run_script(
         *("asynchronous_stepping", tmp_path, "--peers", "gymnasium-async"),
@@ -39,7 +39,7 @@ def test_slow_and_waiting_environments_and_unequal_cores(tmp_path: Path) -> None
     assert rows["unequal"][busy[0]]["ratios"]["× step, half busy"] == 1.0
 
 
-@pytest.mark.slow("starts five sets of workers twice")
+@pytest.mark.long
 def test_the_cost_to_the_caller_by_environments_and_workers(tmp_path: Path) -> None:
     picture = tmp_path / "a" / "cost.png"
     pytest.importorskip("matplotlib")

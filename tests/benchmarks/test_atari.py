@@ -8,7 +8,7 @@ import pytest
 from benchmark_runs import ROOT, run_script
 
 
-@pytest.mark.slow("starts every contender")
+@pytest.mark.long
 def test_every_contender_is_in_the_table_the_json_and_the_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     answer = run_script(

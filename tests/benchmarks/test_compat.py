@@ -10,7 +10,7 @@ from benchmark_runs import run_script
 SHORT = ("--num-envs", "2", "--rounds", "1", "--seconds", "0.02")
 
 
-@pytest.mark.slow("starts every contender of every topic")
+@pytest.mark.long
 def test_every_contender_of_every_topic_is_in_the_table_and_the_json(tmp_path: Path) -> None:
     for needed in ("stable_baselines3", "envpool"):
         pytest.importorskip(needed)

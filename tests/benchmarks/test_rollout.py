@@ -32,7 +32,7 @@ def test_every_contender_is_timed_and_its_time_is_divided(tmp_path: Path) -> Non
             assert all(0 < share < 1 for share in shares.values())
 
 
-@pytest.mark.slow("trains each learner")
+@pytest.mark.long
 def test_every_learner_is_timed_until_the_goal(tmp_path: Path) -> None:
     pytest.importorskip("stable_baselines3")
     answer = run_script("learning", tmp_path, "--seeds", "1", "--goal", "20")

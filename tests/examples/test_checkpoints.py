@@ -37,7 +37,9 @@ def checkpoint(folder: Path) -> Any:
     ("script", "env_id", "steps", "after"),
     [
         ("train_ppo.py", "CartPole-v1", "2304", "dummy"),
-        ("train_mappo.py", "mpe2:simple_spread_v3", "1000", "dummy"),
+        pytest.param(
+            "train_mappo.py", "mpe2:simple_spread_v3", "1000", "dummy", marks=pytest.mark.long
+        ),
         pytest.param("train_ppo.py", "Pendulum-v1", "3072", "subproc", marks=pytest.mark.long),
     ],
 )

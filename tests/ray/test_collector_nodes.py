@@ -64,7 +64,7 @@ def at(collector: Any) -> list[list[int]]:
     return found
 
 
-@pytest.mark.slow("waits until Ray notices that a node is gone")
+@pytest.mark.long
 def test_a_lost_node_costs_no_other_a_step_and_nothing_is_delivered_twice(cluster: Any) -> None:
     slow = partial(PacedEnv, 0.05)  # a busy machine takes a second to lose a node
     with RayRolloutCollector([slow] * 4, Idle(), 2, STEPS, processes=2) as collector:

@@ -63,7 +63,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("space", "count", "options"),
     [
-        ("vector", 1, {"processes": 1}),
+        pytest.param("vector", 1, {"processes": 1}, marks=pytest.mark.long),
         pytest.param("vector", 3, {"processes": 1}, marks=pytest.mark.long),
         ("vector", 2, {"processes": 2}),
         pytest.param("vector", 1, {"processes": 4, "halves": 2}, marks=pytest.mark.long),
@@ -141,6 +141,7 @@ def test_what_is_delivered_stays_as_it_is() -> None:
         held.sum().backward()
 
 
+@pytest.mark.long
 def test_no_two_collectors_draw_the_same_noise() -> None:
     torch.manual_seed(11)
     functions = env_fns(SPACES["vector"])[:3]
@@ -383,7 +384,7 @@ def test_an_interrupt_after_any_call_has_it_made_again_and_executed_once(
         monkeypatch.undo()
 
 
-@pytest.mark.slow("starts actors that import torch")
+@pytest.mark.long
 def test_two_of_them_do_not_meet_and_closing_twice_is_as_good_as_once(tmp_path: Path) -> None:
     functions = env_fns(SPACES["vector"])
     told = tmp_path / "pids"

@@ -117,7 +117,7 @@ def test_shares_are_values() -> None:
     assert ActorAssignment(range(2), "a") == ActorAssignment(range(2), "a")
 
 
-@pytest.mark.slow("starts sixteen workers on four nodes")
+@pytest.mark.long
 def test_auto_takes_machines_where_several_workers_would_share_one(nodes: Any) -> None:
     import ray
 

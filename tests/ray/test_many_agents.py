@@ -12,7 +12,11 @@ from xuance_envs import MultiAgentVecEnv
 
 
 @pytest.mark.parametrize(
-    "options", [{"kinds": 3}, {"kinds": 2, "masks": "info"}], ids=["", "masks"]
+    "options",
+    [
+        pytest.param({"kinds": 3}, id="", marks=pytest.mark.long),
+        pytest.param({"kinds": 2, "masks": "info"}, id="masks"),
+    ],
 )
 def test_steps_are_those_of_bare_loops(actors, options):
     env_fns = [partial(Herd, plays=MIXED, length=length, **options) for length in (7, 5, 6, 7)]

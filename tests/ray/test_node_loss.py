@@ -88,7 +88,7 @@ def test_auto_follows_the_cpus_of_all_nodes(cluster: Any, second_node: Any) -> N
         assert sorted(map(nodes.count, set(nodes))) == [4, 4]
 
 
-@pytest.mark.slow("waits until Ray notices that a node is gone")
+@pytest.mark.long
 def test_the_environments_of_a_lost_node_come_back_on_another(
     cluster: Any, second_node: Any
 ) -> None:

@@ -55,6 +55,7 @@ def short_close_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.long
 def test_coroutines_of_an_actor_are_awaited_together() -> None:
     fns = [partial(WaitingEnv, 0.05, 3)] * 40
     with few(fns, 40) as envs, DummyVecEnv([partial(WaitingEnv, 0.0, 3)] * 40) as expected:
@@ -68,7 +69,7 @@ def test_coroutines_of_an_actor_are_awaited_together() -> None:
 
 
 class TestTheCluster:
-    @pytest.mark.slow("starts seven actors")
+    @pytest.mark.long
     def test_auto_makes_as_many_actors_as_there_is_room_for(self) -> None:
         with RayVecEnv_Gym([PlacedEnv] * 6) as envs:
             assert sizes(envs) == [1, 2, 1, 2]
