@@ -55,20 +55,16 @@ class GifWriter:
 
     def add(self, image: Image.Image) -> None:
         """Append a frame of the same size as the first."""
-        frame = image.quantize(COLORS)
-        seen = frame.convert("RGB")
+        changed, header = (0, 0, *image.size), list[bytes]()
+        if self._last is not None:
+            # Frames must not be empty.
+            changed = ImageChops.difference(image, self._last).getbbox() or (0, 0, 1, 1)
+        frame = image.crop(changed).quantize(COLORS)
         if self._last is None:
             header, _ = getheader(frame, info={"loop": 0})
-            changed = (0, 0, *frame.size)
-        else:
-            header = []
-            # Frames must not be empty.
-            changed = ImageChops.difference(seen, self._last).getbbox() or (0, 0, 1, 1)
-        data = getdata(
-            frame.crop(changed), changed[:2], duration=self._duration, include_color_table=True
-        )
+        data = getdata(frame, changed[:2], duration=self._duration, include_color_table=True)
         self._file.write(b"".join([*header, *data]))
-        self._last = seen
+        self._last = image
         self.count += 1
 
     def save(self, path: Path) -> None:
