@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from xuance_envs.errors import StateError, StateMismatchError
 
-_MAX_VALUE_CHARS = 300
+_MAX_TEXT = 300
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class FaultError(Exception):
-    """Something cannot be saved, or a state cannot be read."""
+    """Something cannot be saved, or a state cannot be read; `where` is a path or empty."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(where, reason)
@@ -28,7 +30,7 @@ class MismatchError(FaultError):
         super().__init__(
             "",
             f"the state was saved from an environment that differs in its {what}: "
-            f"{_abbreviated(saved)} when it was saved, {_abbreviated(here)} here",
+            f"{shortened(saved)} when it was saved, {shortened(here)} here",
         )
         self.what = what
         self.saved = saved
@@ -45,13 +47,20 @@ def to_state_error(env: int, fault: FaultError, command: str) -> StateError:
 def type_name(value: Any) -> str:
     """Return the name of a value's type for error messages."""
     kind = type(value)
-    return (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    return class_name(kind).removeprefix("builtins.")
 
 
-def _abbreviated(value: Any) -> str:
+def class_name(kind: type) -> str:
+    """Return the module and qualified name of a class."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def shortened(value: Any, limit: int = _MAX_TEXT) -> str:
+    """Return a text, or the representation of another value, cut to a number of characters."""
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _MAX_VALUE_CHARS else text[: _MAX_VALUE_CHARS - 3] + "..."
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def without_addresses(text: str) -> str:
+    """Remove the memory addresses of objects, which differ between processes."""
+    return _ADDRESS.sub("", text)

@@ -1,7 +1,7 @@
 """Functions that the bytes of a state may call.
 
-A state consists of plain data and calls of these functions, so reading an untrusted state executes
-no other code. States refer to the functions by name, so they cannot be renamed.
+A state consists of plain data and calls of these functions. Reading an untrusted state executes no
+other code. States refer to the functions by name, so they cannot be renamed.
 """
 
 from __future__ import annotations
@@ -26,97 +26,35 @@ NEW_RESOURCES: dict[str, Any] = {
 }
 """Factories of resources that are created if the target lacks them, by class name."""
 
-_NEEDS_TARGET = "works only while a state is loaded into an environment"
+
+def _of_target(name: str) -> Any:
+    """Return a placeholder for a method of `Target`; states refer to it by name."""
+
+    def placeholder(*_: Any) -> Any:
+        raise TypeError(f"{name} works only while a state is loaded into an environment")
+
+    placeholder.__name__ = placeholder.__qualname__ = name
+    return placeholder
 
 
-def there(path: tuple[Any, ...]) -> Any:
-    """Return the target environment's object at a path."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def function(path: tuple[Any, ...], name: str) -> Any:
-    """Return the target environment's function at a path, if it has this name."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def with_attributes(made: Any, attributes: dict[str, Any]) -> None:
-    """Set the attributes of a new object."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def with_all_attributes(made: Any, content: tuple[Any, dict[str, Any]]) -> None:
-    """Set the state of a new object, and the attributes that it leaves out."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def with_random(made: Any, state: tuple[Any, dict[str, Any]]) -> None:
-    """Set the state and attributes of a new object derived from ``random.Random``."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def native(path: tuple[Any, ...], content: Any) -> Any:
-    """Return the target environment's array at a path, to be filled with this content."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def class_named(module: str, name: str, digest: bytes = b"") -> Any:
-    """Return a class of the target environment or of a module."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def function_named(module: str, name: str, digest: bytes) -> Any:
-    """Return a function of a module; ``digest`` identifies its code if that is Python."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def function_with_code(module: str, name: str, digest: bytes, cells: tuple[Any, ...]) -> Any:
-    """Return a function with these cells and the target environment's code with this digest."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def with_content(made: Any, content: tuple[Any, ...]) -> None:
-    """Set the defaults, attributes, names and cells of a new function."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def module_named(name: str) -> Any:
-    """Return a module."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def method(owner: Any, name: str) -> Any:
-    """Return a bound method."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def method_of(owner: Any, kind: type, name: str) -> Any:
-    """Return a method that a base class defines, bound to an object."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def bound(function: Any, owner: Any) -> Any:
-    """Return a function bound to an object as a method."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def partial(function: Any) -> Any:
-    """Return a :class:`functools.partial`, without its arguments."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def with_arguments(made: Any, content: tuple[Any, ...]) -> None:
-    """Set the arguments and attributes of a partial."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def kept_table(table: tuple[Any, ...]) -> Any:
-    """Find the target environment's kept objects, by their paths."""
-    raise TypeError(_NEEDS_TARGET)
-
-
-def kept(number: int) -> Any:
-    """Return an object of :func:`kept_table`."""
-    raise TypeError(_NEEDS_TARGET)
+there = _of_target("there")
+function = _of_target("function")
+native = _of_target("native")
+kept_table = _of_target("kept_table")
+kept = _of_target("kept")
+class_named = _of_target("class_named")
+function_named = _of_target("function_named")
+function_with_code = _of_target("function_with_code")
+with_content = _of_target("with_content")
+module_named = _of_target("module_named")
+method = _of_target("method")
+method_of = _of_target("method_of")
+bound = _of_target("bound")
+partial = _of_target("partial")
+with_arguments = _of_target("with_arguments")
+with_attributes = _of_target("with_attributes")
+with_all_attributes = _of_target("with_all_attributes")
+with_random = _of_target("with_random")
 
 
 def cell() -> Any:
@@ -210,8 +148,13 @@ def memory(owner: Any) -> NDArray[Any]:
 def extent(owner: Any) -> tuple[int, int]:
     """Return the addresses of a memory's first byte and of the byte after its last."""
     flat = memory(owner)
-    start = flat.__array_interface__["data"][0]
+    start = address_of(flat)
     return start, start + flat.nbytes
+
+
+def address_of(array: Any) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _axes_by_stride(strides: tuple[int, ...]) -> list[int]:
@@ -378,66 +321,23 @@ def _pygame() -> Any:
     return importlib.import_module("pygame")
 
 
-TARGET_FUNCTIONS = tuple(
-    made.__name__
-    for made in (
-        there,
-        function,
-        native,
-        kept_table,
-        kept,
-        class_named,
-        function_named,
-        function_with_code,
-        with_content,
-        module_named,
-        method,
-        method_of,
-        bound,
-        partial,
-        with_arguments,
-        with_attributes,
-        with_all_attributes,
-        with_random,
-    )
+TARGET_FUNCTIONS = (
+    *("there", "function", "native", "kept_table", "kept", "class_named", "function_named"),
+    *("function_with_code", "with_content", "module_named", "method", "method_of", "bound"),
+    *("partial", "with_arguments", "with_attributes", "with_all_attributes", "with_random"),
 )
-"""Functions that need the target environment."""
+"""Names of the functions that :class:`~xuance_envs.state.target.Target` defines."""
 
 PLAIN_FUNCTIONS: dict[str, Any] = {
     made.__name__: made
     for made in (
-        array,
-        dense_array,
-        dense_subclass,
-        array_subclass,
-        object_array,
-        with_elements,
-        view,
-        shared_view,
-        shared_scalar,
-        whole_memory,
-        storage,
-        array_storage,
-        tensor,
-        parameter,
-        with_gradient,
-        scalar,
-        bit_generator,
-        generator,
-        seeded_generator,
-        seed_sequence,
-        random_state,
-        random_state_on,
-        python_random,
-        cell,
-        same,
-        with_cell_content,
-        logger,
-        new_resource,
-        surface,
-        subsurface,
-        mask,
-        event,
+        *(array, dense_array, dense_subclass, array_subclass, object_array, with_elements),
+        *(view, shared_view, shared_scalar, whole_memory, scalar),
+        *(storage, array_storage, tensor, parameter, with_gradient),
+        *(bit_generator, generator, seeded_generator, seed_sequence),
+        *(random_state, random_state_on, python_random),
+        *(cell, same, with_cell_content, logger, new_resource),
+        *(surface, subsurface, mask, event),
     )
 }
 """Functions that need no environment, by name."""

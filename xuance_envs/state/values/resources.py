@@ -1,7 +1,7 @@
 """The list of all resources: objects of one process that stay with their environment.
 
-Windows, renderers, sockets, locks and files exist in one process only. They are not saved. If
-results may depend on a resource's condition, as with a held lock, saving raises.
+Windows, renderers, sockets, locks and files exist in one process only. They are not saved. Saving
+raises if results may depend on a resource's condition, as with a held lock.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import importlib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+from xuance_envs.state.faults import class_name
 
 
 def _held(value: Any) -> str | None:
@@ -31,34 +33,21 @@ def _connected(value: Any) -> str | None:
     return None
 
 
-def _free(value: Any) -> str | None:
-    return None
-
-
+_FILES = "TextIOWrapper", "BufferedWriter", "BufferedReader", "BufferedRandom", "FileIO"
+_STATELESS = (
+    *("pygame.time.Clock", "pygame.font.Font", "pygame.freetype.Font", "pygame.mixer.Sound"),
+    *("pygame.mixer.Channel", "pygame.joystick.Joystick", "pygame.window.Window"),
+    *("pygame._sdl2.video.Window", "pygame._sdl2.video.Renderer", "pygame._sdl2.video.Texture"),
+    *("pygame._render.Renderer", "pygame._render.Texture", "mujoco.renderer.Renderer"),
+    "gymnasium.envs.mujoco.mujoco_rendering.MujocoRenderer",
+    "gymnasium.envs.mujoco.mujoco_rendering.BaseRender",
+)
 _RESOURCES: dict[str, Callable[[Any], str | None]] = {
     "_thread.lock": _held,
     "_thread.RLock": _held,
-    "_io.TextIOWrapper": _readable,
-    "_io.BufferedWriter": _readable,
-    "_io.BufferedReader": _readable,
-    "_io.BufferedRandom": _readable,
-    "_io.FileIO": _readable,
+    **dict.fromkeys([f"_io.{name}" for name in _FILES], _readable),
     "socket.socket": _connected,
-    "pygame.time.Clock": _free,
-    "pygame.font.Font": _free,
-    "pygame.freetype.Font": _free,
-    "pygame.mixer.Sound": _free,
-    "pygame.mixer.Channel": _free,
-    "pygame.joystick.Joystick": _free,
-    "pygame._sdl2.video.Window": _free,
-    "pygame.window.Window": _free,
-    "pygame._sdl2.video.Renderer": _free,
-    "pygame._sdl2.video.Texture": _free,
-    "pygame._render.Renderer": _free,
-    "pygame._render.Texture": _free,
-    "mujoco.renderer.Renderer": _free,
-    "gymnasium.envs.mujoco.mujoco_rendering.MujocoRenderer": _free,
-    "gymnasium.envs.mujoco.mujoco_rendering.BaseRender": _free,
+    **dict.fromkeys(_STATELESS, lambda value: None),
 }
 """By class name, functions that return why an object cannot be kept, or None."""
 
@@ -78,7 +67,7 @@ def _check_of(kind: Any) -> Callable[[Any], str | None] | None:
 
 def name_of(kind: Any) -> str:
     """Return the name under which a class is listed."""
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    name = class_name(kind)
     return "pygame.font.Font" if name == "pygame.ftfont.Font" else name
 
 
