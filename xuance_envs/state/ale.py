@@ -25,23 +25,20 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state.faults import FaultError
+from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.handlers import NATIVE, Handler
 
 ALE_ENV_CLASS = "ale_py.env.AtariEnv"
 """ale-py's environment class, which does not record the actions that it requests."""
 
 REQUESTED_ATTRIBUTE = "_requested_actions"
-"""Environment attribute with the requests to the emulator, oldest first: a deque of (action,
-strength, frames). The first action was certainly executed.
+"""Environment attribute with the requests to the emulator, oldest first, as (action, strength,
+frames). The emulator certainly executed the first one.
 """
 
 _MAX_STICKINESS = 0.9
 _MAX_REQUESTS = 512
-"""Number of recorded requests.
-
-At stickiness 0.9, the probability that none of them was executed is 10^-23.
-"""
+"""At stickiness 0.9, the probability that none of them was executed is 10^-23."""
 
 # Layout of a serialized state: the episode's frame count, mode and difficulty, and the last random
 # generator (for sticky actions), preceded by a mark and the length of its text.
@@ -128,8 +125,7 @@ def _untemper(drawn: int) -> int:
 
 
 def _serialized(state: Any) -> bytes:
-    # The bytes of the pickle, with or without a tuple: before 0.12, ale-py's `serialize` decodes
-    # them as text.
+    # Before 0.12, ale-py's `serialize` decodes the bytes as text. Its pickles hold them unchanged.
     pickled = state.__getstate__()
     written: bytes = pickled[0] if isinstance(pickled, tuple) else pickled
     return written
@@ -152,10 +148,8 @@ class ALEActionRecorder:
     @classmethod
     def attach(cls, env: Any) -> None:
         """Attach a recorder, unless the environment has one or actions are not sticky."""
-        if (
-            not hasattr(env, REQUESTED_ATTRIBUTE)
-            and env.ale.getFloat("repeat_action_probability") > 0
-        ):
+        sticky = env.ale.getFloat("repeat_action_probability") > 0
+        if sticky and not hasattr(env, REQUESTED_ATTRIBUTE):
             cls(env)
 
     def _reset(self, **kwargs: Any) -> Any:
@@ -175,14 +169,12 @@ class ALEActionRecorder:
         if env.continuous:
             x, y = action[0] * np.cos(action[1]), action[0] * np.sin(action[1])
             threshold = env.continuous_action_threshold
-            emulated, strength = (
-                env.map_action_idx(
-                    left_center_right=-int(x < -threshold) + int(x > threshold),
-                    down_center_up=-int(y < -threshold) + int(y > threshold),
-                    fire=(action[-1] > threshold),
-                ),
-                float(action[0]),
+            emulated = env.map_action_idx(
+                left_center_right=-int(x < -threshold) + int(x > threshold),
+                down_center_up=-int(y < -threshold) + int(y > threshold),
+                fire=(action[-1] > threshold),
             )
+            strength = float(action[0])
         else:
             emulated, strength = self._actions[action], 1.0
         result = self.step(action)
@@ -207,12 +199,7 @@ def _save(ale: Any, owner: Any) -> _Value:
             "environment made by a vector environment or by check_saving",
         )
     action, strength = last_executed_action(state, requested, stickiness)
-    return state, _number(action), strength
-
-
-def _number(action: Any) -> int:
-    number: int = action.value
-    return number
+    return state, action.value, strength
 
 
 def _check(ale: Any, value: _Value) -> None:
@@ -221,7 +208,7 @@ def _check(ale: Any, value: _Value) -> None:
         raise FaultError(
             "",
             "expected an emulator's state as bytes and an action as int, got "
-            f"{type(state).__name__} and {type(number).__name__}",
+            f"{type_name(state)} and {type_name(number)}",
         )
     text = state[_generator(state)]
     if text.count(b" ") != _WORDS or text.translate(None, b"0123456789 "):
@@ -268,16 +255,9 @@ def _without_sticky_actions(state: bytes) -> bytes:
     place = _generator(state)
     rest = state[place].split(b" ", 2)[2]
     words = b"%d " % _untemper(_BITS) * 2 + rest[: rest.rindex(b" ")] + b" 0"
-    return b"".join(
-        [
-            state[: _EPISODE_FRAMES.start],
-            _OVER,
-            state[_EPISODE_FRAMES.stop : place.start - _LENGTH.size],
-            _LENGTH.pack(len(words)),
-            words,
-            state[place.stop :],
-        ]
-    )
+    before = state[: _EPISODE_FRAMES.start], _OVER
+    between = state[_EPISODE_FRAMES.stop : place.start - _LENGTH.size]
+    return b"".join([*before, between, _LENGTH.pack(len(words)), words, state[place.stop :]])
 
 
 def _fork(ale: Any, fork: Any) -> None:
@@ -296,12 +276,9 @@ def _fork(ale: Any, fork: Any) -> None:
 
 
 def _describe(ale: Any, owner: Any) -> tuple[str, dict[str, Any]]:
-    game = _game_of(owner)
-    facts: dict[str, Any] = {}
-    if game is not None:
-        facts["ROM"] = f"{game}, {_rom_digest(game)}"
-    stickiness = ale.getFloat("repeat_action_probability")
-    return "ale_py", {**facts, "repeat_action_probability": round(stickiness, 6)}
+    game, stickiness = _game_of(owner), ale.getFloat("repeat_action_probability")
+    rom = {} if game is None else {"ROM": f"{game}, {_rom_digest(game)}"}
+    return "ale_py", {**rom, "repeat_action_probability": round(stickiness, 6)}
 
 
 def _game_of(owner: Any) -> str | None:

@@ -1,8 +1,8 @@
 """Checkpoints of Gymnasium's Box2D environments, restored by replay.
 
-A Box2D world does not expose its impulses, timers or contact order. But a world that is created at
-each reset is determined by the generator before that reset and the actions after it. These are
-recorded as the state.
+A Box2D world does not expose its impulses, timers or contact order. LunarLander creates a new world
+at each reset. The generator before the reset and the actions after it determine that world, so a
+recorder stores both as the state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state.faults import FaultError
+from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.handlers import NATIVE, Handler
 
 _LOG = "_replay"
@@ -37,8 +37,8 @@ class Box2DRecorder:
 
     def _reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         generator = self._env._np_random
-        drawn = None if generator is None else generator.bit_generator.state
-        episode_start = generator, drawn, self._env._np_random_seed, seed, copy.deepcopy(options)
+        before = None if generator is None else generator.bit_generator.state
+        episode_start = generator, before, self._env._np_random_seed, seed, copy.deepcopy(options)
         self._is_resetting = True  # a reset may call `step`
         try:
             result = self.reset(seed=seed, options=options)
@@ -71,10 +71,10 @@ def _save(env: Any, _: Any) -> Any:
     recorder = _recorder_of(env)
     episode_start = recorder.episode_start
     if episode_start is not None:
-        generator, drawn, *how = episode_start
-        if generator is not None:  # as it was before the reset
+        generator, state_before, *how = episode_start
+        if generator is not None:
             generator = copy.deepcopy(generator)
-            generator.bit_generator.state = drawn
+            generator.bit_generator.state = state_before
         episode_start = generator, *how
     return episode_start, list(recorder.actions), env._np_random
 
@@ -83,7 +83,11 @@ def _check(env: Any, value: Any) -> None:
     _recorder_of(env)
     episode_start, actions, _ = value
     if not isinstance(actions, list) or not (episode_start is None or len(episode_start) == 4):
-        raise FaultError("", "expected an episode's start (four values) and a list of its actions")
+        raise FaultError(
+            "",
+            "expected an episode's start (four values or None) and a list of its actions, got a "
+            f"{type_name(episode_start)} and a {type_name(actions)}",
+        )
 
 
 def _load(env: Any, value: Any, _: Any) -> None:
@@ -100,18 +104,16 @@ def _load(env: Any, value: Any, _: Any) -> None:
     env._np_random = generator
 
 
-_WORLD_REUSED = (
-    "its Box2D world is reused across resets and cannot be read, so no saved state would be exact"
-)
-
-
 def _refuse(env: Any, _: Any) -> Any:
-    raise FaultError(type(env).__qualname__, _WORLD_REUSED)
+    raise FaultError(
+        type(env).__qualname__,
+        "its Box2D world is reused across resets and cannot be read, so no saved state would be "
+        "exact",
+    )
 
 
 NATIVE[REPLAYED_CLASS] = Handler(_save, _load, _check, replays=True)
+_REFUSED = Handler(_refuse, lambda env, value, owner: None)
 for _name in ("bipedal_walker.BipedalWalker", "car_racing.CarRacing", "lunar_lander.LunarLander"):
     for _library in ("gymnasium", "gym"):
-        NATIVE.setdefault(
-            f"{_library}.envs.box2d.{_name}", Handler(_refuse, lambda env, value, owner: None)
-        )
+        NATIVE.setdefault(f"{_library}.envs.box2d.{_name}", _REFUSED)

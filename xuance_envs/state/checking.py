@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs.errors import StateError
 from xuance_envs.event_loops import Finisher, finish
 from xuance_envs.state.checkpointer import EnvCheckpointer
-from xuance_envs.state.faults import FaultError, to_state_error
+from xuance_envs.state.faults import FaultError, to_state_error, without_addresses
 from xuance_envs.state.recorders import record
 
 __all__ = ["check_saving", "describe_difference"]
@@ -25,9 +25,9 @@ __getattr__ = deprecated_aliases(__name__, difference="describe_difference")
 def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) -> list[str]:
     """Check that an environment continues exactly from a saved state.
 
-    One environment takes random actions and is saved. The state is loaded into a second environment
-    with a different history. Both then take the same actions, in turn. All observations, rewards,
-    flags and infos must be bitwise identical, including those of resets. Only the wall-clock time
+    One environment takes random actions and is saved. A second environment with a different history
+    loads the state. Both then take the same actions, in turn. All observations, rewards, flags and
+    infos must be bitwise identical, including those of resets. Only the wall-clock time
     ``episode["t"]`` may differ.
 
     Args:
@@ -36,8 +36,8 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
         seed: seed of the first reset and of the actions.
 
     Returns:
-        Names and types of the resources that are not saved and stay with each environment, such as
-        windows, locks and open files.
+        Names and types of the resources that each environment keeps, such as windows, locks and
+        open files. They are not saved.
 
     Raises:
         StateError: the environment cannot be saved, or the second environment continues
@@ -68,26 +68,21 @@ VERIFIED_STEPS = 32
 def verify_saving(make: Callable[[], Any], index: int) -> str:
     """Check saving with two new environments; return why that is impossible, or an empty text."""
     made: list[Any] = []
+    failed = "creating two more environments failed"
     try:
         made += [make(), make()]
         if made[0] is made[1]:
             raise RuntimeError("expected a new environment from each call, got the same object")
-    except Exception as error:
-        for each in made:
-            finish(each.close())
-        return (
-            f"saving environment {index} was not verified: creating two more environments failed: "
-            f"{type(error).__name__}: {error}"
-        )
-    try:
-        _check_pair(made[0], made[1], VERIFIED_STEPS, 0, index, "save_state")
+        failed = "another environment failed with random actions"
+        (env, twin), made = made, []
+        _check_pair(env, twin, VERIFIED_STEPS, 0, index, "save_state")
     except StateError:
         raise
     except Exception as error:
-        return (
-            f"saving environment {index} was not verified: another environment failed with random "
-            f"actions: {type(error).__name__}: {error}"
-        )
+        for each in made:
+            finish(each.close())
+        reason = f"{failed}: {type(error).__name__}: {error}"
+        return f"saving environment {index} was not verified: {reason}"
     return ""
 
 
@@ -163,11 +158,7 @@ class _Player:
 
 
 def _compare_continuations(
-    source: EnvCheckpointer,
-    target: EnvCheckpointer,
-    player: _Player,
-    info: Any,
-    steps: int,
+    source: EnvCheckpointer, target: EnvCheckpointer, player: _Player, info: Any, steps: int
 ) -> str | None:
     """Take the same steps in both environments; describe the first difference."""
     cause = _differing_attribute(source, target, "right after loading")
@@ -177,10 +168,10 @@ def _compare_continuations(
         found, _ = player.step(target.env, action)
         if cause is None:
             cause = _differing_attribute(source, target, f"after {number} steps")
-        for (what, one), (also, other) in zip(expected, found, strict=False):
-            if what == also and describe_info_difference(one, other) is None:
+        for (what, one), (other_what, other) in zip(expected, found, strict=False):
+            where = describe_info_difference(one, other) if what == other_what else ""
+            if where is None:
                 continue
-            where = describe_info_difference(one, other) if what == also else ""
             return (
                 f"in step {number} after saving, {what} differs{where}: expected "
                 f"{_abbreviated(one)} as without saving, got {_abbreviated(other)} from the saved "
@@ -194,20 +185,15 @@ _NO_ATTRIBUTE = (
     "such as the generators of random and numpy.random, module variables, or files"
 )
 
-
-_CLOCKS = (
-    "RecordEpisodeStatistics.episode_start_time",
-    "RecordEpisodeStatistics.time_queue",
-)
+_CLOCKS = tuple(f"RecordEpisodeStatistics.{n}" for n in ("episode_start_time", "time_queue"))
 """Attributes with the wall-clock time, on which only ``episode["t"]`` depends."""
 
 
 def _differing_attribute(source: EnvCheckpointer, target: EnvCheckpointer, when: str) -> str | None:
     """Describe the first attribute that differs; None if none does or the comparison fails."""
-    try:
+    difference = None
+    with suppress(FaultError):
         difference = source.plan.first_difference(target.plan, ignoring=_CLOCKS)
-    except FaultError:
-        return None
     if difference is None:
         return None
     path, one, other = difference
@@ -223,15 +209,8 @@ def _abbreviated(value: Any) -> str:
     return text if len(text) < 200 else f"{text[:160]}... (crc {zlib.crc32(text.encode()):08x})"
 
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
 def describe_difference(one: Any, other: Any) -> str | None:
     """Describe where two values differ; None if they are bitwise identical.
-
-    Args:
-        one: first value.
-        other: second value.
 
     Returns:
         Text that follows a name, such as ``" at ['x'] in its length (1, 2)"``; empty if the values
@@ -241,15 +220,7 @@ def describe_difference(one: Any, other: Any) -> str | None:
 
 
 def describe_info_difference(one: dict[Any, Any], other: dict[Any, Any]) -> str | None:
-    """Describe where two infos differ, except in the wall-clock time of an episode.
-
-    Args:
-        one: first info.
-        other: second info.
-
-    Returns:
-        The text of :func:`describe_difference`; None if the infos are bitwise identical.
-    """
+    """Describe where two infos differ, except in an episode's wall-clock time; None if nowhere."""
     return describe_difference(_without_clock(one), _without_clock(other))
 
 
@@ -273,7 +244,7 @@ def _difference(one: Any, other: Any, compared: set[tuple[int, int]]) -> str | N
     if isinstance(one, dict):
         if list(one) != list(other):
             return f" in its keys ({list(one)}, {list(other)})"
-        pairs = ((f"[{key!r}]", one[key], other[key]) for key in one)
+        pairs: Iterable[Any] = ((f"[{key!r}]", one[key], other[key]) for key in one)
     elif isinstance(one, list | tuple):
         if len(one) != len(other):
             return f" in its length ({len(one)}, {len(other)})"
@@ -285,20 +256,16 @@ def _difference(one: Any, other: Any, compared: set[tuple[int, int]]) -> str | N
     elif hasattr(one, "__array__"):  # such as a tensor, whose repr may be incomplete
         return _difference(np.asarray(one), np.asarray(other), compared)
     elif not _has_equality(one) and (state := _state_of(one)) is not None:
-        pairs = ((name, a, b) for name, a, b in [("", state, _state_of(other))])
+        pairs = [("", state, _state_of(other))]
     else:
-        reprs = [_ADDRESS.sub("", repr(each)) for each in (one, other)]
-        return None if reprs[0] == reprs[1] or one == other else ""
+        same = without_addresses(repr(one)) == without_addresses(repr(other))
+        return None if same or one == other else ""
     if (id(one), id(other)) in compared:
         return None
     compared.add((id(one), id(other)))
     for key, a, b in pairs:
         if (where := _difference(a, b, compared)) is not None:
-            return (
-                f" at {key}{where.removeprefix(' at ')}"
-                if where.startswith(" at")
-                else f" at {key}{where}"
-            )
+            return f" at {key}{where.removeprefix(' at ')}"
     return None
 
 

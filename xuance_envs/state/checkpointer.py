@@ -5,17 +5,13 @@ from __future__ import annotations
 import io
 import pickle
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from xuance_envs.state import (  # noqa: F401  # some register handlers
-    box2d,
-    mujoco,
-    old_states,
-)
+from xuance_envs.state import box2d, mujoco, old_states  # noqa: F401  # they register handlers
 from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.handlers import Handler
 from xuance_envs.state.pickling import StalePlanError, StatePickler
@@ -40,7 +36,7 @@ class EnvCheckpointer:
 
     @property
     def plan(self) -> StatePlan:
-        """Plan of the environment's state; made again if a kept object was replaced."""
+        """Plan of the environment's state; a new one if a kept object was replaced."""
         plan = self._plan
         if plan is None or not plan.is_current():
             plan = self._plan = StatePlan(self.env)
@@ -54,19 +50,17 @@ class EnvCheckpointer:
 
     def save(self, seen: Any = None) -> bytes:
         """Serialize the environment's state and ``seen``, its last result."""
-        plan = self.plan
         try:
-            return self._save(plan, seen, is_fresh=False)
+            return self._save(self.plan, seen, is_fresh=False)
         except StalePlanError:
             plan = self._plan = StatePlan(self.env)
             return self._save(plan, seen, is_fresh=True)
 
     def _save(self, plan: StatePlan, seen: Any, is_fresh: bool) -> bytes:
         plan.check_resources()
-        self_saving_layers = plan.self_saving_layers
         attributes: list[dict[str, Any] | None] = []
         for k, (layer, excluded) in enumerate(zip(plan.layers, plan.excluded, strict=True)):
-            if k in self_saving_layers:
+            if k in plan.self_saving_layers:
                 attributes.append(None)
                 continue
             values = dict(layer.items()) if layer.slots else layer.attributes.copy()
@@ -75,11 +69,8 @@ class EnvCheckpointer:
             attributes.append(values)
         handled = [handler.save(obj, plan.owner(path)) for handler, obj, path in plan.handled]
         # The public property would create a missing generator, and cannot be assigned to.
-        generators = {
-            name: drawn
-            for name, space in plan.named_spaces
-            if (drawn := space._np_random) is not None
-        }
+        spaces = [(name, space._np_random) for name, space in plan.named_spaces]
+        generators = {name: generator for name, generator in spaces if generator is not None}
         names = plan.excluded_names
         content = plan.kept_table, _VERSION, names, attributes, handled, generators, seen
         file = io.BytesIO()
@@ -123,16 +114,16 @@ class EnvCheckpointer:
             check_constants(facts, here)
         if not len(names) == len(attributes) == len(plan.layers):
             raise FaultError(
-                "", f"expected the state of {len(plan.layers)} wrappers, got {len(names)}"
+                "",
+                f"expected the state of {len(plan.layers)} wrappers, got {len(attributes)} and the "
+                f"excluded attributes of {len(names)}",
             )
         pairs = target.handled(handled) if handled or plan.kept or is_old else []
         if not plan.generator_names.issuperset(generators):
             unknown = sorted(set(generators) - plan.generator_names)
             raise FaultError("", f"the state has generators of unknown spaces: {unknown}")
-        doubts: list[str] = []
-        for handler, obj, value, _ in pairs:
-            if handler.check is not None and (doubt := handler.check(obj, value)):
-                doubts.append(doubt)
+        checks = [handler.check and handler.check(obj, value) for handler, obj, value, _ in pairs]
+        doubts = [doubt for doubt in checks if doubt]
         if not trusted:
             _check_untrusted(plan, names, attributes, generators)
         return PreparedRestore(plan, names, attributes, pairs, generators, seen, rng_fork, doubts)
@@ -182,8 +173,8 @@ class RngFork:
         if isinstance(generator, np.random.Generator):
             return np.random.Generator(self(generator.bit_generator))
         if isinstance(generator, np.random.RandomState):
-            old: Any = generator.get_state(legacy=False)
-            drawn: Any = np.random.MT19937(self.seed_sequence(repr(old))).state
+            state: Any = generator.get_state(legacy=False)
+            drawn: Any = np.random.MT19937(self.seed_sequence(repr(state))).state
             generator.set_state(drawn)
         else:
             state = random.Random.getstate(generator)
@@ -197,12 +188,8 @@ class RngFork:
 
 
 def _check_untrusted(
-    plan: StatePlan,
-    names: Any,
-    attributes: Sequence[Any],
-    generators: Mapping[str, Any],
+    plan: StatePlan, names: Any, attributes: Sequence[Any], generators: Mapping[str, Any]
 ) -> None:
-    """Check the types in a state of unknown origin."""
     for k, values in enumerate(attributes):
         if (values is None) != (k in plan.self_saving_layers) or not isinstance(
             values, _DICT_OR_NONE
@@ -221,7 +208,7 @@ def _check_untrusted(
 def _explain_failure(
     plan: StatePlan, attributes: Any, handled: Any, error: Exception
 ) -> FaultError:
-    """Find the attribute that cannot be saved."""
+    """Return a fault that names the attribute that cannot be saved."""
     held = [(k, *item) for k, values in enumerate(attributes) for item in (values or {}).items()]
     for k, name, value in held:
         if _pickling_error(plan, value) is not None:
@@ -234,26 +221,20 @@ def _explain_failure(
     for (_, obj, path), value in zip(plan.handled, handled, strict=True):
         reason = _pickling_error(plan, value)
         if reason is not None:
-            owner = plan.layers[path[0]].name
-            where = owner if len(path) == 1 else f"{owner}.{path[1]}"
             return FaultError(
-                where, f"the state returned for a {type_name(obj)} cannot be saved: {reason}"
+                plan.text(path[:2]),
+                f"the state returned for a {type_name(obj)} cannot be saved: {reason}",
             )
-    if isinstance(error, FaultError):
-        return error
-    return FaultError("", f"cannot be saved: {error}")
+    return error if isinstance(error, FaultError) else FaultError("", f"cannot be saved: {error}")
 
 
 def _innermost(plan: StatePlan, path: Path, value: Any) -> tuple[Path, Any, str | None]:
-    """Find the innermost part that cannot be saved."""
+    """Return the path of the innermost part that cannot be saved, the part, and the reason."""
     seen = {id(value)}
     while True:
-        try:
-            StatePickler(io.BytesIO(), plan).reducer_override(value)
-        except FaultError as fault:
-            return path, value, fault.reason
-        except Exception as error:
-            return path, value, f"{type_name(error)}: {error}"
+        reason = _error_of(StatePickler(io.BytesIO(), plan).reducer_override, value)
+        if reason is not None:
+            return path, value, reason
         for step, part in parts_of(value):
             if id(part) not in seen and _pickling_error(plan, part) is not None:
                 seen.add(id(part))
@@ -264,8 +245,12 @@ def _innermost(plan: StatePlan, path: Path, value: Any) -> tuple[Path, Any, str 
 
 
 def _pickling_error(plan: StatePlan, value: Any) -> str | None:
+    return _error_of(StatePickler(io.BytesIO(), plan).dump, value)
+
+
+def _error_of(save: Callable[[Any], Any], value: Any) -> str | None:
     try:
-        StatePickler(io.BytesIO(), plan).dump(value)
+        save(value)
     except FaultError as fault:
         return fault.reason
     except Exception as error:

@@ -24,7 +24,7 @@ class EnvStates:
     """Saved states of k environments; immutable.
 
     ``save_state`` returns it. ``load_state`` of any vector environment with the same kind of
-    environments takes it, whatever the backend and the number of workers.
+    environments accepts it. The backend and the number of workers may differ.
 
     Args:
         envs: state of each environment.
@@ -103,7 +103,7 @@ class EnvStates:
         """Build states from the results of groups.
 
         Args:
-            saved: for each environment, its state, its digest, and True if replay restores it.
+            saved: for each environment, its state, its digest, and True if a restore replays it.
             facts: for each digest, the packed description of the environment.
         """
         descriptions = {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()}
@@ -111,11 +111,7 @@ class EnvStates:
 
     @classmethod
     def joined(cls, states: Sequence[EnvStates]) -> EnvStates:
-        """Concatenate states in order, without shared data; trusted if all of them are.
-
-        Args:
-            states: at least one.
-        """
+        """Concatenate one or more states, without shared data; trusted if all of them are."""
         envs = [env for one in states for env in one.envs]
         facts = {digest: fact for one in states for digest, fact in one.facts.items()}
         return cls(envs, facts, trusted=all(one.trusted for one in states))
@@ -154,7 +150,7 @@ class EnvStates:
         return EnvStates(envs, self.facts, {**self.shared, **more}, self.trusted)
 
     def extra(self, name: str) -> list[Any] | None:
-        """Return the values that :meth:`adding` added for each environment; None if there are none.
+        """Return each environment's value from :meth:`adding`; None if one of them has none.
 
         Args:
             name: name of the data.
@@ -167,7 +163,7 @@ class EnvStates:
         return [loads_plain(env.extras[name], self.trusted) for env in self.envs]
 
     def shared_extra(self, name: str) -> Any:
-        """Return the value that :meth:`adding` added for all environments together, or None.
+        """Return the shared value from :meth:`adding`, or None.
 
         Args:
             name: name of the data.
@@ -180,13 +176,13 @@ class EnvStates:
     # -- serialization ------------------------------------------------------------------
 
     def check_here(self, what: str) -> None:
-        """Raise an error if a state is kept in another process, such as an HTTP server.
+        """Raise an error if another process keeps a state, such as an HTTP server.
 
         Args:
             what: the operation that needs the states, for the error.
 
         Raises:
-            StateError: a state is kept elsewhere; the error says why.
+            StateError: another process keeps a state; the error says why.
         """
         for env in self.envs:
             if env.elsewhere:
@@ -252,9 +248,8 @@ def _indices(index: int | Sequence[int], count: int) -> list[int]:
             raise TypeError
         found = list(map(operator.index, given))
     except TypeError:
-        raise TypeError(
-            f"expected an index, a slice or a sequence of indices, got {index!r}"
-        ) from None
+        message = f"expected an index, a slice or a sequence of indices, got {index!r}"
+        raise TypeError(message) from None
     for i in found:
         if not -count <= i < count:
             raise IndexError(f"expected an index into {count} states, got {i}")

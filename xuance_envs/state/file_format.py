@@ -28,7 +28,7 @@ from typing import Any
 
 from xuance_envs._version import __version__
 from xuance_envs.errors import StateError
-from xuance_envs.state.faults import FaultError
+from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.saved_env import Facts, SavedEnv
 from xuance_envs.state.unpickling import check_safe
 
@@ -39,7 +39,6 @@ _START = struct.Struct(">8sHI16s")
 _CHECKSUM = 16
 _MAX_BYTES = 1 << 36
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 20}]
-
 
 Contents = tuple[Sequence[SavedEnv], Facts, Mapping[str, bytes]]
 """Environment states, their descriptions by digest, and shared data by name."""
@@ -64,15 +63,12 @@ def write(
     parts += shared.values()
     raw = b"".join(parts)
     packed = lzma.compress(raw, lzma.FORMAT_XZ, filters=_FILTERS)
+    libraries = [name for name in ("numpy", "gymnasium") if name in sys.modules]
     header: dict[str, Any] = {
         "versions": {
             "xuance_envs": __version__,
             "python": platform.python_version(),
-            **{
-                name: str(sys.modules[name].__version__)
-                for name in ("numpy", "gymnasium")
-                if name in sys.modules
-            },
+            **{name: str(sys.modules[name].__version__) for name in libraries},
         },
         "what": {
             digest.hex(): {"is": parts_of, "versions": versions}
@@ -106,7 +102,9 @@ def read(data: bytes, trusted: bool) -> Contents:
             nonlocal place
             part = raw[place : place + length]
             if type(length) is not int or length < 0 or len(part) != length:
-                raise ValueError("its parts do not have the lengths in the header")
+                raise ValueError(
+                    f"expected a part of {length!r} bytes at byte {place}, got {len(part)}"
+                )
             place += length
             return part
 
@@ -121,8 +119,11 @@ def read(data: bytes, trusted: bool) -> Contents:
             bytes.fromhex(digest): (dict(fact["is"]), dict(fact["versions"]))
             for digest, fact in header["what"].items()
         }
-        if place != len(raw) or any(env.digest not in facts for env in envs):
-            raise ValueError("its parts do not match the header")
+        if place != len(raw):
+            raise ValueError(f"expected parts of {len(raw)} bytes in total, got {place}")
+        unknown = {env.digest.hex() for env in envs if env.digest not in facts}
+        if unknown:
+            raise ValueError(f"its header does not describe the environments {sorted(unknown)}")
     except StateError:
         raise
     except Exception as error:
@@ -161,7 +162,7 @@ def _verify(data: bytes) -> tuple[dict[str, Any], bytes]:
     try:
         header = json.loads(rest[:length])
         if not isinstance(header, dict):
-            raise TypeError("its header is not a JSON object")
+            raise TypeError(f"expected a JSON object as header, got a {type_name(header)}")
     except Exception as error:
         raise _unreadable(f"{type(error).__name__}: {error}") from None
     return header, rest[length:]
@@ -173,7 +174,8 @@ def _decompress(packed: bytes, length: Any) -> bytes:
     reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 26)
     raw = reader.decompress(packed, length + 1)
     if len(raw) != length:
-        raise ValueError(f"its uncompressed length differs from the header's {length} bytes")
+        got = "more" if len(raw) > length else len(raw)
+        raise ValueError(f"expected {length} uncompressed bytes, got {got}")
     return raw
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state.faults import MismatchError
+from xuance_envs.state.faults import MismatchError, class_name, without_addresses
 from xuance_envs.state.layers import Layer
 from xuance_envs.state.values.canonical import digest
 from xuance_envs.state.values.functions import full_name
@@ -26,10 +25,15 @@ _ARGUMENTS = "arguments digest"
 _SINCE_0_3 = _ARGUMENTS, "inner spaces"
 """Parts that descriptions of version 0.2 do not have."""
 
+_SAVED_BY_0_2 = (
+    "it was saved by version 0.2, which did not save the variables and defaults of functions, "
+    "objects of pygame, shared memory of structured arrays, and attributes of classes other than "
+    "the environment's own"
+)
+
 VERSION_BOUND_LIBRARIES = frozenset({"mujoco", "ale_py", "Box2D"})
 """Libraries whose states are valid for only one version."""
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DIGEST = 12
 
 
@@ -39,9 +43,8 @@ class Fingerprint:
     def __init__(self, parts: dict[str, Any], versions: dict[str, str]) -> None:
         self.parts = parts
         self.versions = versions
-        self.digest = hashlib.blake2b(
-            repr((parts, versions)).encode(), digest_size=_DIGEST
-        ).digest()
+        text = repr((parts, versions)).encode()
+        self.digest = hashlib.blake2b(text, digest_size=_DIGEST).digest()
 
     @classmethod
     def of(
@@ -50,35 +53,26 @@ class Fingerprint:
         """Describe the environment with these layers; ``resources`` names the unsaved objects."""
         spec = next((s for layer in reversed(layers) if (s := layer.get("spec")) is not None), None)
         parts: dict[str, Any] = {
-            "wrappers": [_class_name(layer.obj) for layer in layers],
+            "wrappers": [class_name(type(layer.obj)) for layer in layers],
             "id": getattr(spec, "id", None),
-            "kwargs": _repr_without_address(getattr(spec, "kwargs", None)),
+            "kwargs": without_addresses(repr(getattr(spec, "kwargs", None))),
             "observation space": _space_digest(layers[0].obj.observation_space),
             "action space": _space_digest(layers[0].obj.action_space),
-            _ARGUMENTS: _arguments_digest(getattr(spec, "kwargs", None)),
+            _ARGUMENTS: digest(_plain(getattr(spec, "kwargs", None))).hex(),
             "inner spaces": _inner_spaces(layers),
             **({RESOURCES: list(resources)} if resources else {}),
             **extra,
         }
-        libraries = {type(layer.obj).__module__.partition(".")[0] for layer in layers} - {
-            "builtins"
-        }
-        libraries |= {"numpy"} | (VERSION_BOUND_LIBRARIES & set(extra.get("libraries", ())))
-        parts.pop("libraries", None)
-        return cls(
-            parts, {name: version for name in sorted(libraries) if (version := _version(name))}
-        )
+        libraries = {type(layer.obj).__module__.partition(".")[0] for layer in layers}
+        libraries |= {"numpy"} | (VERSION_BOUND_LIBRARIES & parts.pop("libraries", set()))
+        libraries -= {"builtins"}
+        versions = {name: version for name in sorted(libraries) if (version := _version(name))}
+        return cls(parts, versions)
 
     def check(self, parts: dict[str, Any], versions: dict[str, str]) -> list[str]:
         """Compare with a saved description; return warnings about other library versions."""
-        warnings = []
         missing = [what for what in _SINCE_0_3 if what not in parts]
-        if missing:
-            warnings.append(
-                "it was saved by version 0.2, which did not save the variables and defaults of "
-                "functions, objects of pygame, shared memory of structured arrays, and attributes "
-                "of classes other than the environment's own"
-            )
+        warnings = [_SAVED_BY_0_2] if missing else []
         for what in {**parts, **self.parts}:
             if what in missing or what == RESOURCES or (what == "kwargs" and not missing):
                 continue
@@ -95,31 +89,18 @@ class Fingerprint:
         return warnings
 
 
-def _class_name(obj: Any) -> str:
-    kind = type(obj)
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _repr_without_address(value: Any) -> str:
-    return _ADDRESS.sub("", repr(value))
-
-
 def _version(library: str) -> str | None:
     version = getattr(sys.modules.get(library), "__version__", None)
     return version if isinstance(version, str) else None
 
 
+_SPACE_MODULES = ("gymnasium.spaces.space", "gym.spaces.space")
+
+
 def is_space(value: Any) -> bool:
     """Return whether a value is a space of Gymnasium or legacy gym."""
-    return _is_space_class(type(value))
-
-
-def _is_space_class(kind: type) -> bool:
-    for each in kind.__mro__:
-        if each.__name__ == "Space" and each.__module__ in (
-            "gymnasium.spaces.space",
-            "gym.spaces.space",
-        ):
+    for each in type(value).__mro__:
+        if each.__name__ == "Space" and each.__module__ in _SPACE_MODULES:
             return True
     return False
 
@@ -135,19 +116,13 @@ def subspaces(space: Any) -> Iterator[Any]:
         seen.add(id(one))
         yield one
         for _, value in sorted(vars(one).items()):
-            inner = value.values() if isinstance(value, dict) else value
-            items = (
-                inner if isinstance(inner, (list, tuple)) or isinstance(value, dict) else [value]
-            )
+            inner = list(value.values()) if isinstance(value, dict) else value
+            items = inner if isinstance(inner, (list, tuple)) else [inner]
             waiting += [item for item in items if is_space(item)]
 
 
-def _arguments_digest(arguments: Any) -> str:
-    """Return a digest of an environment's arguments: data and functions, other objects by class."""
-    return digest(_plain(arguments)).hex()
-
-
 def _plain(value: Any) -> Any:
+    """Return an environment's arguments with objects other than data and functions by class."""
     kind = type(value)
     if kind is dict:
         return {str(key): _plain(item) for key, item in value.items()}
@@ -175,4 +150,4 @@ def _space_digest(space: Any) -> str:
         for name, value in sorted(vars(part).items()):
             if isinstance(value, np.ndarray):
                 bounds.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
-    return f"{_repr_without_address(space)} ({bounds.hexdigest()})"
+    return f"{without_addresses(repr(space))} ({bounds.hexdigest()})"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xuance_envs._deprecated import deprecated_aliases
+from xuance_envs.state.faults import class_name
 
 __all__ = ["NATIVE", "Handler", "handler_of", "merge_registered", "register_state", "registered"]
 
@@ -49,12 +50,7 @@ class Handler:
 
     @classmethod
     def of(cls, save: Save, load: Load) -> Handler:
-        """Wrap functions that do not take the owner.
-
-        Args:
-            save: returns the state of an object.
-            load: restores a state in an object.
-        """
+        """Wrap functions that do not take the owner."""
         return cls(lambda obj, _: save(obj), lambda obj, value, _: load(obj, value))
 
 
@@ -74,14 +70,14 @@ def register_state(cls: type, save: Save, load: Load) -> None:
     """Register functions that save and restore the state of a class.
 
     Use it for environments, wrappers and objects in their attributes whose class cannot define
-    ``__env_state__`` and ``__set_env_state__``. It also applies to subclasses, and in all worker
-    processes from then on.
+    ``__env_state__`` and ``__set_env_state__``. The functions also apply to subclasses, and in all
+    worker processes from then on.
 
     Args:
         cls: the class.
         save: takes an object; returns its state as picklable data. Nothing else of the object is
             saved.
-        load: takes an object that was created in the same way, and what ``save`` returned.
+        load: takes an object that was created in the same way, and the result of ``save``.
 
     Example:
         >>> import numpy as np
@@ -100,26 +96,18 @@ def register_state(cls: type, save: Save, load: Load) -> None:
 
 
 def registered() -> dict[type, tuple[Save, Load]]:
-    """Return all registered functions, by class."""
+    """Return all registered save and load functions, by class."""
     return _registered
 
 
 def merge_registered(others: dict[type, tuple[Save, Load]]) -> None:
-    """Add the registrations of another process.
-
-    Args:
-        others: its save and load functions, by class.
-    """
+    """Add the save and load functions that another process registered, by class."""
     _registered.update(others)
     _handler_cache.clear()
 
 
 def handler_of(kind: type) -> Handler | None:
-    """Return the handler of a class, or None.
-
-    Args:
-        kind: the class.
-    """
+    """Return the handler of a class, or None."""
     try:
         return _handler_cache[kind]
     except KeyError:
@@ -131,9 +119,8 @@ def _find(kind: type) -> Handler | None:
         if each in _registered:
             return Handler.of(*_registered[each])
         if "__env_state__" in each.__dict__:
-            return (
-                _STATELESS_HANDLER if each.__dict__["__env_state__"] is None else _PROTOCOL_HANDLER
-            )
-        if (known := NATIVE.get(f"{each.__module__}.{each.__qualname__}")) is not None:
+            is_stateless = each.__dict__["__env_state__"] is None
+            return _STATELESS_HANDLER if is_stateless else _PROTOCOL_HANDLER
+        if (known := NATIVE.get(class_name(each))) is not None:
             return known
     return None

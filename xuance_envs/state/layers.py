@@ -6,7 +6,8 @@ layer holds in other attributes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice, starmap
 from typing import Any
 
@@ -32,11 +33,8 @@ class Layer:
 
     def items(self) -> Iterator[tuple[str, Any]]:
         yield from self.attributes.items()
-        for name in self.slots:
-            try:
-                yield name, object.__getattribute__(self.obj, name)
-            except AttributeError:
-                continue
+        if self.slots:
+            yield from slot_items(self.obj, self.slots)
 
     def get(self, name: str) -> Any:
         """Return the value of an instance attribute, or None."""
@@ -76,10 +74,8 @@ def layers_of(env: Any) -> list[Layer]:
             seen.add(id(obj))
             layer = Layer(obj)
             layers.append(layer)
-            obj = next(
-                (inner for name in WRAPPED_ENV_ATTRIBUTES if _is_env(inner := layer.get(name))),
-                None,
-            )
+            inner = [layer.get(name) for name in WRAPPED_ENV_ATTRIBUTES]
+            obj = next(filter(_is_env, inner), None)
         for layer in layers[begin:]:
             for _, value in sorted(layer.items()):
                 if _is_env(value) and id(value) not in seen:
@@ -110,10 +106,17 @@ def slots_of(kind: type) -> tuple[str, ...]:
     return tuple(found)
 
 
+def slot_items(obj: Any, slots: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of the slots that are set."""
+    for name in slots:
+        with suppress(AttributeError):
+            yield name, object.__getattribute__(obj, name)
+
+
 def _restore_inline_values(attributes: dict[str, Any]) -> None:
     """Keep attribute access fast after ``__dict__`` was read."""
-    # Up to Python 3.12 a materialized dict shares its class's keys, and the interpreter does not
+    # Up to Python 3.12, a materialized dict shares its class's keys, and the interpreter does not
     # cache lookups in it: steps of cheap environments took 5 to 18 % longer. Popping an item gives
-    # the dict its own keys. One call into C pops and restores it, so no interrupt comes between.
+    # the dict its own keys. One call into C pops and restores the item, without interrupts.
     if attributes:
         list(starmap(attributes.__setitem__, islice(iter(attributes.popitem, None), 1)))

@@ -1,6 +1,6 @@
 """Checkpoint support for MuJoCo simulations.
 
-``mj_getState`` is incomplete: environments also read contacts, constraint forces, and derived
+``mj_getState`` is incomplete. Environments also read contacts, constraint forces, and derived
 positions, which lag one substep behind. ``mj_forward`` would compute different values for them. A
 state therefore holds all of MjData: the numbers in its struct, its buffer and the used part of its
 arena.
@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.state.faults import FaultError, MismatchError
+from xuance_envs.state.faults import FaultError, MismatchError, class_name
 from xuance_envs.state.handlers import NATIVE, Handler
 from xuance_envs.state.layers import layers_of
 from xuance_envs.state.mujoco_memory import (
-    address_of,
     are_same,
     data_struct,
     layouts,
     model_struct,
     unknown_layout,
 )
+from xuance_envs.state.rebuild import address_of
 
 MODEL_CLASS = "mujoco._structs.MjModel"
 
@@ -66,16 +66,15 @@ class _Model:
             structs = [model_struct(each) for each in (self._model(), self.original)]
             starts = [ctypes.addressof(each) for each in structs]
             sizes = [(each.nq, each.nbody, each.nbuffer) for each in (*structs, self.original)]
-            if len(set(sizes)) > 1:
-                raise unknown_layout("MjModel")
-            found = [(structs[0].buffer, structs[1].buffer, structs[0].nbuffer)]
             fields = [getattr(type(structs[0]), name) for name in _OPTIONS]
             start = min(field.offset for field in fields)
             size = max(field.offset + field.size for field in fields) - start
-            if size != sum(field.size for field in fields):
+            if len(set(sizes)) > 1 or size != sum(field.size for field in fields):
                 raise unknown_layout("MjModel")
-            found.append((starts[0] + start, starts[1] + start, size))
-            self._regions = found
+            self._regions = [
+                (structs[0].buffer, structs[1].buffer, structs[0].nbuffer),
+                (starts[0] + start, starts[1] + start, size),
+            ]
         return self._regions
 
     @property
@@ -95,8 +94,6 @@ class _Model:
 
     def changes(self) -> _Changes:
         found: _Changes = []
-        if self.is_original:
-            return found
         for number, (address, original, size) in enumerate(self.regions):
             if are_same(address, original, size):
                 continue
@@ -119,16 +116,12 @@ class _Model:
 
 
 def _memory(address: int, size: int) -> NDArray[np.uint8]:
-    return _array(_view(address, size), np.uint8)
+    return np.frombuffer(_view(address, size), np.uint8)
 
 
 def _view(address: int, size: int) -> memoryview:
     """Return a writable view of memory, faster to copy than through ctypes."""
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
-
-
-def _array(block: Any, dtype: Any) -> NDArray[Any]:
-    return np.frombuffer(block, dtype)
 
 
 _models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
@@ -140,7 +133,7 @@ def keep_original_models(env: Any) -> None:
         return
     for layer in layers_of(env):
         for _, value in layer.items():
-            if f"{type(value).__module__}.{type(value).__qualname__}" == MODEL_CLASS:
+            if class_name(type(value)) == MODEL_CLASS:
                 _model(value)
 
 
@@ -170,7 +163,11 @@ def _check_model(model: Any, value: tuple[bytes, _Changes] | None) -> str | None
     for number, start, content in changes:
         _, _, size = own.regions[number]
         if not 0 <= start <= start + len(content) <= size:
-            raise FaultError("", f"expected changes of a model within {size} bytes, got {start}")
+            raise FaultError(
+                "",
+                f"expected changes of a model within {size} bytes, got {len(content)} bytes at "
+                f"{start}",
+            )
     return None
 
 
@@ -223,24 +220,21 @@ class _Data:
                     stretches.append((address, field.size))
         if not pointers or len(pointers) != (pointers[-1] - pointers[0]) // 8 + 1:
             raise unknown_layout("MjData")
-        block = (ctypes.c_uint64 * len(pointers)).from_address(pointers[0])
-        self.pointers = _array(block, np.uint64)
+        block: Any = (ctypes.c_uint64 * len(pointers)).from_address(pointers[0])
+        self.pointers: NDArray[Any] = np.frombuffer(block, np.uint64)
         self.numbers = [_view(*stretch) for stretch in stretches]
-        self.number_bytes = sum(size for _, size in stretches)
         self.buffer = _view(struct.buffer, struct.nbuffer)
         self.arena = _view(struct.arena, struct.narena)
         # An offset of 0 is a null pointer.
         self.before_arena = np.array(struct.arena - 8, np.uint64)
         # Pointers in the buffer to the data of plugins; a restore does not change them.
+        count = struct.nplugin
         self.plugins: Any = (
-            (ctypes.c_size_t * struct.nplugin).from_address(struct.plugin_data)
-            if struct.nplugin
-            else None
+            (ctypes.c_size_t * count).from_address(struct.plugin_data) if count else []
         )
-        self._iterations = _array(struct.solver_niter, np.intc)
-        steps = struct.solver
-        self._solver = ctypes.addressof(steps), ctypes.sizeof(steps[0])
-        self._per_island = len(steps) // len(self._iterations)
+        self._iterations: NDArray[Any] = np.frombuffer(struct.solver_niter, np.intc)
+        self._solver = ctypes.addressof(struct.solver), ctypes.sizeof(struct.solver[0])
+        self._per_island = len(struct.solver) // len(self._iterations)
 
     def solver_regions(self) -> list[memoryview]:
         """Return each island's statistics that are in use."""
@@ -276,14 +270,13 @@ def _save(data: Any, _: Any) -> _Value:
 
 
 def _check(data: Any, value: Any) -> str | None:
-    own = _simulation(data)
     if len(value) == 3:
         return _check_reduced(data, value)
-    struct = own.struct
+    own = _simulation(data)
     numbers, _, offsets, buffer, arena = value
-    expected = own.number_bytes, own.pointers.nbytes, len(own.buffer)
+    expected = sum(map(len, own.numbers)), own.pointers.nbytes, len(own.buffer)
     given = len(numbers), len(offsets), len(buffer)
-    if given != expected or len(arena) > struct.narena:
+    if given != expected or len(arena) > own.struct.narena:
         raise MismatchError("model", f"{given} bytes of data", f"{expected} bytes of data")
     if np.maximum.reduce(np.frombuffer(offsets, np.uint64)).item() > len(arena) + 8:
         raise FaultError("", f"expected MjData's pointers within {len(arena)} bytes of its arena")
@@ -291,12 +284,12 @@ def _check(data: Any, value: Any) -> str | None:
 
 
 def _load(data: Any, value: Any, _: Any) -> None:
-    own = _simulation(data)
     if len(value) == 3:
         _load_reduced(data, value)
         return
+    own = _simulation(data)
     numbers, solver, offsets, buffer, arena = value
-    kept = [] if own.plugins is None else list(own.plugins)
+    kept = list(own.plugins)
     _write(own.numbers, numbers)
     _write(own.solver_regions(), solver)
     used = np.frombuffer(offsets, np.uint64)
@@ -317,7 +310,6 @@ def _write(regions: list[memoryview], content: bytes) -> None:
 
 # -- states of version 0.2.0 ---------------------------------------------------------------
 
-_REDUCED = "it was saved by version 0.2.0, without MuJoCo's contacts and constraint forces"
 _PARAMETERS = ("body_mass", "geom_friction", "geom_size", "dof_damping", "actuator_gainprm")
 
 
@@ -334,7 +326,7 @@ def _check_reduced(data: Any, value: tuple[bytes, bytes, bytes]) -> str:
         raise MismatchError(
             "model", f"parameters with digest {parameters.hex()}", digest.hexdigest()
         )
-    return _REDUCED
+    return "it was saved by version 0.2.0, without MuJoCo's contacts and constraint forces"
 
 
 def _load_reduced(data: Any, value: tuple[bytes, bytes, bytes]) -> None:

@@ -8,6 +8,7 @@ import importlib
 from typing import Any
 
 from xuance_envs.state.faults import FaultError
+from xuance_envs.state.rebuild import address_of
 
 _C_TYPES: dict[str, Any] = {
     "char": ctypes.c_char,
@@ -36,11 +37,6 @@ def are_same(address: int, other: int, size: int) -> bool:
     return not _memcmp(address, other, size)
 
 
-def address_of(array: Any) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 class StructLayouts:
     """C structs of the installed version, as types of :mod:`ctypes`."""
 
@@ -48,7 +44,9 @@ class StructLayouts:
         library = importlib.import_module("mujoco")
         self._declared = importlib.import_module("mujoco.introspect.structs").STRUCTS
         self._enums = importlib.import_module("mujoco.introspect.enums").ENUMS
-        self._number = ctypes.c_float if _number_bytes(library) == 4 else ctypes.c_double
+        # Older versions have only one precision.
+        is_single = getattr(library, "MJTNUM_BYTES", 8) == 4
+        self._number = ctypes.c_float if is_single else ctypes.c_double
         self._made: dict[str, Any] = {}
 
     def struct(self, name: str) -> Any:
@@ -86,10 +84,6 @@ class StructLayouts:
 
 def _struct_type(fields: list[tuple[str, Any]]) -> Any:
     return type("Struct", (ctypes.Structure,), {"_fields_": fields})
-
-
-def _number_bytes(library: Any) -> int:
-    return getattr(library, "MJTNUM_BYTES", 8)  # older versions have only one precision
 
 
 @functools.cache

@@ -25,16 +25,14 @@ def converted(content: tuple[Any, ...], plan: StatePlan) -> tuple[Any, ...]:
     names, digests, attributes, handled, generators, seen = content
     _check_functions(plan)
     _check_digests(digests, plan)
-    if len(generators) != len(plan.spaces):
-        raise FaultError(
-            "", f"expected the state of {len(plan.spaces)} spaces, got that of {len(generators)}"
-        )
-    found = zip(plan.space_names, generators, strict=True)
     objects = list(_handled_objects(plan))
-    if len(handled) != len(objects):
-        raise FaultError(
-            "", f"expected the state of {len(objects)} objects with handlers, got {len(handled)}"
-        )
+    for what, own, given in (
+        ("spaces", plan.spaces, generators),
+        ("objects with handlers", objects, handled),
+    ):
+        if len(own) != len(given):
+            raise FaultError("", f"expected the state of {len(own)} {what}, got {len(given)}")
+    found = zip(plan.space_names, generators, strict=True)
     values = {id(obj): value for obj, value in zip(objects, handled, strict=True)}
     states = [values.get(id(obj)) for _, obj, _ in plan.handled]
     return plan.table, 0, names, attributes, states, dict(found), seen
@@ -45,9 +43,8 @@ def _check_functions(plan: StatePlan) -> None:
         names = function.__code__.co_freevars
         for name, cell in zip(names, function.__closure__ or (), strict=True):
             value = cell_content(cell)
-            if id(value) not in plan.known and not (
-                isinstance(value, _CONSTANT) or is_space(value)
-            ):
+            is_constant = isinstance(value, _CONSTANT) or is_space(value)
+            if id(value) not in plan.known and not is_constant:
                 raise FaultError(
                     "",
                     f"the state is of version 0.2, which did not save the variable {name!r} of the "
@@ -74,9 +71,8 @@ def _handled_objects(plan: StatePlan) -> Iterator[Any]:
     """Yield the objects whose states version 0.2 saved, in the saved order."""
     seen: set[int] = set()
     for k, layer in enumerate(plan.layers):
-        values = [layer.obj] if k in plan.self_saving_layers else []
-        values += [] if values else [value for _, value in layer.items()]
-        for value in values:
+        items = [value for _, value in layer.items()]
+        for value in [layer.obj] if k in plan.self_saving_layers else items:
             is_layer = len(plan.known.get(id(value), ())) == 1 and value is not layer.obj
             if not is_layer and id(value) not in seen and handler_of(type(value)) is not None:
                 seen.add(id(value))

@@ -7,6 +7,7 @@ import io
 import pickle
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -94,8 +95,9 @@ class StatePickler(pickle.Pickler):
         self._is_fresh = is_fresh
         self._cells: dict[int, tuple[Any, _Cell]] = {}
         self._plan = plan
-        # Ids of objects whose attributes are being tried, and by an attribute's id, the result.
+        # Ids of the objects whose attributes are being tried.
         self._tried: set[int] = set()
+        # Each tried attribute, and True if it can be saved, by the attribute's id.
         self._can_be_saved: dict[int, tuple[Any, bool]] = {}
         # Tensors' memory that is saved: first address, end, owner.
         self._memory: list[tuple[int, int, Any]] = []
@@ -161,12 +163,11 @@ class StatePickler(pickle.Pickler):
         if found is None:
             pickler = StatePickler(io.BytesIO(), self._plan)
             pickler._tried, pickler._can_be_saved = self._tried, self._can_be_saved
-            try:
+            is_saved = False  # then the owner must recreate it
+            with suppress(Exception):
                 pickler.dump(value)
-                found = value, True
-            except Exception:  # not saved: the owner must recreate it
-                found = value, False
-            self._can_be_saved[id(value)] = found
+                is_saved = True
+            found = self._can_be_saved[id(value)] = value, is_saved
         return found[1]
 
     def _require_fresh_plan(self) -> None:
@@ -209,9 +210,10 @@ class StatePickler(pickle.Pickler):
         for (_, end, one), (start, _, other) in pairwise(places):
             if start < end:
                 self._require_fresh_plan()
-                names = " and ".join(type_name(each) for each in (one, other))
                 raise FaultError(
-                    "", f"two objects share memory, but would not share it after loading: {names}"
+                    "",
+                    "two objects share memory, but would not share it after loading: "
+                    f"{type_name(one)} and {type_name(other)}",
                 )
 
     def reduce_function(self, obj: types.FunctionType) -> Any:
@@ -221,17 +223,14 @@ class StatePickler(pickle.Pickler):
                 return NotImplemented
             self.used.append(obj)
             return rebuild.function_named, (obj.__module__, obj.__qualname__, digest)
-        cells = [self._cell(cell) for cell in obj.__closure__ or ()]
-        how = obj.__module__, obj.__qualname__, digest, tuple(cells)
-        contents = tuple(
-            (mine, content)
-            for mine, cell in zip(cells, obj.__closure__ or (), strict=True)
-            if (content := cell_content(cell, EMPTY_CELL)) is not EMPTY_CELL
-        )
+        cells = [
+            (self._cell(cell), cell_content(cell, EMPTY_CELL)) for cell in obj.__closure__ or ()
+        ]
+        how = obj.__module__, obj.__qualname__, digest, tuple(mine for mine, _ in cells)
         content = (
             (obj.__name__, obj.__qualname__, obj.__module__),
             (obj.__defaults__, obj.__kwdefaults__, vars(obj) or None),
-            contents,
+            tuple(each for each in cells if each[1] is not EMPTY_CELL),
         )
         return rebuild.function_with_code, how, content, None, None, rebuild.with_content
 
@@ -248,11 +247,10 @@ class StatePickler(pickle.Pickler):
         owner = obj.__self__
         if owner is not None and not isinstance(owner, types.ModuleType):
             return rebuild.method, (owner, obj.__name__)
-        if (obj.__module__, obj.__qualname__) in SAFE_CLASSES:
+        name = obj.__module__, obj.__qualname__
+        if name in SAFE_CLASSES or find_named(*name) is not obj:
             return NotImplemented
-        if find_named(obj.__module__, obj.__qualname__) is not obj:
-            return NotImplemented
-        return rebuild.function_named, (obj.__module__, obj.__qualname__, b"")
+        return rebuild.function_named, (*name, b"")
 
     def reduce_module(self, obj: types.ModuleType) -> Any:
         return rebuild.module_named, (obj.__name__,)

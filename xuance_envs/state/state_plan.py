@@ -1,10 +1,10 @@
 """Classification of the values that an environment holds, at any depth.
 
-Each is state, a constant, a resource, or something that cannot be saved. State is saved and
-restored. Constants are compared when a state is loaded. The fingerprint covers the environment's
-identity and spaces; :mod:`~xuance_envs.state.values.constants` covers the attributes of its
-classes. Resources, and objects with a state handler, are *kept*: a restore uses the object that the
-target environment has. A handler also restores the state in its object.
+Each value is state, a constant, a resource, or something that cannot be saved. State is saved and
+restored. Constants are compared when a state is loaded: the environment's identity and spaces by
+the fingerprint, the attributes of its classes by :mod:`~xuance_envs.state.values.constants`.
+Resources and objects with a state handler are *kept*: a restore uses the target environment's own
+object. The handler then restores the state in it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,7 @@ from xuance_envs.state.values.code_index import CodeIndex
 from xuance_envs.state.values.constants import Constants, Facts
 from xuance_envs.state.values.foreign import FOREIGN, handler_for
 from xuance_envs.state.values.functions import full_name
-from xuance_envs.state.values.graph import (
-    ATOMIC,
-    Attributes,
-    follow,
-    parts_of,
-    step_text,
-)
+from xuance_envs.state.values.graph import ATOMIC, Attributes, follow, parts_of, step_text
 from xuance_envs.state.values.reducers import BUFFERS, memory_owner
 from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
 
@@ -86,7 +80,7 @@ class StatePlan:
         self.spaces: list[Any] = []
         self.space_names: list[str] = []
         self.resources: list[str] = []
-        self._busy_resources: list[Kept] = []
+        self._kept_resources: list[Kept] = []
         for k, layer in enumerate(self.layers):
             handler = handler_of(type(layer.obj))
             self.excluded.append(dict(self._excluded_attributes(k, layer)))
@@ -105,19 +99,18 @@ class StatePlan:
             for item in excluded.items()
         ]
         self._located = [kept for kept in self.kept if id(kept.obj) in self.kept_numbers]
-        self.handled = [
-            (kept.handler, kept.obj, kept.paths[0]) for kept in self.kept if kept.handler
-        ]
+        self.handled = [(k.handler, k.obj, k.paths[0]) for k in self.kept if k.handler]
         self.foreign_owners = {
             id(owner)
             for handler, array, _ in self.handled
             if handler is FOREIGN and type(owner := memory_owner(array)).__name__ != "PyCapsule"
         }
         self.table = tuple((name_of(type(kept.obj)), tuple(kept.paths)) for kept in self.kept)
-        self.references = REFERENCES | {
-            each: (rebuild.there, (path,)) for each, path in self.known.items()
+        self.references = {
+            **REFERENCES,
+            **{each: (rebuild.there, (path,)) for each, path in self.known.items()},
+            **{each: (rebuild.kept, (n,)) for each, n in self.kept_numbers.items()},
         }
-        self.references.update({e: (rebuild.kept, (n,)) for e, n in self.kept_numbers.items()})
         self.kept_table = KeptTable(self.table) if self.table else None
         self.generator_names = frozenset(self.space_names)
         self.named_spaces = list(zip(self.space_names, self.spaces, strict=True))
@@ -165,7 +158,7 @@ class StatePlan:
         for kept in found:
             if kept.handler is None:
                 self.resources.append(f"{self.text(kept.paths[0])}: {type_name(kept.obj)}")
-                self._busy_resources.append(kept)
+                self._kept_resources.append(kept)
             if [len(path) for path in kept.paths] == [2]:  # only one attribute holds it
                 k, name = kept.paths[0]
                 self.excluded[k][name] = kept.obj
@@ -208,7 +201,7 @@ class StatePlan:
         return CodeIndex(self.held.functions, [*kinds, *self.held.classes])
 
     def facts(self, used: Iterable[Any]) -> Facts:
-        """Return the constants of the layers' classes, and of classes and functions in use."""
+        """Return the constants of the layers' classes, and of the classes and functions in use."""
         constants = self._constants
         return constants.facts(used) if used or constants.classes else {}
 
@@ -220,24 +213,21 @@ class StatePlan:
         """Return this environment's objects that correspond to those in a saved table."""
         if table == self.table:
             return [kept.obj for kept in self.kept]
-        candidates = [self._candidates(name, paths) for name, paths in table]
+        candidates = {k: self._candidates(name, paths) for k, (name, paths) in enumerate(table)}
         found: list[Any] = [None] * len(table)
-        waiting = set(range(len(table)))
-        taken: dict[int, int] = {}
-        while waiting:
-            for k in waiting:
-                candidates[k] = [each for each in candidates[k] if id(each) not in taken]
-            k = min(waiting, key=lambda k: (len(candidates[k]), k))
-            waiting.remove(k)
+        while candidates:
+            k = min(candidates, key=lambda k: (len(candidates[k]), k))
+            here = candidates.pop(k)
             name, paths = table[k]
-            if len(candidates[k]) != 1:
-                if not candidates[k] and name in NEW_RESOURCES:
-                    found[k] = NEW_RESOURCES[name]()
-                    continue
-                number = "no" if not candidates[k] else "more than one"
-                raise MismatchError(f"attribute {self.text(paths[0])}", f"a {name}", f"{number}")
-            (found[k],) = candidates[k]
-            taken[id(found[k])] = k
+            if len(here) == 1:
+                (found[k],) = here
+                for others in candidates.values():
+                    others[:] = [each for each in others if each is not found[k]]
+            elif not here and name in NEW_RESOURCES:
+                found[k] = NEW_RESOURCES[name]()
+            else:
+                number = "more than one" if here else "no"
+                raise MismatchError(f"attribute {self.text(paths[0])}", f"a {name}", number)
         return found
 
     def _candidates(self, name: str, paths: Iterable[Path]) -> list[Any]:
@@ -254,7 +244,7 @@ class StatePlan:
 
     def check_resources(self) -> None:
         """Raise a fault if a resource is in use, so that its state would matter."""
-        for kept in self._busy_resources:
+        for kept in self._kept_resources:
             reason = why_not_kept(kept.obj)
             if reason is not None:
                 raise self.fault(kept.paths[0], kept.obj, f"cannot be kept: {reason}")
@@ -266,8 +256,8 @@ class StatePlan:
         for content in contents:
             for name in ignoring:
                 content.pop(name, None)
-        tokens = [plan.tokens() for plan in plans]
-        return first_difference(contents[0], contents[1], tokens[0], tokens[1])
+        one, another = (plan.tokens() for plan in plans)
+        return first_difference(*contents, known=one, other_known=another)
 
     def tokens(self) -> dict[int, Any]:
         """Return tokens, by id, for objects that comparisons do not decompose."""
@@ -311,13 +301,12 @@ class StatePlan:
     def text(self, path: Path) -> str:
         """Return a path for error messages."""
         name = self.layers[path[0]].name
-        if len(path) == 1:
-            return name
-        return f"{name}.{path[1]}" + "".join(map(step_text, path[2:]))
+        attribute = f".{path[1]}" if len(path) > 1 else ""
+        return f"{name}{attribute}{''.join(map(step_text, path[2:]))}"
 
 
 class _Walk:
-    """Breadth-first search of an environment's values for objects of :class:`Kept`."""
+    """Breadth-first search of an environment's values for objects to keep."""
 
     def __init__(self, layers: list[Layer], known: dict[int, Path]) -> None:
         self.found: dict[int, Kept] = {}
@@ -359,7 +348,9 @@ class _Walk:
         if isinstance(value, types.FunctionType):
             self.functions.append(value)
         elif isinstance(value, BUFFERS):
-            self._add_buffer(memory_owner(value))
+            owner = memory_owner(value)
+            if isinstance(owner, BUFFERS) and not getattr(owner, "dtype", _BYTES).hasobject:
+                self.buffers.append(owner)
         if isinstance(value, _NAMED):
             module = isinstance(value, types.ModuleType)
             self.named[f"module.{value.__name__}" if module else full_name(value)] = value
@@ -371,11 +362,8 @@ class _Walk:
             if step is not None and type(part) not in ATOMIC:
                 self._waiting.append((part, (*path, step)))
 
-    def _add_buffer(self, owner: Any) -> None:
-        if isinstance(owner, BUFFERS) and not getattr(owner, "dtype", np.dtype(int)).hasobject:
-            self.buffers.append(owner)
 
-
+_BYTES = np.dtype(np.uint8)
 _NAMED = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 
 

@@ -18,55 +18,31 @@ from xuance_envs.state.state_plan import StatePlan
 from xuance_envs.state.values.foreign import FOREIGN, handler_for
 from xuance_envs.state.values.functions import code_digest, find_named, full_name
 
-SAFE_CLASSES = frozenset(
-    {
-        ("collections", "deque"),
-        ("collections", "OrderedDict"),
-        ("collections", "defaultdict"),
-        ("collections", "Counter"),
-        ("builtins", "complex"),
-        ("builtins", "frozenset"),
-        ("builtins", "set"),
-        ("builtins", "bytearray"),
-        ("builtins", "range"),
-        ("builtins", "slice"),
-        ("builtins", "int"),
-        ("builtins", "float"),
-        ("builtins", "list"),
-        ("builtins", "dict"),
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-        ("numpy.dtypes", "StringDType"),
-        ("numpy._core.multiarray", "scalar"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy._core.numeric", "_frombuffer"),
-        ("numpy.core.multiarray", "scalar"),
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy.core.numeric", "_frombuffer"),
-        ("gymnasium.wrappers.utils", "RunningMeanStd"),
-        ("gymnasium.spaces.graph", "GraphInstance"),
-        ("gym.wrappers.normalize", "RunningMeanStd"),
-        ("xuance_envs.gym.lazy_frames", "LazyFrames"),
-        ("ale_py._ale_py", "Action"),
-        ("threading", "Event"),
-        ("threading", "Condition"),
-        ("threading", "Semaphore"),
-        ("threading", "BoundedSemaphore"),
-        ("pygame.math", "Vector2"),
-        ("pygame.math", "Vector3"),
-        ("pygame.rect", "Rect"),
-        ("pygame.rect", "FRect"),
-        ("pygame.color", "Color"),
-    }
-)
-"""Classes that an untrusted state may name: they only hold data."""
+_SAFE = {
+    "builtins": "complex frozenset set bytearray range slice int float list dict",
+    "collections": "deque OrderedDict defaultdict Counter",
+    "threading": "Event Condition Semaphore BoundedSemaphore",
+    "numpy": "ndarray dtype",
+    "numpy.dtypes": "StringDType",
+    "numpy._core.multiarray": "scalar _reconstruct",
+    "numpy._core.numeric": "_frombuffer",
+    "numpy.core.multiarray": "scalar _reconstruct",
+    "numpy.core.numeric": "_frombuffer",
+    "gymnasium.wrappers.utils": "RunningMeanStd",
+    "gymnasium.spaces.graph": "GraphInstance",
+    "gym.wrappers.normalize": "RunningMeanStd",
+    "xuance_envs.gym.lazy_frames": "LazyFrames",
+    "ale_py._ale_py": "Action",
+    "pygame.math": "Vector2 Vector3",
+    "pygame.rect": "Rect FRect",
+    "pygame.color": "Color",
+}
+SAFE_CLASSES = frozenset((module, name) for module in _SAFE for name in _SAFE[module].split())
+"""Classes and NumPy functions that an untrusted state may name: they only hold or create data."""
 
 
 class Target:
-    """The functions of :mod:`rebuild`, bound to one target environment.
-
-    They look up the objects, functions and classes that a saved state refers to.
-    """
+    """Functions of :mod:`rebuild` that use one target environment's objects and classes."""
 
     method = staticmethod(getattr)
     bound = staticmethod(types.MethodType)
@@ -97,11 +73,8 @@ class Target:
             if (handler := handler_for(obj)) is not None
         ]
         if len(found) != len(values):
-            raise FaultError(
-                "",
-                f"expected the state of {len(found)} objects with state handlers, got "
-                f"{len(values)}",
-            )
+            what = "objects with state handlers"
+            raise FaultError("", f"expected the state of {len(found)} {what}, got {len(values)}")
         pairs = zip(found, values, strict=True)
         return [
             *((handler, obj, value, owner) for (handler, obj, owner), value in pairs),
@@ -139,7 +112,7 @@ class Target:
             self._spawn(made)
 
     def partial(self, function: Any) -> Any:
-        """Return a partial, without its arguments."""
+        """Return a :class:`functools.partial` without its arguments."""
         made = functools.partial(function)
         self._new[id(made)] = made
         return made
@@ -209,13 +182,12 @@ class Target:
         """Return a function with this code and these cells."""
         found = self._search(lambda plan: plan.code.function(digest, self._trusted))
         if found is None:
-            trust = (
-                "" if self._trusted else ", or load it with trusted=True if its modules define it"
-            )
+            hint = ", or load it with trusted=True if its modules define it"
             raise FaultError(
                 "",
                 f"the state contains the function {module}.{name}, and this environment has no "
-                f"function with this code: create the environment in the same way{trust}",
+                "function with this code: create the environment in the same way"
+                + ("" if self._trusted else hint),
             )
         made = found.made(cells)
         if made is not found.defined:
@@ -230,7 +202,7 @@ class Target:
         return importlib.import_module(name) if found is None else found
 
     def _search(self, find: Callable[[StatePlan], Any]) -> Any:
-        """Search the environment's values; if that fails, update the plan's index and try again."""
+        """Search the environment's values; update the plan's index once if that fails."""
         found = find(self._plan)
         if found is None and not self._looked_again:
             self._looked_again = True
@@ -240,9 +212,8 @@ class Target:
 
     def method_of(self, owner: Any, kind: type, name: str) -> Any:
         """Return a method that a class in the owner's MRO defines."""
-        return kind.__dict__[name].__get__(
-            *((None, owner) if isinstance(owner, type) else (owner, type(owner)))
-        )
+        bind = kind.__dict__[name].__get__
+        return bind(None, owner) if isinstance(owner, type) else bind(owner, type(owner))
 
 
 class InspectionTarget:
@@ -278,9 +249,6 @@ class _Placeholder:
     """Inert stand-in for a part of the target environment, which cannot be called."""
 
     __slots__ = ()
-
-    def __hash__(self) -> int:
-        return 0
 
 
 _PLACEHOLDER = _Placeholder()

@@ -40,12 +40,9 @@ class StateUnpickler(pickle.Unpickler):
         self._trusted = trusted
         self._known = rebuild.PLAIN_FUNCTIONS
         if spawn is not None:
-            self._known = {
-                **rebuild.PLAIN_FUNCTIONS,
-                **{n: _then_fork(rebuild.PLAIN_FUNCTIONS[n], spawn) for n in _RANDOM},
-            }
-        # A separate object: bound methods of the unpickler itself would form a reference cycle that
-        # keeps the state's bytes in memory.
+            self._known = self._known | {n: _then_fork(self._known[n], spawn) for n in _RANDOM}
+        # Bound methods of the unpickler itself would form a reference cycle that keeps the state's
+        # bytes in memory.
         self._target = InspectionTarget(trusted) if plan is None else Target(plan, trusted, spawn)
 
     @override
@@ -101,9 +98,8 @@ def check_safe(data: bytes) -> None:
     except Exception as error:
         if (unsafe := reader.unsafe_class) is not None:
             raise unsafe_class_error(*unsafe) from None
-        raise FaultError(
-            "", f"cannot read the state of an environment: {type_name(error)}: {error}"
-        ) from error
+        reason = f"cannot read the state of an environment: {type_name(error)}: {error}"
+        raise FaultError("", reason) from error
 
 
 def _then_fork(make: Callable[..., Any], spawn: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xuance_envs.state.faults import FaultError, type_name
+from xuance_envs.state.faults import FaultError, shortened, type_name
 from xuance_envs.state.handlers import handler_of
+from xuance_envs.state.rebuild import address_of
 from xuance_envs.state.values.graph import (
     Node,
     Step,
@@ -92,9 +93,8 @@ class Tokens:
         except FaultError as fault:
             raise FaultError(path_text(trail), fault.reason) from None
         except Exception as error:
-            raise FaultError(
-                path_text(trail), f"a {type_name(value)} cannot be compared: {error}"
-            ) from error
+            reason = f"a {type_name(value)} cannot be compared: {error}"
+            raise FaultError(path_text(trail), reason) from error
         if isinstance(value, np.ndarray) and value.size:
             found = found._replace(head=(found.head, self._place(value), value.strides))
         return found
@@ -104,7 +104,7 @@ class Tokens:
         owner = memory_owner(value)
         kind: Any = type(owner)
         self._alive.append(owner)
-        address = value.__array_interface__["data"][0]
+        address = address_of(value)
         key = storage_address(owner) if is_tensor_class(kind) else id(owner)
         number, first = self._memory.setdefault(key, (len(self._memory), address))
         return number, address - first
@@ -125,19 +125,13 @@ def first_difference(
     other_known: Mapping[int, Any] | None = None,
 ) -> Difference | None:
     """Return where two values first differ, or None."""
-    found = zip_longest(Tokens(known).of(one), Tokens(other_known).of(other), fillvalue=_NOTHING)
+    nothing: Any = (None, None, None)
+    found = zip_longest(Tokens(known).of(one), Tokens(other_known).of(other), fillvalue=nothing)
     for (token, trail, value), (other_token, other_trail, other_value) in found:
-        if token != other_token or _last_step(trail) != _last_step(other_trail):
+        if token != other_token or (trail and trail[1]) != (other_trail and other_trail[1]):
             path = path_text(trail if token is not None else other_trail)
             return Difference(path, abbreviated(value), abbreviated(other_value))
     return None
-
-
-_NOTHING: Any = (None, None, None)
-
-
-def _last_step(trail: _Trail) -> Step | None:
-    return None if trail is None else trail[1]
 
 
 def path_text(trail: _Trail) -> str:
@@ -155,4 +149,4 @@ def abbreviated(value: Any) -> str:
         text = repr(value)
     except Exception:
         text = f"a {type_name(value)}"
-    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
+    return shortened(text, _MAX_TEXT)

@@ -1,4 +1,4 @@
-"""Lookup of the classes and functions that an environment uses, by name and by code."""
+"""Lookup of an environment's classes and functions by name and by code."""
 
 from __future__ import annotations
 
@@ -86,8 +86,6 @@ class CodeIndex:
     def _functions_of_modules(
         self, functions: Iterable[types.FunctionType]
     ) -> Iterator[types.FunctionType]:
-        seen = {id(f.__globals__): f.__globals__ for f in (*self._held, *functions)}
-        for variables in seen.values():
-            for value in list(variables.values()):
-                if isinstance(value, types.FunctionType):
-                    yield value
+        modules = {id(f.__globals__): f.__globals__ for f in (*self._held, *functions)}
+        for variables in modules.values():
+            yield from (v for v in list(variables.values()) if isinstance(v, types.FunctionType))

@@ -1,20 +1,19 @@
 """Constants: values that a state depends on but that a restore does not set.
 
-These are the attributes of classes, and the defaults, attributes and closures of their functions
-and of functions in modules. Only classes and functions of the environment's own package, of
-``__main__`` and of other modules that are not installed are compared.
+They are the attributes of classes, and the defaults, attributes and closures of methods and of
+functions in modules. Only constants of the environment's own package, of ``__main__`` and of other
+modules that are not installed are compared.
 """
 
 from __future__ import annotations
 
 import enum
-import re
 import reprlib
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from xuance_envs.state.faults import FaultError, MismatchError
+from xuance_envs.state.faults import FaultError, MismatchError, without_addresses
 from xuance_envs.state.fingerprint import is_space
 from xuance_envs.state.values.canonical import digest
 from xuance_envs.state.values.functions import (
@@ -28,7 +27,6 @@ from xuance_envs.state.values.graph import ATOMIC, function_parts, node, step_te
 Facts = dict[str, tuple[Any, str]]
 """Compared form of each constant, and a description of its value, by name."""
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _describe = reprlib.Repr()
 _describe.maxstring = _describe.maxother = 120
 
@@ -65,7 +63,7 @@ class Constants:
             found = digest(value, self._tokens)
         except FaultError as fault:
             raise FaultError(f"{name}{fault.where}", fault.reason) from None
-        return found, _ADDRESS.sub("", _describe.repr(value))
+        return found, without_addresses(_describe.repr(value))
 
     def _is_own(self, module: str) -> bool:
         return module.partition(".")[0] in self._packages or not is_installed(module)

@@ -1,7 +1,7 @@
 """Identity of functions: their code, not their name.
 
-Two lambdas of one function share a name. A digest of the code, without line numbers and file names,
-tells them apart, and is the same in every process.
+Two lambdas of one function share a name. A digest of the code distinguishes them. It ignores line
+numbers and file names and is the same in every process.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from typing import Any
 
 _DIGEST = 12
 _LIBRARIES = frozenset({"gymnasium", "gym", "xuance_envs", "ale_py", "mujoco", "builtins"})
-_INSTALLED = tuple(
-    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
+_INSTALLED = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 
 
 @functools.lru_cache(maxsize=4096)
 def code_digest(code: types.CodeType) -> bytes:
-    """Return a digest of a code object's behavior, without line numbers and file names."""
+    """Return a digest of a code object, without line numbers and file names."""
     digest = hashlib.blake2b(digest_size=_DIGEST)
     numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
@@ -53,7 +51,8 @@ def full_name(value: Any) -> str:
 
 def named_in_module(value: Any) -> bool:
     """Return True if looking up its module and qualified name finds this function or class."""
-    return find_named(getattr(value, "__module__", None), _name_of(value)) is value
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return find_named(getattr(value, "__module__", None), name) is value
 
 
 def find_named(module: Any, name: Any) -> Any:
@@ -62,11 +61,6 @@ def find_named(module: Any, name: Any) -> Any:
     for part in name.split(".") if isinstance(name, str) else ("",):
         found = getattr(found, part, None)
     return found
-
-
-def _name_of(value: Any) -> str | None:
-    name: str | None = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    return name
 
 
 def cell_content(cell: Any, default: Any = None) -> Any:
@@ -96,7 +90,7 @@ def functions_of_class(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
 
 @functools.lru_cache(maxsize=256)
 def class_digest(kind: type) -> bytes:
-    """Return a digest of a class's methods, closures and defaults, for classes of equal name."""
+    """Return a digest of a class's methods and their closures and defaults."""
     digest = hashlib.blake2b(digest_size=_DIGEST)
     for name, function in functions_of_class(kind):
         digest.update(name.encode() + code_digest(function.__code__))

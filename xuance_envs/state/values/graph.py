@@ -23,7 +23,12 @@ import numpy as np
 
 from xuance_envs.state import rebuild
 from xuance_envs.state.values.functions import cell_content, code_digest, full_name, named_in_module
-from xuance_envs.state.values.reducers import hidden_attributes, overrides_pickling, reduction
+from xuance_envs.state.values.reducers import (
+    NEW_OBJECT,
+    hidden_attributes,
+    overrides_pickling,
+    reduction,
+)
 from xuance_envs.state.values.seeds import LazySeedSequence, seed_parameters_of
 from xuance_envs.state.values.tensors import is_tensor_class
 
@@ -42,7 +47,6 @@ ATOMIC = frozenset(
 """Types of values that hold no others."""
 
 EMPTY_CELL: Any = type("EmptyCell", (), {"__reduce__": lambda self: "EMPTY_CELL"})()
-_NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
 
 
 class Node(NamedTuple):
@@ -156,21 +160,19 @@ def function_parts(value: types.FunctionType) -> list[tuple[Step, Any]]:
     ]
 
 
-def _method(value: types.MethodType) -> Node:
+def _method(value: Any) -> Node:
     return Node(("method", value.__name__), ((("self", ""), value.__self__),), is_shared=False)
 
 
 def _builtin(value: Any) -> Node:
-    owner = value.__self__
-    if owner is None or isinstance(owner, (types.ModuleType, type)):
+    if isinstance(value.__self__, (types.NoneType, types.ModuleType, type)):
         return Node(("function", full_name(value)), (), is_shared=False)
-    return Node(("method", value.__name__), ((("self", ""), owner),), is_shared=False)
+    return _method(value)
 
 
 def _partial(value: Any) -> Node:
-    parts = [(("attr", "func"), value.func), (("attr", "args"), value.args)]
-    parts += [(("attr", "keywords"), value.keywords)]
-    parts += [(("attr", name), item) for name, item in vars(value).items()]
+    own = {"func": value.func, "args": value.args, "keywords": value.keywords}
+    parts = [(("attr", name), item) for name, item in [*own.items(), *vars(value).items()]]
     return Node((type(value).__name__,), parts)
 
 
@@ -195,11 +197,10 @@ def _seed_sequence(value: Any) -> Node:
 
 
 def _array(value: Any) -> Node:
-    kind = type(value)
     content: Any = None
     if not value.dtype.hasobject:
         content = hashlib.blake2b(value.tobytes(), digest_size=16).digest()
-    head = "array", full_name(kind), str(value.dtype), value.shape, content
+    head = "array", full_name(type(value)), str(value.dtype), value.shape, content
     return Node(head, array_parts(value))
 
 
@@ -225,15 +226,13 @@ def _object(value: Any) -> Node:
     reduced: Any = reduction(value)
     if isinstance(reduced, str):
         return Node(("global", full_name(type(value)), reduced), (), is_shared=False)
-    filled: list[Any] = [*reduced, None, None, None]
-    make, arguments, state, items, pairs = filled[:5]
-    parts: list[tuple[Step | None, Any]] = []
-    if make is _NEW_OBJECT:
+    make, arguments, state, items, pairs = [*reduced, None, None, None][:5]
+    if make is NEW_OBJECT:
         head: Any = ("object", full_name(arguments[0]))
         arguments = arguments[1:]
     else:
         head = ("object", full_name(type(value)), full_name(make))
-    parts += [(None, each) for each in arguments if each is not value]
+    parts: list[tuple[Step | None, Any]] = [(None, e) for e in arguments if e is not value]
     states = state if type(state) is tuple and len(state) == 2 else (state,)
     if all(each is None or type(each) is dict for each in states):
         named = {name: each for part in states for name, each in (part or {}).items()}
@@ -249,18 +248,13 @@ def _object(value: Any) -> Node:
 
 _KINDS: dict[Any, Callable[[Any], Node]] = {
     Attributes: _attributes,
-    dict: _dict,
-    OrderedDict: _dict,
-    list: _sequence,
-    tuple: _sequence,
-    deque: _sequence,
-    set: _set,
-    frozenset: _set,
+    **dict.fromkeys((dict, OrderedDict), _dict),
+    **dict.fromkeys((list, tuple, deque), _sequence),
+    **dict.fromkeys((set, frozenset), _set),
     np.ndarray: _array,
     np.random.Generator: _generator,
     **{getattr(np.random, name): _bit_generator for name in rebuild.BIT_GENERATORS},
-    np.random.SeedSequence: _seed_sequence,
-    LazySeedSequence: _seed_sequence,
+    **dict.fromkeys((np.random.SeedSequence, LazySeedSequence), _seed_sequence),
     types.FunctionType: _function,
     types.MethodType: _method,
     types.BuiltinFunctionType: _builtin,

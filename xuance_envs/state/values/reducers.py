@@ -10,15 +10,14 @@ import logging
 import random
 import sys
 import types
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.state import rebuild
-from xuance_envs.state.faults import FaultError, type_name
-from xuance_envs.state.layers import slots_of
+from xuance_envs.state.faults import FaultError, class_name, type_name
+from xuance_envs.state.layers import slot_items, slots_of
 from xuance_envs.state.values.functions import is_installed
 from xuance_envs.state.values.seeds import LazySeedSequence, seed_parameters_of
 from xuance_envs.state.values.tensors import (
@@ -30,7 +29,7 @@ from xuance_envs.state.values.tensors import (
 )
 
 _STRIDED: Any = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
-_NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
+NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
 
 
 def reduction(value: Any) -> Any:
@@ -59,7 +58,7 @@ def _inherited(kind: Any) -> Any:
     pickles = getattr(kind, "__getstate__", None)
     if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # calls __init__ instead
         return _reduce_ez_pickle
-    return BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
+    return BY_NAME.get(class_name(kind))
 
 
 @functools.cache
@@ -80,12 +79,10 @@ def hidden_attributes(value: Any) -> dict[str, Any]:
     except Exception:  # pickling explains it
         return {}
     states = state if type(state) is tuple else (state,)
-    told = {name: item for part in states if type(part) is dict for name, item in part.items()}
-    attributes = dict(getattr(value, "__dict__", None) or {})
-    for name in slots_of(type(value)):
-        with suppress(AttributeError):
-            attributes[name] = object.__getattribute__(value, name)
-    return {name: item for name, item in attributes.items() if told.get(name, told) is not item}
+    saved = {name: item for part in states if type(part) is dict for name, item in part.items()}
+    slots = slot_items(value, slots_of(type(value)))
+    attributes = {**(getattr(value, "__dict__", None) or {}), **dict(slots)}
+    return {name: item for name, item in attributes.items() if saved.get(name, saved) is not item}
 
 
 def incomplete(kind: Any) -> bool:
@@ -133,14 +130,14 @@ def _reduce_array(value: NDArray[Any]) -> Any:
             return _reduce_view(value, tensor_storage(owner))
         if isinstance(owner, BUFFERS):
             return _reduce_view(value, owner)
-    if dtype.kind in "OVT" or dtype.metadata:
-        if dtype.kind == "O":
-            own = value if base is None else value.copy()
-            content = rebuild.memory(own).tolist(), flags.writeable
-            shape = own.shape, own.strides
-            return rebuild.object_array, shape, content, None, None, rebuild.with_elements
-        if dtype.hasobject or dtype.kind == "T":
-            return NotImplemented
+    if dtype.kind == "O":
+        own = value if base is None else value.copy()
+        content = rebuild.memory(own).tolist(), flags.writeable
+        shape = own.shape, own.strides
+        return rebuild.object_array, shape, content, None, None, rebuild.with_elements
+    if dtype.hasobject or dtype.kind == "T":
+        return NotImplemented
+    if dtype.kind == "V" or dtype.metadata:
         return rebuild.dense_array, _dense(value, dtype)
     by_columns = flags.f_contiguous and not flags.c_contiguous
     if base is None and not (by_columns or flags.c_contiguous):
@@ -166,8 +163,7 @@ def _reduce_view(value: NDArray[Any], owner: Any) -> Any:
     writeable = value.flags.writeable
     if writeable and not memory.flags.writeable:
         raise FaultError("", "a writable view of a read-only array")
-    start = memory.__array_interface__["data"][0]
-    offset = value.__array_interface__["data"][0] - start
+    offset = rebuild.address_of(value) - rebuild.address_of(memory)
     extents = [(n - 1) * stride for n, stride in zip(value.shape, value.strides, strict=True)]
     low = offset + sum(min(0, extent) for extent in extents)
     high = offset + sum(max(0, extent) for extent in extents) + value.itemsize
@@ -196,8 +192,8 @@ def _reduce_structured_scalar(value: Any) -> Any:
     if value.base is None or value.dtype.hasobject:
         return NotImplemented
     memory = rebuild.memory(memory_owner(value.base))
-    place = np.frombuffer(memoryview(value), np.uint8).__array_interface__["data"][0]
-    offset = place - memory.__array_interface__["data"][0]
+    scalar = np.frombuffer(memoryview(value), np.uint8)
+    offset = rebuild.address_of(scalar) - rebuild.address_of(memory)
     return rebuild.shared_scalar, (np.ndarray((), value.dtype, memory, offset),)
 
 
@@ -256,8 +252,7 @@ def _reduce_seed_sequence(value: Any) -> Any:
 
 def _reduce_random_state(value: np.random.RandomState) -> Any:
     state: dict[str, Any] = value.get_state(legacy=False)
-    how = value._bit_generator, state["has_gauss"], state["gauss"]
-    return rebuild.random_state_on, how
+    return rebuild.random_state_on, (value._bit_generator, state["has_gauss"], state["gauss"])
 
 
 def _reduce_random(value: random.Random) -> Any:
@@ -266,7 +261,7 @@ def _reduce_random(value: random.Random) -> Any:
 
 def _reduce_random_subclass(value: random.Random) -> Any:
     state = random.Random.getstate(value), vars(value)
-    return _NEW_OBJECT, (type(value),), state, None, None, rebuild.with_random
+    return NEW_OBJECT, (type(value),), state, None, None, rebuild.with_random
 
 
 def _refuse_generator(value: Any) -> Any:
@@ -283,8 +278,7 @@ def _reduce_partial(value: Any) -> Any:
 
 def _reduce_method(value: types.MethodType) -> Any:
     owner: Any = value.__self__
-    function = value.__func__
-    kind = type(owner)
+    function, kind = value.__func__, type(owner)
     name = getattr(function, "__name__", "")
     if isinstance(owner, type):
         if getattr(owner, name, None) == value:
@@ -308,7 +302,7 @@ def _reduce_logger(value: logging.Logger) -> Any:
 
 
 def _reduce_ez_pickle(value: Any) -> Any:
-    return _NEW_OBJECT, (type(value),), vars(value), None, None, rebuild.with_attributes
+    return NEW_OBJECT, (type(value),), vars(value), None, None, rebuild.with_attributes
 
 
 def _reduce_surface(value: Any) -> Any:
@@ -345,19 +339,17 @@ REDUCERS: dict[type, Any] = {
     np.random.RandomState: _reduce_random_state,
     random.Random: _reduce_random,
     **{getattr(np.random, name): _reduce_bit_generator for name in rebuild.BIT_GENERATORS},
-    np.random.SeedSequence: _reduce_seed_sequence,
-    LazySeedSequence: _reduce_seed_sequence,
+    **dict.fromkeys((np.random.SeedSequence, LazySeedSequence), _reduce_seed_sequence),
     **dict.fromkeys(_SCALARS, _reduce_scalar),
     functools.partial: _reduce_partial,
     types.MethodType: _reduce_method,
-    logging.Logger: _reduce_logger,
-    logging.RootLogger: _reduce_logger,
+    **dict.fromkeys((logging.Logger, logging.RootLogger), _reduce_logger),
     memoryview: _reduce_memoryview,
 }
 """Reduce functions by exact type."""
 
 BY_NAME: dict[str, Any] = {
-    f"{TensorStorage.__module__}.TensorStorage": reduce_storage,
+    class_name(TensorStorage): reduce_storage,
     "torch.Tensor": reduce_tensor,
     "torch.nn.parameter.Parameter": reduce_tensor,
     "pygame.surface.Surface": _reduce_surface,

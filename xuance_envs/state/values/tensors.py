@@ -80,9 +80,8 @@ def why_not_saved(tensor: Any) -> str | None:
     if tensor.grad_fn is not None:
         return "it is the result of a computation with gradients, which is not saved: detach it"
     hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
-    if any(getattr(tensor, name, None) for name in hooks):
-        return "it has hooks for its gradient, which are not saved"
-    return None
+    has_hooks = any(getattr(tensor, name, None) for name in hooks)
+    return "it has hooks for its gradient, which are not saved" if has_hooks else None
 
 
 def reduce_storage(value: TensorStorage) -> Any:
