@@ -25,9 +25,7 @@ PLAN = CollectorPlan(
     step_timeout=None,
     start_timeout=None,
     agent=dumps_for_worker(Thinker(TWO)),
-    weights=None,
     random_state=torch.get_rng_state().numpy().tobytes(),
-    restarts=0,
     options={"steps_per_env": 2},
 )
 

@@ -114,7 +114,7 @@ def test_images_travel_as_bytes_in_one_piece_and_are_turned_there(dtype):
     transfer = Counting()
     layout = StateLayout(spaces.Box(0, 255, (8, 6, 3), np.uint8), dtype, "auto", transfer)
     stage = layout.stage(5)
-    rows = layout.rows(layout.allocate(2, 5), stage)
+    rows = layout.rows([make() for make in layout.makers(2, 5)], stage)
     images = np.random.default_rng(0).integers(0, 255, (5, 8, 6, 3), np.uint8)
     other = images[::-1].copy()
     rows[0].write([images], [3], [[other[0]]])

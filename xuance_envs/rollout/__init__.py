@@ -1,7 +1,4 @@
-"""Rollouts of an agent in vectorized environments, as torch tensors.
-
-Requires the extra ``torch``; see :mod:`xuance_envs.rollout.collector`.
-"""
+"""Rollouts of an agent in vectorized environments, as tensors. Requires the extra ``torch``."""
 
 from xuance_envs.extras import missing_extra as _missing_extra
 

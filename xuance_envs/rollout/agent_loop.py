@@ -10,7 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import shape_of_rewards
-from xuance_envs.rollout.agents import ActionLayout, checked_answer, device_of, squeezed
+from xuance_envs.rollout.agents import (
+    ActionLayout,
+    AgentOutputs,
+    checked_answer,
+    device_of,
+    squeezed,
+)
 from xuance_envs.rollout.env_adapters import LoopStep, MultiAgentEnvs, Scalarize, SingleAgentEnvs
 from xuance_envs.rollout.episode_statistics import EpisodeHistory, EpisodeMetrics
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
@@ -28,7 +34,7 @@ RENDER_MODE = "rgb_array"
 class AgentLoop(EpisodeMetrics):
     """A loop that steps a vectorized environment with an agent's actions.
 
-    The arguments are those of :class:`~xuance_envs.rollout.collector.RolloutCollector`.
+    :class:`~xuance_envs.rollout.collector.RolloutCollector` describes the arguments.
 
     Attributes:
         t_states: ``(N, *state_shape)``, the states before the next step.
@@ -77,11 +83,8 @@ class AgentLoop(EpisodeMetrics):
         self._action_layout = ActionLayout(self.action_space)
         self.statistics = EpisodeHistory(self.num_envs, window, self._reward_shape)
         self._masks: torch.Tensor | None = None
-        self._must_reset = False
-        self._just_reset = np.zeros(self.num_envs, np.bool_)
         self.state_shape: Any = self._layout.shape
         self.action_dtype = self._action_layout.dtype
-        self.t_states: Any = None
         self.vec_reset(seed=seed)
 
     # -- single steps -----------------------------------------------------------------
@@ -103,13 +106,11 @@ class AgentLoop(EpisodeMetrics):
         self.statistics.restart()
         if self.recorder is not None:
             self.recorder.begin(self.global_steps)
-        self.t_states = row.states
+        self.t_states: Any = row.states
         return self.t_states
 
     def env_reset(self, env_id: int) -> Any:
-        """Start a new episode in one environment, unless it was just reset.
-
-        An environment is reset automatically at the end of an episode and is not reset again here.
+        """Start a new episode in one environment, unless its last step already started one.
 
         Args:
             env_id: index of the environment.
@@ -161,16 +162,12 @@ class AgentLoop(EpisodeMetrics):
         done, truncated = (torch.from_numpy(f.astype(np.int32)).to(self.device) for f in flags[:2])
         return last.states, torch.from_numpy(rewards.copy()).to(self.device), done, truncated
 
-    def _query_agent(
-        self, states: Any, count: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _query_agent(self, states: Any, count: int) -> AgentOutputs:
         masks = self._envs.masks()
         self._masks = None if masks is None else torch.from_numpy(masks).to(self.device)
         return self._agent_outputs(states, self._masks, count)
 
-    def _agent_outputs(
-        self, states: Any, masks: torch.Tensor | None, count: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _agent_outputs(self, states: Any, masks: torch.Tensor | None, count: int) -> AgentOutputs:
         rows = count, *self._envs.team
         answer = self._envs.query_agent(self.agent, states, masks)
         shapes = self._action_layout.shape, self._reward_shape
@@ -230,8 +227,8 @@ class AgentLoop(EpisodeMetrics):
     def state_dict(self) -> dict[str, Any]:
         """Save everything the collector needs to continue, except the agent and its optimizer.
 
-        This includes the environments' states, the next step's states, statistics, the current
-        recording, and torch's random generators. Call it between two rollouts.
+        The dict has the environments' states, the states before the next step, statistics, the
+        current recording, and torch's random generators. Call this method between two rollouts.
 
         Returns:
             A dict of bytes and numbers, for ``torch.save`` and ``torch.load(weights_only=True)``.
@@ -258,11 +255,7 @@ class AgentLoop(EpisodeMetrics):
         self.restore_loop(LoopState.from_dict(state, self.num_envs, shapes, trusted))
 
     def loop_state(self) -> LoopState:
-        """Return the content of :meth:`state_dict`, unserialized.
-
-        Raises:
-            StateError: an environment's state cannot be saved.
-        """
+        """Return the content of :meth:`state_dict`, unserialized."""
         self._reset_if_interrupted()
         return LoopState(
             self.vec_env.save_state(),
@@ -275,10 +268,7 @@ class AgentLoop(EpisodeMetrics):
         )
 
     def restore_loop(self, loop_state: LoopState) -> None:
-        """Continue from an unserialized state.
-
-        Args:
-            loop_state: the result of :meth:`loop_state`.
+        """Continue from the result of :meth:`loop_state`.
 
         Raises:
             StateMismatchError: the state's environments differ from these; nothing has changed.
@@ -302,7 +292,7 @@ class AgentLoop(EpisodeMetrics):
     def permute_state(self, state: Any) -> Any:
         """Move the axes of observations to the agent's order.
 
-        Images are permuted from (..., H, W, C) to (..., C, H, W) if the collector is set to
+        The axes of images change from (..., H, W, C) to (..., C, H, W) if the states have
         channels-first images. Other values are returned unchanged.
 
         Args:

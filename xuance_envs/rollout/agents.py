@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,22 +13,10 @@ import torch
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-__all__ = [
-    "ASKED",
-    "ActionLayout",
-    "Agent",
-    "MultiAgent",
-    "check_plays_many",
-    "check_weights",
-    "checked_answer",
-    "checked_numbers",
-    "device_of",
-    "on_cpu",
-    "squeezed",
-    "takes_masks",
-    "weight_shapes",
-    "weights_on_cpu",
-]
+__all__ = ["Agent", "MultiAgent"]
+
+AgentOutputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Actions, log-probabilities and values."""
 
 ASKED = "agent.get_actions_and_values"
 OUTPUTS = ("actions", "log_probs", "values", "entropy")
@@ -95,26 +84,23 @@ def check_agent(agent: Any) -> None:
 
 def takes_masks(agent: Any) -> tuple[bool, bool]:
     """Return whether an agent accepts action masks, and whether it requires them."""
-    try:
-        parameters = inspect.signature(agent.get_actions_and_values).parameters
-    except (AttributeError, TypeError, ValueError):  # no signature
-        return False, False
-    masks = parameters.get("masks")
+    signature = _signature_of(agent)
+    masks = None if signature is None else signature.parameters.get("masks")
     return masks is not None, masks is not None and masks.default is inspect.Parameter.empty
 
 
-def check_plays_many(agent: Any) -> None:
-    """Check that an agent's method has the signature of :class:`MultiAgent`.
+def _signature_of(agent: Any) -> inspect.Signature | None:
+    with suppress(AttributeError, TypeError, ValueError):
+        return inspect.signature(agent.get_actions_and_values)
+    return None
 
-    Raises:
-        TypeError: it has a different signature.
-    """
+
+def check_plays_many(agent: Any) -> None:
+    """Raise a TypeError unless an agent's method has the signature of :class:`MultiAgent`."""
+    signature = _signature_of(agent)
     try:
-        signature = inspect.signature(agent.get_actions_and_values)
-    except (TypeError, ValueError):  # no signature
-        return
-    try:
-        signature.bind(None, None, None)
+        if signature is not None:
+            signature.bind(None, None, None)
     except TypeError:
         raise TypeError(
             f"{ASKED}: expected (obs, states, masks, actions=None) for multi-agent environments, "
@@ -140,12 +126,12 @@ def checked_answer(
     action_shape: tuple[int, ...],
     value_shape: tuple[int, ...],
     device: torch.device,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> AgentOutputs:
     """Validate an agent's outputs; return actions, log-probabilities and values.
 
     Args:
         answer: the agent's outputs.
-        rows: shape of the batch: environments, or environments and agents.
+        rows: shape of the batch: ``(n,)``, or ``(n, A)`` for A agents.
         action_shape: shape of one action.
         value_shape: shape of one value, which is that of a reward.
         device: expected device.
@@ -154,8 +140,9 @@ def checked_answer(
         ValueError: wrong number of outputs, wrong shape or wrong device.
         TypeError: an output is not a tensor.
     """
-    if not isinstance(answer, tuple | list) or len(answer) != len(OUTPUTS):
-        got = f"{len(answer)}" if isinstance(answer, tuple | list) else type(answer).__name__
+    is_sequence = isinstance(answer, tuple | list)
+    if not is_sequence or len(answer) != len(OUTPUTS):
+        got = len(answer) if is_sequence else type(answer).__name__
         raise ValueError(
             f"{ASKED}: expected {len(OUTPUTS)} outputs ({', '.join(OUTPUTS)}), got {got}"
         )
@@ -193,17 +180,13 @@ def _check(name: str, tensor: Any, shape: tuple[int, ...], device: torch.device)
 
 
 def checked_numbers(name: str, values: torch.Tensor) -> None:
-    """Check that a rollout's values, ``(T, N)``, contain no NaN.
-
-    Raises:
-        ValueError: a value is NaN; the message names the first such step and its environments.
-    """
+    """Raise a ValueError if a rollout's values, ``(T, N, ...)``, contain NaN."""
     wrong = torch.isnan(values)
     if not wrong.any():
         return
-    places = wrong.nonzero()
-    step = int(places[0, 0])
-    envs = sorted({env for t, env, *_ in places.tolist() if t == step})
+    places = wrong.nonzero().tolist()
+    step = places[0][0]
+    envs = sorted({env for t, env, *_ in places if t == step})
     raise ValueError(
         f"{ASKED}: {name}: expected numbers, got NaN, first at step {step} of the "
         f"rollout in environments {envs}"
@@ -231,17 +214,13 @@ class ActionLayout:
                 f"action space: expected Discrete, MultiDiscrete, MultiBinary or Box, got {space}"
             )
         assert space.shape is not None
-        assert space.dtype is not None
         self.shape: tuple[int, ...] = space.shape
         self.dtype = torch.float32 if isinstance(space, spaces.Box) else torch.int32
         self._counted = isinstance(space, counted)
         self._env_dtype: np.dtype[Any] = np.dtype(space.dtype)
 
     def for_envs(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Convert actions to the environments' dtype if that loses nothing.
-
-        Args:
-            actions: a batch of actions.
+        """Convert a batch of actions to the environments' dtype if that loses nothing.
 
         Raises:
             ValueError: there is a NaN, or a fraction in an integer action.
@@ -250,10 +229,8 @@ class ActionLayout:
             self._check_floats(actions)
         if actions.dtype == self._env_dtype:
             return actions
-        if actions.dtype.kind == "f" and not self._counted:
-            actions = actions.astype(np.float32)  # the dtype of stored actions
-        elif actions.dtype.kind == "f":
-            actions = actions.astype(np.int32)
+        if actions.dtype.kind == "f":  # the dtype of stored actions
+            actions = actions.astype(np.int32 if self._counted else np.float32)
         if np.can_cast(actions.dtype, self._env_dtype, "safe"):
             return actions.astype(self._env_dtype)
         return actions  # the vec env checks them
@@ -295,15 +272,7 @@ def weight_shapes(agent: Any) -> dict[str, Any] | None:
 
 
 def check_weights(state_dict: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
-    """Check that weights fit an agent.
-
-    Args:
-        state_dict: the weights.
-        shapes: the agent's :func:`weight_shapes`.
-
-    Raises:
-        ValueError: a parameter is missing, unknown or of the wrong shape; the message names it.
-    """
+    """Raise a ValueError unless weights have an agent's parameters and :func:`weight_shapes`."""
     for name, shape in shapes.items():
         if name not in state_dict:
             raise ValueError(f"update_agent: parameter {name!r} is missing")

@@ -52,9 +52,9 @@ class RolloutCollector(RolloutLoop):
     :meth:`~xuance_envs.rollout.playing.RolloutLoop.rollout` steps every environment
     ``steps_per_env`` times and stores the results in the attributes below.
     :class:`~xuance_envs.rollout.agent_loop.AgentLoop` describes single steps and statistics. The
-    constructor resets the environments; each rollout continues where the previous one stopped.
-    After a rollout that was interrupted or failed, the result attributes are unset. If it left a
-    step pending, the next call resets the environments.
+    constructor resets the environments. Each rollout continues where the previous one stopped. A
+    rollout that is interrupted or fails leaves the result attributes unset. If it leaves a step
+    pending, the next call resets the environments.
 
     The tensors are on ``device``. Later rollouts never overwrite a tensor that is still referenced,
     for example by a view or by autograd. Memory without references is reused. T is
@@ -79,11 +79,11 @@ class RolloutCollector(RolloutLoop):
             :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`.
         halves: 2 for double buffering: one half of the workers steps while the agent computes
             actions for the other half. It is faster if the agent and the environments use different
-            cores. An agent that samples actions then samples them for one half at a time.
-            ``"auto"`` measures both modes during the first steps and keeps the faster one.
+            cores. The agent then samples actions for one half at a time. ``"auto"`` measures both
+            modes during the first steps and keeps the faster one.
         scalarize: turns vector rewards into numbers: k weights of the components, or a function of
-            rewards ``(n, k)`` that returns n numbers. None keeps vectors. The agent must
-            then return one value per component.
+            rewards ``(n, k)`` that returns n numbers. None keeps vectors; the agent must then
+            return one value per component.
 
     Raises:
         ValueError: an argument is out of range, observations cannot become tensors, or the action
@@ -145,17 +145,13 @@ class RolloutCollector(RolloutLoop):
 
     @overload
     def __new__(
-        cls,
-        vec_env: VecEnv,
-        agent: Agent,
-        steps_per_env: int,
-        **options: Unpack[CollectorOptions],
+        cls, vec_env: VecEnv, agent: Agent, steps_per_env: int, **options: Unpack[CollectorOptions]
     ) -> Self: ...
 
     def __new__(cls, vec_env: Any = None, *_: Any, **__: Any) -> Any:
         """Create a `MultiAgentRolloutCollector` for multi-agent environments."""
-        many = cls is RolloutCollector and isinstance(vec_env, MultiAgentVecEnv)
-        return super().__new__(MultiAgentRolloutCollector if many else cls)
+        is_multi_agent = cls is RolloutCollector and isinstance(vec_env, MultiAgentVecEnv)
+        return super().__new__(MultiAgentRolloutCollector if is_multi_agent else cls)
 
     __new__.__signature__ = signature(RolloutLoop.__init__)  # type: ignore[attr-defined]  # for help
 
@@ -270,14 +266,10 @@ class MultiAgentRolloutCollector(RolloutCollector):
             baseline = self.values.masked_fill(~self.acted & self.values.isnan(), 0.0)
             rewards = torch.where(self.acted, self.rewards, baseline)
             ended = ended.flatten(1)
+            end_values = check_end_values(last.flatten(1).t()[ended.t()])
+            by_agent = (each.flatten(1) for each in (rewards, baseline, terminated))
             advantages = generalized_advantages(
-                rewards.flatten(1),
-                baseline.flatten(1),
-                terminated.flatten(1),
-                ended,
-                check_end_values(last.flatten(1).t()[ended.t()]),
-                gamma,
-                gae_lambda,
+                *by_agent, ended=ended, end_values=end_values, gamma=gamma, gae_lambda=gae_lambda
             )
         return advantages.reshape(self.acted.shape)
 

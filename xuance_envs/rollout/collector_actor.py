@@ -19,7 +19,7 @@ from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT
 from xuance_envs.engine.serialization import loads, pack_error
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.rollout.collector import RolloutCollector
-from xuance_envs.rollout.loop_state import LoopState
+from xuance_envs.rollout.loop_state import LoopState, byte_tensor
 from xuance_envs.rollout.results import STACKED
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
@@ -38,10 +38,10 @@ class CollectorPlan:
     step_timeout: float | None
     start_timeout: float | None
     agent: bytes
-    weights: bytes | None
     random_state: bytes
-    restarts: int
     options: Mapping[str, Any]
+    weights: bytes | None = None
+    restarts: int = 0
 
     @property
     def in_processes(self) -> bool:
@@ -90,20 +90,19 @@ class CollectorActor:
     def _with_global_indices(self, error: Exception) -> Exception:
         """Return the error with environment indices that count over all collectors."""
         plan = self._plan
+        where = f"in collector {plan.number} on {self._location()}"
         if isinstance(error, EnvError) and error.env_index >= 0:
             env = plan.first + error.env_index
-            reason = f"{error.reason} (in collector {plan.number} on {self._location()})"
+            reason = f"{error.reason} ({where})"
             remapped = type(error)(env, error.command, reason, *error.args[3:])
             remapped.__cause__ = error.__cause__
             return remapped
         if type(error) is RuntimeError:  # for example because spaces differ
-            where = f"in collector {plan.number} on {self._location()}"
             return RuntimeError(f"{error} ({where}, whose first environment is {plan.first})")
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
             error.env_indices = tuple(plan.first + env for env in error.env_indices)
             error.env_index = None if error.env_index is None else plan.first + error.env_index
-            where = f"It ran in collector {plan.number} on {self._location()}."
-            error.details = f"{error.details}\n{where}".lstrip()
+            error.details = f"{error.details}\nIt ran {where}.".lstrip()
         return error
 
     def _location(self) -> str:
@@ -151,12 +150,13 @@ class CollectorActor:
             start_timeout=plan.start_timeout,
         )
 
-    def _require_collector(self) -> RolloutCollector:
+    @property
+    def _built(self) -> RolloutCollector:
         assert self._collector is not None
         return self._collector
 
     def _play(self, turn: int) -> dict[str, Any]:
-        collector = self._require_collector()
+        collector = self._built
         if turn != self._turn:
             self._turn = None
             collector.rollout()
@@ -172,13 +172,11 @@ class CollectorActor:
         }
 
     def _save(self) -> LoopState:
-        return replace(
-            self._require_collector().loop_state(), rng_states=(get_rng_states(self._agent),)
-        )
+        return replace(self._built.loop_state(), rng_states=(get_rng_states(self._agent),))
 
     def _load(self, loop_state: LoopState) -> None:
         self._turn = None
-        self._require_collector().restore_loop(loop_state)
+        self._built.restore_loop(loop_state)
         if loop_state.rng_states:
             set_rng_states(self._agent, loop_state.rng_states[0])
         elif self._plan.number:
@@ -194,29 +192,29 @@ def _parts(space: Space[Any], states: Any) -> list[Any]:
 
 def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
     """Give this process's generator and the agent's generators their own random streams."""
-    initial = torch.frombuffer(bytearray(state), dtype=torch.uint8)
-    torch.set_rng_state(initial)
+    torch.set_rng_state(byte_tensor(state))
     if not any(path):
         return
     torch.manual_seed(_derive_seed(state, path))
     for generator in _iter_generators(agent):
+        own = _state_of(generator)
         if isinstance(generator, torch.Generator):
-            own = generator.get_state().numpy().tobytes()
             generator.manual_seed(_derive_seed(own, path))
         else:
-            bits = generator.bit_generator
-            bits.state = type(bits)(_derive_seed(repr(bits.state).encode(), path)).state
+            kind = type(generator.bit_generator)
+            generator.bit_generator.state = kind(_derive_seed(repr(own).encode(), path)).state
 
 
 def get_rng_states(agent: Any) -> bytes:
     """Return the states of this process's generator and the agent's generators."""
-    own = [
-        generator.get_state().numpy().tobytes()
-        if isinstance(generator, torch.Generator)
-        else generator.bit_generator.state
-        for generator in _iter_generators(agent)
-    ]
+    own = map(_state_of, _iter_generators(agent))
     return dumps_plain([torch.get_rng_state().numpy().tobytes(), *own])
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes()
+    return generator.bit_generator.state
 
 
 def set_rng_states(agent: Any, rng_states: bytes) -> None:
@@ -227,10 +225,10 @@ def set_rng_states(agent: Any, rng_states: bytes) -> None:
             f"state: expected {len(generators)} agent generators, as many as this agent has, got "
             f"{len(own)}"
         )
-    torch.set_rng_state(torch.frombuffer(bytearray(shared), dtype=torch.uint8))
+    torch.set_rng_state(byte_tensor(shared))
     for generator, state in zip(generators, own, strict=True):
         if isinstance(generator, torch.Generator):
-            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+            generator.set_state(byte_tensor(state))
         else:
             generator.bit_generator.state = state
 

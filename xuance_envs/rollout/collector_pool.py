@@ -55,26 +55,22 @@ class CollectorActorPool:
         self._restarts_left = max_restarts
         self._weights: Any = None
         self._actors: list[Any] = [None] * len(plans)
-        # By collector: the pending build call with its deadline, the version of its weights, and
-        # the pending weight update.
-        self._building: dict[int, tuple[Any, float | None]] = {}
-        self._versions: dict[int, int] = {}
-        self._updates: dict[int, Any] = {}
-        # In this turn, by collector: the pending call and the results, each with a weights version.
-        self._pending: dict[int, tuple[Any, int]] = {}
-        self._results: dict[int, tuple[Mapping[str, Any], int]] = {}
+        # By collector number:
+        self._building: dict[int, tuple[Any, float | None]] = {}  # pending call, deadline
+        self._versions: dict[int, int] = {}  # of the weights
+        self._updates: dict[int, Any] = {}  # pending weight updates
+        # The same, of this turn:
+        self._pending: dict[int, tuple[Any, int]] = {}  # call, version of the weights
+        self._results: dict[int, tuple[Mapping[str, Any], int]] = {}  # results, version
 
     def register_finalizer(self, owner: Any) -> weakref.finalize[Any, Any]:
-        """Return a finalizer that kills the actors, at the latest when ``owner`` is collected."""
+        """Return a finalizer that kills the actors when it is called or ``owner`` is collected."""
         return weakref.finalize(owner, _kill_actors, self._cluster, self._actors, os.getpid())
 
     # -- starting ---------------------------------------------------------------------
 
-    def start(self) -> tuple[Any, Any, Any, list[Any]]:
-        """Start all collectors; return their common spaces and the first states of each.
-
-        The spaces are those of observations, actions and rewards.
-        """
+    def start(self) -> tuple[Any, ...]:
+        """Return the collectors' common three spaces, and the first states of each."""
         for number in range(len(self._plans)):
             self._launch(number)
         found = []
@@ -85,12 +81,11 @@ class CollectorActorPool:
                 raise self._died_error(number, error, "construct") from None
         return *self._common_spaces(found), [states for *_, states in found]
 
-    def _common_spaces(self, built: Sequence[tuple[Any, ...]]) -> tuple[Any, Any, Any]:
-        observation_space, action_space, reward_space, _ = built[0]
-        first = observation_space, action_space, reward_space
+    def _common_spaces(self, built: Sequence[tuple[Any, ...]]) -> list[Any]:
+        *first, _ = built[0]
         names = "observation", "action", "reward"
-        for plan, found in zip(self._plans, built, strict=True):
-            for name, expected, got in zip(names, first, found, strict=False):
+        for plan, (*found, _) in zip(self._plans, built, strict=True):
+            for name, expected, got in zip(names, first, found, strict=True):
                 if got != expected:
                     raise RuntimeError(
                         f"environment {plan.first} has a different {name} space than environment "
@@ -118,10 +113,10 @@ class CollectorActorPool:
         except TimeoutError:
             requested = self._cluster.describe_shortage(self._options, len(self._plans))
             details = f"It is collector {number}; all collectors request {requested}"
-            assert self._start_timeout is not None
-            raise WorkerTimeoutError(
-                self._envs(number), None, self._start_timeout, "construct", details
-            ) from None
+            seconds = self._start_timeout
+            assert seconds is not None
+            envs = self._envs(number)
+            raise WorkerTimeoutError(envs, None, seconds, "construct", details) from None
         del self._building[number]
         return description
 
@@ -133,7 +128,7 @@ class CollectorActorPool:
         return bool(self._pending)
 
     def play(self) -> None:
-        """Start this turn, without waiting, in all collectors that have not started it yet."""
+        """Start this turn in all collectors that have not started it yet; do not wait."""
         self._send_weights()
         self._await_updates()
         for number, actor in enumerate(self._actors):
@@ -226,18 +221,15 @@ class CollectorActorPool:
 
     def _restart(self, number: int, error: ActorLostError) -> None:
         """Replace a lost collector; the new one plays the pending rollout."""
-        if not self._cluster.alive:
-            raise self._died_error(number, error, "rollout") from None
-        if self._restarts_left == 0:
+        if not self._cluster.alive or self._restarts_left == 0:
             died = self._died_error(number, error, "rollout")
-            died.details += "\nno restarts are left: max_restarts is reached"
+            if self._cluster.alive:
+                died.details += "\nno restarts are left: max_restarts is reached"
             raise died from None
         logger.warning("restarting collector %d: %s", number, str(error).partition("\n")[0])
         plan = self._plans[number]
         restarts = plan.restarts + 1
-        seeds = plan.seeds and [
-            None if seed is None else derived_seed(seed, restarts) for seed in plan.seeds
-        ]
+        seeds = plan.seeds and [s if s is None else derived_seed(s, restarts) for s in plan.seeds]
         self._plans[number] = replace(plan, seeds=seeds, restarts=restarts)
         self._cluster.kill(self._actors[number])
         self._launch(number)
@@ -264,7 +256,7 @@ class CollectorActorPool:
 
 
 def max_cpus_per_collector(cluster: RayCluster, options: ActorOptions, collectors: int) -> int:
-    """Return the maximum CPUs per collector that fit the free capacity, else the total capacity."""
+    """Return the most CPUs per collector that fit the free capacity, or else the total capacity."""
     cluster.wait_until_idle(options)
     cpus = zip(*cluster.capacities(ActorOptions()).values(), strict=True)
     actors = zip(*cluster.capacities(options).values(), strict=True)

@@ -75,9 +75,9 @@ class SingleAgentEnvs:
 
     def __init__(self, vec_env: VecEnv, agent: Any, scalarize: Scalarize | None = None) -> None:
         if not isinstance(vec_env, VecEnv):
-            what = "a VecEnv of single-agent environments"
             raise TypeError(
-                f"expected {what}, got {type(vec_env).__name__}{_conversion_hint(vec_env)}"
+                f"expected a VecEnv of single-agent environments, got {type(vec_env).__name__}"
+                + _conversion_hint(vec_env)
             )
         check_agent(agent)
         self.vec_env = vec_env
@@ -88,8 +88,7 @@ class SingleAgentEnvs:
 
     def reset(self, **given: Any) -> Any:
         """Reset all or some environments and return their observations."""
-        observations, _ = self.vec_env.reset(**given)
-        return observations
+        return self.vec_env.reset(**given)[0]
 
     def step_wait(self) -> LoopStep:
         return self._loop_step(*self.vec_env.step_wait())
@@ -122,16 +121,13 @@ class SingleAgentEnvs:
 
     def masks(self) -> NDArray[np.bool_] | None:
         """Return the next step's action masks, if the agent accepts them."""
-        if not self.gives_masks:
-            return None
         try:
-            masks: NDArray[np.bool_] = self.vec_env.action_masks()
+            return self.vec_env.action_masks() if self.gives_masks else None
         except (AttributeError, NotImplementedError):
             if self._needs_masks:
                 raise
             self.gives_masks = False
             return None
-        return masks
 
     def query_agent(self, agent: Any, states: Any, masks: torch.Tensor | None) -> Any:
         given = {} if masks is None else {"masks": masks}
@@ -247,7 +243,5 @@ class MultiAgentEnvs:
         rewards = step.rewards
         if self._scalar_rewards is not None:
             rewards = self._scalar_rewards(rewards)
-        results = rewards, terminated, truncated, acted
-        return LoopStep(
-            self._observation_parts(step), results, step.episode_over, segment_ends, ends
-        )
+        results, obs = (rewards, terminated, truncated, acted), self._observation_parts(step)
+        return LoopStep(obs, results, step.episode_over, segment_ends, ends)

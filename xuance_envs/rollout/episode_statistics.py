@@ -14,10 +14,10 @@ class EpisodeHistory:
     """Returns and lengths of each environment's last finished episodes.
 
     An episode's return is ``info["episode"]["r"]``, else ``info["episode_score"]``, else the sum of
-    its rewards. A recorded return counts only if it has the shape of a reward. For vector rewards,
-    returns and their statistics are arrays ``(k,)``, one entry per component. An episode's length
-    is ``info["episode"]["l"]``, else ``info["episode_step"]``, else its number of steps. A lost
-    life (``lives`` in the info without ``game_over``) does not finish an episode.
+    its rewards. A return in the info counts only if it has the shape of a reward. For vector
+    rewards, returns and their statistics are arrays ``(k,)``, one entry per component. An episode's
+    length is ``info["episode"]["l"]``, else ``info["episode_step"]``, else its number of steps. A
+    lost life (``lives`` in the info without ``game_over``) does not finish an episode.
     """
 
     def __init__(self, num_envs: int, window: int, reward_shape: tuple[int, ...] = ()) -> None:
@@ -54,7 +54,8 @@ class EpisodeHistory:
         score = score.reshape(()) if not self._shape and score.size == 1 else score
         if score.shape != self._shape:  # for example, a vector of rewards that were scalarized
             score = self._scores[env]
-        self._append_episode(env, _plain(score.astype(np.float64)), int(_number(length)))
+        length = length.item() if isinstance(length, np.ndarray) else length  # of some wrappers
+        self._append_episode(env, _plain(score.astype(np.float64)), int(length))
         self.restart(env)
         return True
 
@@ -196,7 +197,7 @@ def merge_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "returns": [each for state in states for each in state["returns"]],
         "lengths": [each for state in states for each in state["lengths"]],
-        "ends": sorted(ends, key=_end_order),
+        "ends": sorted(ends, key=lambda end: end[:2]),
         "max_return": max_of([state["max_return"] for state in states]),
         "scores": np.concatenate([state["scores"] for state in states]),
         "steps": steps,
@@ -216,31 +217,20 @@ def max_of(returns: Sequence[Any]) -> Any:
     return _plain(np.fmax.reduce(np.array(returns)))
 
 
-def _end_order(end: tuple[int, int, Any]) -> tuple[int, int]:
-    return end[:2]
-
-
-def _number(value: Any) -> Any:
-    """Unwrap arrays of one element, which some wrappers record."""
-    return value.item() if isinstance(value, np.ndarray) else value
-
-
 def _plain(value: NDArray[Any]) -> Any:
     """Return a number as a float, and a vector as an array of its own."""
     return np.array(value) if np.ndim(value) else float(value)
 
 
 def _mean(kept: Sequence[Sequence[Any]], shape: tuple[int, ...] = ()) -> Any:
-    values = _flatten(kept, shape)
-    return _plain(values.mean(axis=0) if len(values) else np.full(shape, math.nan))
+    return _plain(_flatten(kept, shape).mean(axis=0))
 
 
 def _percentile(kept: Sequence[Sequence[Any]], percent: float, shape: tuple[int, ...] = ()) -> Any:
-    values = _flatten(kept, shape)
-    found = np.percentile(values, percent, axis=0) if len(values) else np.full(shape, math.nan)
-    return _plain(found)
+    return _plain(np.percentile(_flatten(kept, shape), percent, axis=0))
 
 
 def _flatten(kept: Sequence[Sequence[Any]], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    values = [value for each in kept for value in each]
-    return np.array(values, np.float64).reshape(len(values), *shape)
+    """Return all values in one array, or a NaN if there are none."""
+    values = [value for each in kept for value in each] or [np.full(shape, math.nan)]
+    return np.array(values, np.float64)

@@ -50,7 +50,7 @@ def validate_halves(halves: Halves, vec_env: VecEnv | MultiAgentVecEnv, records:
     if not half_bounds(vec_env):
         mismatch = f"two or more workers, got {vec_env!r}"
     elif records:
-        mismatch = "recorder=None, because rendering requires that no environment is stepping"
+        mismatch = "recorder=None, got a recorder, which renders only while no environment steps"
     if halves == 2 and mismatch:
         raise ValueError(f"halves=2: expected {mismatch}")
     return 1 if mismatch else halves
@@ -90,14 +90,10 @@ class Half:
         for places, step, at in batches:
             here = range(at.start, at.stop)
             segment_ends += [int(places[k]) for k in step.segment_ends.tolist() if k in here]
-            ends += [
-                end._replace(place=int(places[end.place])) for end in step.ends if end.place in here
-            ]
+            ends += [e._replace(place=int(places[e.place])) for e in step.ends if e.place in here]
         ends.sort(key=attrgetter("place"))
-        obs = self._layout.whole(others[count:])
-        return LoopStep(
-            obs, tuple(others[:count]), ended, np.array(sorted(segment_ends), np.intp), ends
-        )
+        obs, results = self._layout.whole(others[count:]), tuple(others[:count])
+        return LoopStep(obs, results, ended, np.array(sorted(segment_ends), np.intp), ends)
 
 
 class HalvesTrial:
@@ -118,8 +114,6 @@ class HalvesTrial:
             return "auto"
         whole, halved = (float(np.median(self._seconds[kind][1:])) for kind in (1, 2))
         found: Halves = 2 if whole > MIN_SPEEDUP * halved else 1
-        logger.info(
-            "chose halves=%d: a step takes %.0f µs with halves=1, %.0f µs with halves=2",
-            *(found, whole * 1e6, halved * 1e6),
-        )
+        message = "chose halves=%d: a step takes %.0f µs with halves=1, %.0f µs with halves=2"
+        logger.info(message, found, whole * 1e6, halved * 1e6)
         return found

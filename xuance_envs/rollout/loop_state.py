@@ -64,19 +64,16 @@ class LoopState:
         if state["version"] != _VERSION:
             raise ValueError(f"state: expected version {_VERSION}, got {state['version']}")
         if state["num_envs"] != num_envs:
+            given = state["num_envs"]
             raise ValueError(
-                f"state: expected a state of {num_envs} environments, "
-                f"got one of {state['num_envs']}"
+                f"state: expected a state of {num_envs} environments, got one of {given}"
             )
         envs = EnvStates.from_bytes(state["envs"], trusted)
         content = _content(state["loop"], shapes)
         generators = {name: state[name] for name in state if name.endswith("_generator")}
-        return cls(
-            envs,
-            **{name: content[name] for name in _CONTENT},
-            **{"global_steps": state["global_steps"], "generators": generators},
-            rng_states=state.get("noise", ()),
-        )
+        loaded = {name: content[name] for name in _CONTENT}
+        steps, rng_states = state["global_steps"], state.get("noise", ())
+        return cls(envs, global_steps=steps, generators=generators, rng_states=rng_states, **loaded)
 
     @classmethod
     def joined(cls, parts: Sequence[LoopState]) -> LoopState:
@@ -93,7 +90,7 @@ class LoopState:
         )
 
     def parts(self, split: Sequence[tuple[int, int]]) -> list[LoopState]:
-        """Split the state; each part has its own generators if there are as many of them."""
+        """Split the state; parts have generators of their own if both are equally many."""
         parts = [self.part(lo, hi) for lo, hi in split]
         if len(self.rng_states) != len(parts):
             return parts
@@ -136,10 +133,10 @@ def generators(device: torch.device) -> dict[str, bytes]:
 
 
 def set_generators(state: Mapping[str, bytes], device: torch.device) -> None:
-    torch.set_rng_state(_tensor(state["torch_generator"]))
+    torch.set_rng_state(byte_tensor(state["torch_generator"]))
     if device.type == "cuda" and "cuda_generator" in state:
-        torch.cuda.set_rng_state(_tensor(state["cuda_generator"]), device)
+        torch.cuda.set_rng_state(byte_tensor(state["cuda_generator"]), device)
 
 
-def _tensor(data: bytes) -> torch.Tensor:
+def byte_tensor(data: bytes) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(data, np.uint8).copy())

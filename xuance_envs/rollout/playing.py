@@ -214,9 +214,8 @@ class RolloutLoop(RolloutResults, AgentLoop):
         return states.requires_grad_(states.is_floating_point())
 
     def _set_results(self, rollout: Rollout, ends: SegmentEnds) -> None:
-        self.states = self._layout.whole(
-            [self._as_leaf(part[:-1].detach()) for part in rollout.states]
-        )
+        states = [self._as_leaf(part[:-1].detach()) for part in rollout.states]
+        self.states = self._layout.whole(states)
         self.actions, self.log_probs = rollout.actions, rollout.log_probs
         self.values = rollout.values
         self.rewards, self.done_flags, self.trunc_flags = rollout.results[:3]
@@ -229,9 +228,8 @@ class RolloutLoop(RolloutResults, AgentLoop):
     def test_agent(self, render_every: int) -> None:
         """Reset, play ``steps_per_env`` steps while rendering, and reset again.
 
-        A progress bar is shown. ``images`` then has a list of PIL images for each environment.
-        These steps count in the episode statistics, but not in ``global_steps``, and are never
-        recorded.
+        A progress bar is shown. ``images`` then has a list of PIL images for each environment. The
+        steps count in the episode statistics, but not in ``global_steps``. They are not recorded.
 
         Args:
             render_every: number of steps between two images.

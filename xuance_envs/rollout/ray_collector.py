@@ -24,6 +24,7 @@ from xuance_envs.rollout.agents import (
     weight_shapes,
     weights_on_cpu,
 )
+from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.collector_actor import CollectorPlan
 from xuance_envs.rollout.collector_pool import CollectorActorPool, max_cpus_per_collector
 from xuance_envs.rollout.env_adapters import Scalarize
@@ -45,6 +46,7 @@ from xuance_envs.vector_envs.arguments import (
     seed_per_env,
 )
 from xuance_envs.vector_envs.options import AutoBool, InSeries
+from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.worker_settings import is_count, split_evenly
 
 __all__ = ["RayRolloutCollector"]
@@ -54,6 +56,7 @@ logger = logging.getLogger("xuance_envs")
 C = TypeVar("C", bound="RayRolloutCollector")
 
 
+@with_options(None, RolloutCollector)
 class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     """Collectors on a Ray cluster, each with environments and a copy of the agent.
 
@@ -67,7 +70,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     Collector 0 starts with this process's torch generator and the agent's own torch and NumPy
     generators. The other collectors derive their generators from these and from their number.
 
-    A lost collector is restarted with new seeds and the current weights. Its environments start new
+    A lost collector restarts with new seeds and the current weights. Its environments start new
     episodes, and it plays the pending rollout.
 
     Args:
@@ -81,14 +84,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         processes: CPUs and worker processes per collector; ``"auto"`` for its share of the
             cluster's CPUs, at most one per environment.
         seed: seed of the first reset; environment i gets ``seed + i``.
-        device: device of the tensors; None for the agent's device.
-        state_dtype: dtype of the states, as in
-            :class:`~xuance_envs.rollout.collector.RolloutCollector`.
-        channels_first: order of image axes, as in the same class.
-        window: number of finished episodes per environment in the statistics.
-        halves: double buffering within each collector, as in the same class.
-        scalarize: turns vector rewards into numbers, as in the same class. A function must be
-            picklable.
+        scalarize: as in :class:`~xuance_envs.rollout.collector.RolloutCollector`; a function must
+            be picklable.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         step_timeout: seconds per step of a worker process, including resets; None for no limit.
             With a limit, the environments always run in worker processes.
@@ -179,9 +176,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         seeds = seed_per_env(seed, range(self.num_envs))
         makers = [partial(f, **k) if k else f for f, k in zip(functions, keywords, strict=True)]
         options = {
-            **{"state_dtype": state_dtype, "channels_first": channels_first},
-            **{"steps_per_env": steps_per_env, "window": window, "halves": halves},
-            "scalarize": scalarize,
+            **{"state_dtype": state_dtype, "channels_first": channels_first, "window": window},
+            **{"steps_per_env": steps_per_env, "halves": halves, "scalarize": scalarize},
         }
         packed = dumps_for_worker(on_cpu(agent))
         actor_options = ActorOptions(1, dict(resources or {}), runtime_env, scheduling_strategy)
@@ -193,19 +189,17 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             count = max(1, min(int(processes), size))
             plans = [
                 CollectorPlan(
-                    number,
-                    lo,
-                    hi - lo,
-                    dumps_for_worker(makers[lo:hi]),
-                    None if seed is None else seeds[lo:hi],
-                    count,
-                    step_timeout,
-                    start_timeout,
-                    packed,
-                    None,
-                    torch.get_rng_state().numpy().tobytes(),
-                    0,
-                    options,
+                    number=number,
+                    first=lo,
+                    num_envs=hi - lo,
+                    env_fns=dumps_for_worker(makers[lo:hi]),
+                    seeds=None if seed is None else seeds[lo:hi],
+                    processes=count,
+                    step_timeout=step_timeout,
+                    start_timeout=start_timeout,
+                    agent=packed,
+                    random_state=torch.get_rng_state().numpy().tobytes(),
+                    options=options,
                 )
                 for number, (lo, hi) in enumerate(self._split)
             ]
@@ -220,21 +214,18 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             self.state_space, self.action_space, reward_space, states = self._actors.start()
             self._reward_shape = shape_of_rewards(reward_space)
             self.statistics = EpisodeHistory(self.num_envs, window, self._reward_shape)
-            self._layout = StateLayout(
-                self.state_space, state_dtype, channels_first, Transfer(self.device)
-            )
+            transfer = Transfer(self.device)
+            self._layout = StateLayout(self.state_space, state_dtype, channels_first, transfer)
             self._action_layout = ActionLayout(self.action_space)
             self.state_shape: Any = self._layout.shape
             self.action_dtype = self._action_layout.dtype
-            self._joiner = RolloutJoiner(self._layout, reward_space, self.device)
+            self._joiner = RolloutJoiner(self._layout, self._reward_shape, self.device)
             self.t_states: Any = self._joiner.states(states, 0)
         except BaseException:
             self.close()
             raise
-        logger.info(
-            "%d environments in %d collectors of %d processes each",
-            *(self.num_envs, num_collectors, count),
-        )
+        message = "%d environments in %d collectors of %d processes each"
+        logger.info(message, self.num_envs, num_collectors, count)
 
     # -- rollouts ---------------------------------------------------------------------
 
@@ -287,9 +278,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         """
         self._check_open()
         if self._shapes is None:
+            given = type(self.agent).__name__
             raise TypeError(
-                f"update_agent: expected an agent with state_dict and load_state_dict, got "
-                f"{type(self.agent).__name__}"
+                f"update_agent: expected an agent with state_dict and load_state_dict, got {given}"
             )
         if state_dict is None:
             state_dict = self.agent.state_dict()  # type: ignore[attr-defined]  # it has one

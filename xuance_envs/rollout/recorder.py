@@ -35,7 +35,6 @@ def render_folder() -> str:
 
 
 def _folder_name(name: Any) -> str:
-    """Convert a name to a valid folder name."""
     return re.sub(r'[\\/:*?"<>|\x00-\x1f]', "-", str(name)).strip(". ") or "unnamed"
 
 
@@ -61,9 +60,9 @@ def image_of(frame: Any) -> Image.Image:
 class GifRecorder:
     """A recorder of episodes of environment 0: the first one, and then one after each interval.
 
-    Each recording is a complete episode with one frame per step. Frames show the cumulative reward
-    of the episode, one number per component. At the end of the episode, the recording is saved as
-    ``render_<k>.gif``, with k counting from 0.
+    Each recording is a complete episode with one frame per step. Frames show the reward so far, one
+    number per component. The recording is saved at the end of the episode as ``render_<k>.gif``,
+    with k counting from 0.
 
     Args:
         render_every: interval between recordings, in steps summed over all environments. The next
@@ -76,11 +75,7 @@ class GifRecorder:
         ValueError: ``render_every`` is below 1, or ``fps`` is not positive.
 
     Attributes:
-        render_every: as given.
-        fps: as given.
-        count (int): number of saved recordings; k of the next.
         paths (list[pathlib.Path]): paths of the saved recordings.
-        is_recording (bool): True if the current episode is being recorded.
 
     Example:
         >>> import tempfile
@@ -119,7 +114,7 @@ class GifRecorder:
 
     @property
     def count(self) -> int:
-        """Number of saved recordings."""
+        """Number of saved recordings, and the number k of the next one."""
         return len(self.paths)
 
     @property
@@ -133,7 +128,7 @@ class GifRecorder:
         return render_folder() if self._folder is None else str(self._folder)
 
     def begin(self, global_steps: int) -> None:
-        """Start a new episode; discard the frames of an unfinished episode.
+        """Start a new episode; discard the frames of an unfinished one.
 
         Args:
             global_steps: environment steps so far.
@@ -181,11 +176,7 @@ class GifRecorder:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state.
-
-        Args:
-            state: the result of :meth:`state`.
-        """
+        """Restore the result of :meth:`state`."""
         if self._writer is not None:
             self._writer.close()
         self.paths = [Path(path) for path in state["paths"]]
@@ -196,12 +187,8 @@ class GifRecorder:
     def _frame(self, rendered: Any) -> Image.Image:
         image = image_of(rendered)
         size = max(10, image.height // 20)
-        ImageDraw.Draw(image).text(
-            (size, size),
-            f"Total Reward: {_text(self._reward)}",
-            fill=TEXT_COLOR,
-            font=ImageFont.load_default(size),
-        )
+        text, font = f"Total Reward: {_text(self._reward)}", ImageFont.load_default(size)
+        ImageDraw.Draw(image).text((size, size), text, fill=TEXT_COLOR, font=font)
         return image
 
     def _save(self, writer: GifWriter) -> None:

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import ASKED, ActionLayout, Agent, checked_answer
 from xuance_envs.rollout.state_layout import StateLayout
@@ -82,9 +80,8 @@ class RolloutResults:
         """
         count = self._num_segments()
         with torch.no_grad():
-            given = {}
-            if self.action_masks is not None:  # only values are used: allow all actions
-                given["masks"] = self.action_masks.new_ones(count, self.action_masks.shape[2])
+            masks = self.action_masks  # only values are used: allow all actions
+            given = {} if masks is None else {"masks": masks.new_ones(count, masks.shape[2])}
             answer = self.agent.get_actions_and_values(self.end_states, actions=None, **given)
             shapes = self._action_layout.shape, self._reward_shape
             values = checked_answer(answer, (count,), *shapes, self.device)[2]
@@ -118,34 +115,27 @@ def check_end_values(values: torch.Tensor) -> torch.Tensor:
 
 
 class RolloutJoiner:
-    """Joins results of collectors that have consecutive environments.
-
-    Args:
-        layout: layout of the states.
-        reward_space: the environments' reward space, or None.
-        device: device of the tensors.
-    """
+    """Joins results of collectors that have consecutive environments."""
 
     def __init__(
-        self, layout: StateLayout, reward_space: spaces.Box | None, device: torch.device
+        self, layout: StateLayout, reward_shape: tuple[int, ...], device: torch.device
     ) -> None:
         self._layout = layout
-        self._reward_shape = shape_of_rewards(reward_space)
+        self._reward_shape = reward_shape
         self._device = device
 
     def results(self, played: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Join one rollout of all collectors."""
+        by_name = {name: [found[name] for found in played] for name in played[0]}
         results: dict[str, Any] = {
-            name: self._joined([found[name] for found in played], axis)
-            for name, axis in _AXIS.items()
+            **{name: self._joined(by_name[name], axis) for name, axis in _AXIS.items()},
+            **{name: self.states(by_name[name], axis) for name, axis in _STATE_AXIS.items()},
         }
-        for name, axis in _STATE_AXIS.items():
-            results[name] = self.states([found[name] for found in played], axis)
         for part in self._layout.parts(results["states"]):
             part.requires_grad_(part.is_floating_point())
-        masks = [found["action_masks"] for found in played]
+        masks = by_name["action_masks"]
         results["action_masks"] = None if any(m is None for m in masks) else self._joined(masks, 1)
-        rewards = np.concatenate([found["rewards"] for found in played], 1)
+        rewards = np.concatenate(by_name["rewards"], 1)
         return {**results, "total_return": total_return_of(rewards, self._reward_shape)}
 
     def states(self, by_collector: Iterable[Sequence[Any]], axis: int) -> Any:

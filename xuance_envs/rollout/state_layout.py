@@ -1,6 +1,6 @@
 """Conversion of observations to states: tensors with the agent's dtype and axis order.
 
-Dict and Tuple observations become dicts and tuples of tensors. Inside this module they are lists
+Dict and Tuple observations become dicts and tuples of tensors. This module handles them as lists
 with one part per leaf of the space.
 """
 
@@ -28,7 +28,8 @@ class _StateLeaf:
     observed_dtype: np.dtype[Any]
     shape: tuple[int, ...]
     dtype: torch.dtype
-    channels_moved: bool
+    moved: bool
+    """True if the channels are the first axis of the state, but the last of the observation."""
 
 
 class StateLayout:
@@ -51,7 +52,7 @@ class StateLayout:
             _state_leaf(leaf, state_dtype, channels_first, self._space.flat, before)
             for leaf, before in zip(leaves, leading_axes or [0] * len(leaves), strict=True)
         ]
-        if channels_first is True and not any(leaf.channels_moved for leaf in self._leaves):
+        if channels_first is True and not any(leaf.moved for leaf in self._leaves):
             raise ValueError(f"channels_first=True: expected images with three axes, got {space}")
         self.shape = self._space.unflatten([leaf.shape for leaf in self._leaves])
 
@@ -65,18 +66,8 @@ class StateLayout:
 
     def permute(self, observation: Any) -> Any:
         """Move the axes of an observation or a batch to a state's order."""
-        channels_moved = [
-            part
-            if not leaf.channels_moved
-            else torch.movedim(part, -1, -IMAGE_AXES)
-            if isinstance(part, torch.Tensor)
-            else np.moveaxis(part, -1, -IMAGE_AXES)
-            for part, leaf in zip(self.parts(observation), self._leaves, strict=True)
-        ]
-        return self.whole(channels_moved)
-
-    def allocate(self, *leading: int) -> list[torch.Tensor]:
-        return [make() for make in self.makers(*leading)]
+        pairs = zip(self.parts(observation), self._leaves, strict=True)
+        return self.whole([_channels_first(part) if leaf.moved else part for part, leaf in pairs])
 
     def makers(self, *leading: int) -> list[Callable[[], torch.Tensor]]:
         """Return an allocator for each part: see `Transfer.maker`."""
@@ -84,9 +75,8 @@ class StateLayout:
 
     def stage(self, count: int) -> _StagingBuffer | None:
         """Return a staging buffer for ``count`` states; None on the CPU."""
-        return (
-            None if self._transfer.direct else _StagingBuffer(self._leaves, count, self._transfer)
-        )
+        direct = self._transfer.direct
+        return None if direct else _StagingBuffer(self._leaves, count, self._transfer)
 
     def rows(self, parts: Sequence[torch.Tensor], stage: _StagingBuffer | None) -> list[StateSlot]:
         """Return a slot for each row of ``parts``; ``stage`` holds data until it is transferred."""
@@ -101,16 +91,14 @@ class StateLayout:
 
     def new_row(self, count: int) -> StateSlot:
         stage = self.stage(count)
-        tensors = self.allocate(count)
+        tensors = [make() for make in self.makers(count)]
         targets = self._targets(tensors) if stage is None else stage.arrays
         return StateSlot(self.whole(tensors), targets, tensors, stage)
 
     def _targets(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
         """Return views of tensors in the observations' axis order."""
-        return [
-            np.moveaxis(tensor.numpy(), -IMAGE_AXES, -1) if leaf.channels_moved else tensor.numpy()
-            for tensor, leaf in zip(tensors, self._leaves, strict=True)
-        ]
+        pairs = zip((tensor.numpy() for tensor in tensors), self._leaves, strict=True)
+        return [np.moveaxis(a, -IMAGE_AXES, -1) if leaf.moved else a for a, leaf in pairs]
 
 
 class StateSlot:
@@ -155,8 +143,8 @@ class StateSlot:
 class _StagingBuffer:
     """Host buffer for observations that are copied to the device.
 
-    Observations are copied in their own dtype, then cast and permuted on the device. For images,
-    this transfers a quarter of the bytes.
+    They are copied in their own dtype, then cast and permuted on the device. For images, this
+    transfers a quarter of the bytes.
     """
 
     def __init__(self, leaves: Sequence[_StateLeaf], count: int, transfer: Transfer) -> None:
@@ -171,7 +159,7 @@ class _StagingBuffer:
         self.arrays = [host.numpy() for host in self._hosts]
         self._device_buffers = [
             torch.empty_like(host, device=transfer.device)
-            if leaf.channels_moved or host.dtype != leaf.dtype
+            if leaf.moved or host.dtype != leaf.dtype
             else None
             for leaf, host in zip(leaves, self._hosts, strict=True)
         ]
@@ -189,11 +177,8 @@ class _StagingBuffer:
                 self._transfer.send(host, tensor)
                 continue
             self._transfer.send(host, device_buffer)
-            tensor.copy_(
-                torch.movedim(device_buffer, -1, -IMAGE_AXES)
-                if leaf.channels_moved
-                else device_buffer
-            )
+            moved = torch.movedim(device_buffer, -1, -IMAGE_AXES) if leaf.moved else device_buffer
+            tensor.copy_(moved)
         self._sent = self._transfer.mark()
 
 
@@ -214,15 +199,16 @@ def _state_leaf(
             )
         dtype = torch.float32
     leading, seen = leaf.shape[:before], leaf.shape[before:]
-    channels_moved = len(seen) == IMAGE_AXES and (
-        not _has_channels_first(seen) if channels_first == "auto" else bool(channels_first)
-    )
-    shape = (*leading, seen[2], *seen[:2]) if channels_moved else leaf.shape
-    return _StateLeaf(leaf.shape, leaf.dtype, shape, dtype, channels_moved)
+    moved = len(seen) == IMAGE_AXES and bool(channels_first)
+    if channels_first == "auto":
+        moved = moved and 2 * seen[0] > min(seen[1:])  # else the channels are first already
+    shape = (*leading, seen[2], *seen[:2]) if moved else leaf.shape
+    return _StateLeaf(leaf.shape, leaf.dtype, shape, dtype, moved)
 
 
-def _has_channels_first(shape: tuple[int, ...]) -> bool:
-    return 2 * shape[0] <= min(shape[1:])
+def _channels_first(part: Any) -> Any:
+    move: Any = torch.movedim if isinstance(part, torch.Tensor) else np.moveaxis
+    return move(part, -1, -IMAGE_AXES)
 
 
 def _fits(leaf: Leaf, dtype: torch.dtype) -> bool:

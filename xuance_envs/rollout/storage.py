@@ -43,8 +43,8 @@ class RolloutStorage:
 
     def begin(self) -> Rollout:
         """Allocate a rollout; reuse the memory of earlier rollouts that nothing references."""
-        # Environments write into host memory. States go to the device at each step, because the
-        # agent needs them; rewards and flags follow together in `send`.
+        # Environments write into host memory. The agent needs the states on its device at each
+        # step. Rewards and flags follow together in `send`.
         states = [make() for make in self._make_states]
         results = [make() for make in self._make_results]
         self._transfer.wait(self._mark)
@@ -82,7 +82,7 @@ class RolloutStorage:
 
 
 class Rollout:
-    """The tensors of a rollout. With several agents, their axis follows the environments' axis."""
+    """The tensors of a rollout. An axis of agents, if any, follows the environments' axis."""
 
     def __init__(
         self,
@@ -116,9 +116,7 @@ class Rollout:
         """Mark unfinished episodes as truncated at the last step."""
         _, terminated, truncated, *acted = (host[-1] for host in self.hosts)
         unfinished = (terminated | truncated) == 0
-        for acted_step in acted:
-            unfinished &= acted_step
-        truncated[unfinished] = 1
+        truncated[np.logical_and.reduce([unfinished, *acted])] = 1
 
 
 class SegmentEnds:

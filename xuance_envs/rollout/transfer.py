@@ -1,8 +1,8 @@
 """Copies between host memory and the agent's device.
 
-Environments write into host memory, agents read from their device. On the CPU both are the same
-memory. For other devices, arrays are staged in fixed host buffers, page-locked (pinned) for CUDA,
-and copied asynchronously.
+Environments write into host memory, and agents read from their device. On the CPU, both are the
+same memory. For other devices, arrays are copied asynchronously by way of fixed host buffers, which
+are page-locked (pinned) for CUDA.
 """
 
 from __future__ import annotations
