@@ -92,9 +92,8 @@ class RescaleActions(ActionTransform):
         name = type(self).__name__
         space = _box(name, vec_env)
         if space.dtype.kind != "f" or not space.is_bounded():
-            hint = ""
-            if isinstance(vec_env, ClipActions):
-                hint = f"; put ClipActions around {name}, not inside it"
+            clips = isinstance(vec_env, ClipActions)
+            hint = f"; put ClipActions around {name}, not inside it" if clips else ""
             raise ValueError(
                 f"{name}: expected actions in a bounded Box of floats, got {space}{hint}"
             )
@@ -106,10 +105,8 @@ class RescaleActions(ActionTransform):
         self._low, self._width = lowest, highest - lowest
         self._to_low, self._to_high = space.low.astype(np.float64), space.high.astype(np.float64)
         self._dtype = space.dtype
-        given = spaces.Box(
-            lowest.astype(space.dtype), highest.astype(space.dtype), dtype=space.dtype
-        )
-        super().__init__(vec_env, given, keep_raw=keep_raw)
+        bounds = lowest.astype(space.dtype), highest.astype(space.dtype)
+        super().__init__(vec_env, spaces.Box(*bounds, dtype=space.dtype), keep_raw=keep_raw)
 
     def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
         share = (actions - self._low) / self._width
@@ -145,11 +142,10 @@ class ClipActions(ActionTransform):
     def __init__(self, vec_env: VecEnv, *, keep_raw: bool = False) -> None:
         space = _box(type(self).__name__, vec_env)
         self._bounds = space.low, space.high
-        if space.dtype.kind == "f":
-            given = spaces.Box(-np.inf, np.inf, space.shape, space.dtype)
-        else:
-            limits = np.iinfo(space.dtype)
-            given = spaces.Box(limits.min, limits.max, space.shape, space.dtype)
+        low, high = -np.inf, np.inf
+        if space.dtype.kind != "f":
+            low, high = np.iinfo(space.dtype).min, np.iinfo(space.dtype).max
+        given = spaces.Box(low, high, space.shape, space.dtype)
         super().__init__(vec_env, given, keep_raw=keep_raw)
 
     def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:

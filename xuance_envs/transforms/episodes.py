@@ -96,12 +96,9 @@ class EpisodeStatistics(Transform):
         lengths[batch.envs_of_rows(batch.lost_rows)] -= 1
         envs, now = batch.envs_of_rows(batch.ended), perf_counter()
         columns = returns[envs], lengths[envs], now - started_at[envs]
-        finished = zip(*map(_rows, columns), strict=True)
-        rows = batch.ended.tolist()
-        batch.add_to_infos(
-            "episode",
-            {row: partial(_episode_info, *each) for row, each in zip(rows, finished, strict=True)},
-        )
+        finished = zip(batch.ended.tolist(), *map(_rows, columns), strict=True)
+        infos = {row: partial(_episode_info, *numbers) for row, *numbers in finished}
+        batch.add_to_infos("episode", infos)
         returns[envs], lengths[envs], started_at[envs] = 0, 0, now
 
 

@@ -24,14 +24,14 @@ def select_leaves(
     layout = SpaceLayout(space)
     if isinstance(space, spaces.Dict):
         wanted = list(space.spaces) if keys is None else list(keys)
+        if not (wanted and set(wanted) <= space.spaces.keys()):
+            raise ValueError(f"{name}: keys: expected some of {list(space.spaces)}, got {wanted}")
     elif keys is not None:
         raise ValueError(f"{name}: keys requires a Dict observation space, got {space}")
     elif not layout.flat:
         raise ValueError(f"{name}: expected observations in a Box or Dict space, got {space}")
     else:
         wanted = []
-    if isinstance(space, spaces.Dict) and not (wanted and set(wanted) <= space.spaces.keys()):
-        raise ValueError(f"{name}: keys: expected some of {list(space.spaces)}, got {wanted}")
     chosen = {
         i: leaf
         for i, leaf in enumerate(layout.leaves)

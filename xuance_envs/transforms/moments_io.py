@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xuance_envs.errors import VecEnvError
 from xuance_envs.transforms.moments import MAX_MAGNITUDE, Moments
@@ -23,10 +22,7 @@ def env_id_of(vec_env: VecEnv) -> str:
 
 
 def moment_key(what: str, name: str) -> str:
-    """Return the dict key of a statistic of one observation part.
-
-    ``what`` is "mean" or "squares"; ``name`` is empty if there is only one part.
-    """
+    """Return the key of an observation part's mean or squares; a single part has no name."""
     return f"{what}.{name}" if name else what
 
 
@@ -57,13 +53,13 @@ def moments_from_dict(
 
 
 def _moments(transform: str, name: str, own: Moments, learned: Mapping[str, Any]) -> Moments:
-    mean, squares = (_numbers(learned[moment_key(what, name)]) for what in ("mean", "squares"))
-    count = int(learned["count"])
-    shape = np.shape(own.mean)
+    keys = [moment_key(what, name) for what in ("mean", "squares")]
+    mean, squares = (np.array(learned[key], np.float64) for key in keys)
+    count, shape = int(learned["count"]), np.shape(own.mean)
     if mean.shape != shape or squares.shape != shape:
         raise ValueError(
-            f"{transform}: {moment_key('mean', name)} and {moment_key('squares', name)}: "
-            f"expected shape {shape}, got {mean.shape} and {squares.shape}"
+            f"{transform}: {' and '.join(keys)}: expected shape {shape}, got {mean.shape} and "
+            f"{squares.shape}"
         )
     if count < 0 or not (np.abs(mean) <= MAX_MAGNITUDE).all() or not (squares >= 0).all():
         raise ValueError(
@@ -73,7 +69,3 @@ def _moments(transform: str, name: str, own: Moments, learned: Mapping[str, Any]
     if not shape:
         return Moments(count, float(mean), float(squares), own.epsilon)
     return Moments(count, mean, squares, own.epsilon)
-
-
-def _numbers(value: Any) -> NDArray[np.float64]:
-    return np.array(value, np.float64)

@@ -48,11 +48,6 @@ class NormalizeObservations(ObservationTransform):
         keys: keys of a Dict space to normalize; the others stay unchanged. None for all keys.
         keep_raw: True to keep ``raw_observations`` from the start.
 
-    Attributes:
-        count (int): number of counted observations.
-        mean: mean of an observation, float64 of its shape; for a Dict space, a dict by key.
-        variance: population variance, in the same form; 1 before the first observation.
-
     Raises:
         ValueError: observations are images or not numbers, an argument is out of range, or the
             observations are already normalized.
@@ -88,12 +83,10 @@ class NormalizeObservations(ObservationTransform):
         for inner in transforms_of(vec_env):
             if isinstance(inner, NormalizeObservations) and inner.parts & {*self._names.values()}:
                 raise ValueError(f"{name}: the observations of {inner!r} are already normalized")
-        self._moment_buffers = {
-            i: MomentBuffers(vec_env.num_envs, leaves[i].shape, clip) for i in leaves
-        }
-        self._buffers = (
-            self._moment_buffers[0] if isinstance(vec_env.observation_space, spaces.Box) else None
-        )
+        count = vec_env.num_envs
+        self._moment_buffers = {i: MomentBuffers(count, leaves[i].shape, clip) for i in leaves}
+        is_box = isinstance(vec_env.observation_space, spaces.Box)
+        self._buffers = self._moment_buffers[0] if is_box else None
         empty = {i: Moments.empty(leaves[i].shape, float(epsilon)) for i in leaves}
         bound = np.float32(clip)
         boxes = {leaf.path: spaces.Box(-bound, bound, leaf.shape) for leaf in leaves.values()}
@@ -138,11 +131,7 @@ class NormalizeObservations(ObservationTransform):
         name = type(self).__name__
         moments = moments_from_dict(name, self._environment, self._moments(), learned)
         by_leaf = {i: moments[part] for i, part in self._names.items()}
-
-        def learn() -> None:
-            self._state = self._state._replace(memory=by_leaf)
-
-        return learn
+        return lambda: setattr(self, "_state", self._state._replace(memory=by_leaf))
 
     def _transform(self, batch: Batch) -> ObservationTransformState:
         obs, buffers = batch.obs, self._buffers
@@ -182,9 +171,8 @@ class NormalizeObservations(ObservationTransform):
                 elif first is None:
                     moments[i] = its.with_samples(self._moment_buffers[i], part)
                 else:
-                    moments[i] = its.with_samples(
-                        self._moment_buffers[i], batch.drop_lost(part), first
-                    )
+                    counted = batch.drop_lost(part)
+                    moments[i] = its.with_samples(self._moment_buffers[i], counted, first)
             except NOT_FINITE:
                 raise self._error(i, batch, part, first) from None
         return moments
@@ -200,11 +188,10 @@ class NormalizeObservations(ObservationTransform):
             part, places = first, find_unusable(first)
         at = tuple(places[0].tolist())
         row = int(batch.ended[at[0]]) if is_first else at[0]
-        env = row if batch.envs is None else int(batch.envs[row])
         began = is_first or (batch.began is not None and bool(batch.began[row]))
         number = batch.call_number_after(self._steps)
         return EnvError(
-            env,
+            batch.env_ids[row],
             "reset" if began else "step",
             f"{type(self).__name__}: expected finite numbers of at most {MAX_MAGNITUDE:g}, got "
             f"{part[at]} at {self._input_layout.leaves[i].path}{list(at[1:])} of the "

@@ -54,13 +54,6 @@ class NormalizeRewards(RewardTransform):
         clip: largest magnitude of the result; ``math.inf`` for no limit.
         keep_raw: True to keep ``raw_observations`` from the start.
 
-    Attributes:
-        count (int): number of counted returns.
-        mean (float | numpy.ndarray): mean of the returns; ``(k,)`` for vector rewards.
-        variance (float | numpy.ndarray): population variance of the returns; 1 if there are none.
-        returns (numpy.ndarray): R of each environment, ``(num_envs,)`` or ``(num_envs, k)``
-            float64.
-
     Raises:
         ValueError: an argument is out of range, or the rewards are already normalized.
         EnvError: in ``step`` or ``recv``, while training, a reward or return is NaN, infinite or
@@ -116,17 +109,17 @@ class NormalizeRewards(RewardTransform):
 
     @property
     def mean(self) -> Any:
-        """Mean of the returns; of each component, ``(k,)``, for vector rewards."""
+        """Mean of the returns, a number; ``(k,)`` for vector rewards."""
         return _copied(self._state.moments.mean)
 
     @property
     def variance(self) -> Any:
-        """Population variance of the returns; 1 before the first return."""
+        """Population variance of the returns, in the same form; 1 before the first return."""
         return _copied(self._state.moments.variance)
 
     @property
     def returns(self) -> NDArray[np.float64]:
-        """Discounted return of each environment's current episode, float64."""
+        """Discounted return R of each environment, ``(num_envs,)`` or ``(num_envs, k)`` float64."""
         return self._state.current.copy()
 
     @override
@@ -137,11 +130,7 @@ class NormalizeRewards(RewardTransform):
     def prepare_learned(self, learned: Mapping[str, Any]) -> Callable[[], None]:
         own = {"": self._state.moments}
         moments = moments_from_dict(type(self).__name__, self._environment, own, learned)
-
-        def learn() -> None:
-            self._state = self._state._replace(moments=moments[""])
-
-        return learn
+        return lambda: setattr(self, "_state", self._state._replace(moments=moments[""]))
 
     def _env_state(self, env: int) -> Any:
         return self._state.current[env].tolist()
@@ -190,10 +179,9 @@ class NormalizeRewards(RewardTransform):
 
     def _error(self, returns: NDArray[np.float64], rewards: NDArray[Any], batch: Batch) -> EnvError:
         row = int(find_unusable(returns)[0, 0])
-        env = row if batch.envs is None else int(batch.envs[row])
         number = batch.call_number_after(self._steps)
         return EnvError(
-            env,
+            batch.env_ids[row],
             "step",
             f"{type(self).__name__}: expected finite returns of at most {MAX_MAGNITUDE:g}, got the "
             f"reward {rewards[row]} in step {number} since the last full reset; that step was not "

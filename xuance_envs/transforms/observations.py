@@ -49,9 +49,8 @@ class ObservationTransform(Transform):
         super().__init__(vec_env, observation_space=space, keep_raw=keep_raw)
         self._input_layout = SpaceLayout(vec_env.observation_space)
         self._layout = SpaceLayout(space)
-        self._state = ObservationTransformState(
-            self._rows_of(self.num_envs), self._rows_of(self.num_envs), memory
-        )
+        rows, spare_rows = (self._rows_of(self.num_envs) for _ in range(2))
+        self._state = ObservationTransformState(rows, spare_rows, memory)
 
     @property
     def buf_obs(self) -> Any:
@@ -98,7 +97,7 @@ class ObservationTransform(Transform):
         before: ObservationTransformState,
         into: SpaceRows,
     ) -> None:
-        """Transform the observations of one call; calls :meth:`_put` by default.
+        """Transform the observations of one call, by default with :meth:`_put`.
 
         Args:
             memory: memory after the call.
@@ -126,7 +125,9 @@ class ObservationTransform(Transform):
         if not is_whole:
             batch.obs = into.as_batch()
             return before._replace(memory=memory)
-        copy = into.view if _are_views(parts) else into.copy_flat or into.copy
+        first = parts[0] if parts else None
+        are_views = isinstance(first, np.ndarray) and not first.flags.writeable
+        copy = into.view if are_views else into.copy_flat or into.copy
         batch.obs = copy()
         return ObservationTransformState(into, before.rows, memory)
 
@@ -160,11 +161,6 @@ class ObservationTransform(Transform):
 
     def _rows_of(self, count: int) -> SpaceRows:
         return SpaceRows.allocate(self._layout, count)
-
-
-def _are_views(parts: Sequence[Any]) -> bool:
-    """Return whether observations are read-only views, which the next step overwrites."""
-    return bool(parts) and isinstance(parts[0], np.ndarray) and not parts[0].flags.writeable
 
 
 class TransformObservations(ObservationTransform):

@@ -18,13 +18,7 @@ from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.scalarization import checked_weights, weighted_sum
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = [
-    "ClipRewards",
-    "RewardTransform",
-    "ScalarizeRewards",
-    "ScaleRewards",
-    "TransformRewards",
-]
+__all__ = ["ClipRewards", "RewardTransform", "ScalarizeRewards", "ScaleRewards", "TransformRewards"]
 
 
 class RewardTransform(Transform):
@@ -178,11 +172,7 @@ class TransformRewards(RewardTransform):
     """
 
     def __init__(
-        self,
-        vec_env: VecEnv,
-        function: Callable[[NDArray[Any]], Any],
-        *,
-        keep_raw: bool = False,
+        self, vec_env: VecEnv, function: Callable[[NDArray[Any]], Any], *, keep_raw: bool = False
     ) -> None:
         super().__init__(vec_env, keep_raw=keep_raw)
         self._function = function
@@ -221,10 +211,6 @@ class ScalarizeRewards(RewardTransform):
         weights: k numbers.
         keep_raw: True to keep ``raw_observations`` from the start.
 
-    Attributes:
-        weights (numpy.ndarray): ``(k,)`` float64; assign new weights to use them from the next step
-            on.
-
     Raises:
         ValueError: the rewards are numbers, or ``weights`` are not k finite numbers.
 
@@ -253,7 +239,7 @@ class ScalarizeRewards(RewardTransform):
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Weights of the components, ``(k,)`` float64."""
+        """Weights of the components, ``(k,)`` float64; new ones apply from the next step on."""
         return self._weights.copy()
 
     @weights.setter

@@ -89,7 +89,7 @@ class StackObservations(ObservationTransform):
             return memory
         envs = batch.env_ids
         stepped = set(envs)
-        kept = {env: parts for env, parts in memory.items() if env not in stepped}
+        kept = {env: first for env, first in memory.items() if env not in stepped}
         if firsts is not None:
             for number, row in enumerate(batch.ended.tolist()):
                 kept[envs[row]] = [part[number] for part in firsts]
@@ -144,7 +144,7 @@ class StackObservations(ObservationTransform):
         return super()._env_state(env), stacks, None if first is None else list(first)
 
     def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
-        held = self.buf_obs
+        self._buf_obs = self.buf_obs  # copied before the rows change
         rows, memory = self._state.rows, dict(self._state.memory)
         for env, (_, stacks, first) in zip(ids, shares, strict=True):
             for i, stack in zip(self._widths, stacks, strict=True):
@@ -152,7 +152,6 @@ class StackObservations(ObservationTransform):
             memory.pop(env, None)
             if first is not None:
                 memory[env] = first
-        self._buf_obs = held
         self._state = self._state._replace(memory=memory)
         return super()._restore_env_state(ids, [share for share, _, _ in shares], obs)
 
@@ -173,9 +172,9 @@ class StackObservations(ObservationTransform):
 def _fill(out: NDArray[Any], part: NDArray[Any]) -> None:
     """Fill each stack with copies of one observation."""
     width = part.shape[-1]
-    if out.size == 0:
-        return
-    out.reshape(*part.shape[:-1], out.shape[-1] // width, width)[...] = part[..., np.newaxis, :]
+    if out.size:
+        stacks = out.reshape(*part.shape[:-1], out.shape[-1] // width, width)
+        stacks[...] = part[..., np.newaxis, :]
 
 
 def _stacked(leaf: Leaf, count: int) -> spaces.Box:

@@ -86,9 +86,8 @@ class StatefulTransform:
         """
         if not isinstance(other, StatefulTransform):
             raise TypeError(f"sync_from: expected a transform, got {other!r}")
-        self._load_learned(
-            {name: each.learned() for name, each in _stateful_transforms(other).items()}
-        )
+        others = _stateful_transforms(other).items()
+        self._load_learned({name: transform.learned() for name, transform in others})
 
     def _load_learned(self, given: Mapping[str, Mapping[str, Any]], exactly: bool = False) -> None:
         own = _stateful_transforms(self)

@@ -32,8 +32,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
     the infos stays unchanged.
 
     A subclass defines :meth:`_transform`, or :meth:`_forward` for actions. It keeps its memory in
-    ``_state``. Each call replaces this object without modifying it, so that an interrupted step can
-    be repeated and counts only once.
+    ``_state``. Each call replaces this object without modifying it. An interrupted step can
+    therefore be repeated, and counts only once.
 
     Args:
         vec_env: the vector environment.
@@ -62,9 +62,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         super().__init__(vec_env, observation_space=observation_space, action_space=action_space)
         below = transforms_of(vec_env)
         self.training = True
-        self.raw_results: RawResults = (
-            below[0].raw_results if below else RawResults(_no_rewards(vec_env))
-        )
+        self.raw_results = below[0].raw_results if below else RawResults(_no_rewards(vec_env))
         self.raw_results.keep |= keep_raw
         self._is_innermost = not below
         self._inner_step_batch: Callable[[], Batch] | None = None
@@ -75,7 +73,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         self._steps = 0
         self._buf_obs: Any = None  # the last observations, once they were read
         self._exact_rewards: NDArray[np.float64] | None = None
-        # Progress of unfinished calls, so that an interrupted one can be repeated.
+        # Progress of unfinished calls: an interrupted one can be repeated.
         self._stepping = self._sending = False
         self._received: StepBatch | None = None
         self._transformed: tuple[Batch, NDArray[np.intp], Any] | None = None
@@ -125,10 +123,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     @property
     def raw_rewards(self) -> NDArray[np.float32]:
-        """Rewards of the last step or ``recv`` before any transform, float32.
-
-        Their shape is that of the environments' own rewards.
-        """
+        """Rewards of the last step or ``recv`` before any transform, float32."""
         return self.raw_results.rewards.copy()
 
     @property
@@ -152,11 +147,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
         """Rewards of the last step before rounding to float32, in float64."""
-        return (
-            self.vec_env.exact_rewards
-            if self._exact_rewards is None
-            else self._exact_rewards.copy()
-        )
+        exact = self._exact_rewards
+        return self.vec_env.exact_rewards if exact is None else exact.copy()
 
     @override
     def reset(
@@ -177,10 +169,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
                 env_ids, envs = ids, np.array(ids, np.intp)
         obs, infos = self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
         count = len(infos)
-        never = np.zeros(count, np.bool_)
-        batch = Batch(
-            obs, _no_rewards(self.vec_env, count), never, never, infos, envs=envs, began=~never
-        )
+        rewards, never = _no_rewards(self.vec_env, count), np.zeros(count, np.bool_)
+        batch = Batch(obs, rewards, never, never, infos, envs=envs, began=~never)
         if self._is_innermost:
             self.raw_results.record_observations(obs)
         state = self._transform(batch)
@@ -266,22 +256,20 @@ class Transform(StatefulTransform, VecEnvWrapper):
                 raise
         batch, envs, state = self._transformed
         self._merge_partial(batch)
-        began = None if self._awaiting_first_result is None else self._awaiting_first_result.copy()
-        if began is not None:
-            began[envs] = False
-        self._state, self._steps, self._awaiting_first_result = state, self._steps + 1, began
+        awaiting = self._awaiting_first_result
+        if awaiting is not None:
+            awaiting = awaiting.copy()
+            awaiting[envs] = False
+        self._state, self._steps, self._awaiting_first_result = state, self._steps + 1, awaiting
         self._received = self._transformed = None
-        return StepBatch(
-            batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.infos, envs
-        )
+        results = batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.infos
+        return StepBatch(*results, envs)
 
     def _transform_received(self, received: StepBatch) -> tuple[Batch, NDArray[np.intp], Any]:
         """Transform received results; return the batch, its environments and new ``_state``."""
-        envs = received.env_ids
-        began = None if self._awaiting_first_result is None else self._awaiting_first_result[envs]
-        batch = Batch(
-            *received[:5], envs=envs, began=began if began is not None and began.any() else None
-        )
+        envs, awaiting = received.env_ids, self._awaiting_first_result
+        began = None if awaiting is None or not awaiting[envs].any() else awaiting[envs]
+        batch = Batch(*received[:5], envs=envs, began=began)
         if self._is_innermost:
             self.raw_results.record_step(batch)
         return batch, envs, self._transform(batch)
@@ -311,9 +299,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
         """
         self._check_not_stepping("load_state")
         saved, learned = saved_by_transform(state, self._state_key)
-        learn = None
-        if env_ids is None and learned is not None:
-            learn = self.prepare_learned(learned)
+        learns = env_ids is None and learned is not None
+        learn = self.prepare_learned(learned) if learns else None
         obs, infos = self.vec_env.load_state(state, env_ids)
         if learn is not None:
             learn()
@@ -322,11 +309,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     @override
     def clone_state(
-        self,
-        src_ids: int | Sequence[int],
-        dst_ids: int | Sequence[int],
-        *,
-        fork_rng: bool = False,
+        self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, StepInfos]:
         self._check_not_stepping("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
@@ -340,7 +323,6 @@ class Transform(StatefulTransform, VecEnvWrapper):
         return f"{len(self.transforms) - 1} {type(self).__name__}"
 
     def _snapshot(self, env: int) -> TransformSnapshot:
-        """Return this transform's state for one environment."""
         exact = None if self._exact_rewards is None else self._exact_rewards[env].tolist()
         return TransformSnapshot(
             self.buf_rews[env].tolist(), exact, dict(self.buf_infos[env]), self._env_state(env)
@@ -349,23 +331,19 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def _restore(self, ids: Sequence[int], saved: Sequence[TransformSnapshot], obs: Any) -> Any:
         """Restore snapshots; return the transformed observations for the next actions."""
         self._discard_pending()
-        vec_env = self.vec_env
-        rewards, infos = self.buf_rews.copy(), list(self.buf_infos)
-        exact = self.exact_rewards
+        rewards, infos, exact = self.buf_rews.copy(), list(self.buf_infos), self.exact_rewards
         for env, one in zip(ids, saved, strict=True):
             rewards[env], infos[env] = one.reward, dict(one.info)
             exact[env] = one.reward if one.exact_reward is None else one.exact_reward
         if self._exact_rewards is not None or any(one.exact_reward is not None for one in saved):
             self._exact_rewards = exact
         self.buf_rews, self.buf_infos = rewards, infos
-        self.buf_dones, self.buf_truncations = vec_env.buf_dones, vec_env.buf_truncations
+        self.buf_dones = self.vec_env.buf_dones
+        self.buf_truncations = self.vec_env.buf_truncations
         return self._restore_env_state(ids, [one.env_state for one in saved], obs)
 
     def _env_state(self, env: int) -> Any:
-        """Return the part of ``_state`` that belongs to one environment.
-
-        It may consist of numbers, arrays and containers of them.
-        """
+        """Return one environment's part of ``_state``: numbers, arrays and containers of them."""
         return None
 
     def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
@@ -373,7 +351,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
         Args:
             ids: the environments.
-            shares: one such value per environment.
+            shares: their values.
             obs: their observations after loading, not transformed.
 
         Returns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from xuance_envs.engine.serialization import copy_of
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 NO_ENVS = np.arange(0)
-"""Empty environment indices."""
 
 
 class Batch:
@@ -75,14 +74,10 @@ class Batch:
         """Environments by row."""
         return list(range(len(self.rewards))) if self.envs is None else self.envs.tolist()
 
-    @property
-    def is_reset(self) -> bool:
-        """True for the results of a reset of all environments."""
-        return self.envs is None and self.began is not None
-
     def call_number_after(self, number: int) -> int:
         """Return this call's number since the last full reset, given the previous call's number."""
-        return 0 if self.is_reset else number + 1
+        is_full_reset = self.envs is None and self.began is not None
+        return 0 if is_full_reset else number + 1
 
     @property
     def lost_rows(self) -> NDArray[np.intp]:
@@ -93,8 +88,7 @@ class Batch:
         infos = self.infos
         if isinstance(infos, StepInfos):
             return infos.column("worker_restarted")[1].nonzero()[0]
-        lost_rows = [row for row in ended.tolist() if "worker_restarted" in infos[row]]
-        return np.array(lost_rows, np.intp)
+        return np.array([r for r in ended.tolist() if "worker_restarted" in infos[r]], np.intp)
 
     def drop_lost(self, part: NDArray[Any]) -> NDArray[Any]:
         """Return an array without :attr:`lost_rows`."""
@@ -107,12 +101,8 @@ class Batch:
         if layout.flat and layout.leaves[0].dtype is not None:
             return np.stack(values)
         parts = zip(*[layout.flatten(value) for value in values], strict=True)
-        return layout.unflatten(
-            [
-                tuple(part) if leaf.dtype is None else np.stack(part)
-                for part, leaf in zip(parts, layout.leaves, strict=True)
-            ]
-        )
+        pairs = zip(parts, layout.leaves, strict=True)
+        return layout.unflatten([tuple(p) if x.dtype is None else np.stack(p) for p, x in pairs])
 
     def _reset_observations(self) -> Sequence[Any]:
         infos = self.infos
@@ -124,26 +114,23 @@ class Batch:
 
     def set_first_observations(self, observations: Sequence[Any]) -> None:
         """Replace the first observations in the infos: one per row in :attr:`ended`."""
-        infos = self.infos
-        if isinstance(infos, StepInfos):
-            self.infos = infos.with_reset_observations(observations)
+        if isinstance(self.infos, StepInfos):
+            self.infos = self.infos.with_reset_observations(observations)
         else:
-            changed = list(infos)
-            for row, value in zip(self.ended.tolist(), observations, strict=True):
-                changed[row] = {**changed[row], "reset_obs": value}
-            self.infos = changed
+            self._add(zip(self.ended.tolist(), observations, strict=True), "reset_obs")
 
     def add_to_infos(self, key: str, values: Mapping[int, Callable[[], Any]]) -> None:
         """Add a key to the infos of some rows, lazily if the infos support it."""
-        infos = self.infos
-        if isinstance(infos, StepInfos):
+        if isinstance(self.infos, StepInfos):
             envs = self.env_ids
-            self.infos = infos.with_values(key, {envs[row]: values[row] for row in values})
+            self.infos = self.infos.with_values(key, {envs[row]: values[row] for row in values})
         else:
-            changed = list(infos)
-            for row, value in values.items():
-                changed[row] = {**changed[row], key: value()}
-            self.infos = changed
+            self._add(((row, value()) for row, value in values.items()), key)
+
+    def _add(self, values: Iterable[tuple[int, Any]], key: str) -> None:
+        self.infos = list(self.infos)
+        for row, value in values:
+            self.infos[row] = {**self.infos[row], key: value}
 
 
 class RawResults:
