@@ -241,7 +241,7 @@ _known_frames: dict[tuple[Any, bytes], int] = {}
 
 
 def _frames_after_reset(ale: Any, game: str | None, settings: bytes) -> int:
-    """Return a new episode's frame count: to select some modes, a reset executes frames."""
+    """Return the frame count after a reset, which executes frames to select some game modes."""
     key = game, settings
     if game is None or key not in _known_frames:
         ale.reset_game()

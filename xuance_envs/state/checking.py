@@ -66,7 +66,7 @@ VERIFIED_STEPS = 32
 
 
 def verify_saving(make: Callable[[], Any], index: int) -> str:
-    """Check saving with two new environments; return why that is impossible, or an empty text."""
+    """Check saving with two new environments; return why that was not possible, or ''."""
     made: list[Any] = []
     failed = "creating two more environments failed"
     try:
@@ -87,7 +87,7 @@ def verify_saving(make: Callable[[], Any], index: int) -> str:
 
 
 def _check_pair(env: Any, twin: Any, steps: int, seed: int, index: int, command: str) -> list[str]:
-    """Check that the second environment continues as the first; close both; return resources."""
+    """Check that the twin continues like the environment; close both; return the resources."""
     finish_result = Finisher()
     try:
         for each in (env, twin):
@@ -145,7 +145,7 @@ class _Player:
         return info
 
     def step(self, env: Any, action: Any) -> tuple[_Transcript, Any]:
-        """Return everything that a step and a reset after it return, by name; and the last info."""
+        """Step, and reset after an episode's end; return the named results and the last info."""
         names = "observation", "reward", "terminated", "truncated", "info"
         result = self.finish(env.step(copy.deepcopy(action)))
         info = result[4]
@@ -220,7 +220,7 @@ def describe_difference(one: Any, other: Any) -> str | None:
 
 
 def describe_info_difference(one: dict[Any, Any], other: dict[Any, Any]) -> str | None:
-    """Describe where two infos differ, except in an episode's wall-clock time; None if nowhere."""
+    """Describe where two infos differ besides the wall-clock time; None if they are identical."""
     return describe_difference(_without_clock(one), _without_clock(other))
 
 

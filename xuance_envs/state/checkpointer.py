@@ -191,18 +191,16 @@ def _check_untrusted(
     plan: StatePlan, names: Any, attributes: Sequence[Any], generators: Mapping[str, Any]
 ) -> None:
     for k, values in enumerate(attributes):
-        if (values is None) != (k in plan.self_saving_layers) or not isinstance(
-            values, _DICT_OR_NONE
-        ):
+        saves_itself = k in plan.self_saving_layers
+        if (values is None) != saves_itself or not isinstance(values, _DICT_OR_NONE):
             raise FaultError("", f"expected attributes in a dict, got a {type_name(values)}")
     for found in (names, *(values or () for values in attributes)):
         if not _STRING.issuperset(map(type, found)):
             raise FaultError("", f"expected attribute names as strings, got {[*found]!r}")
     for generator in generators.values():
         if not isinstance(generator, _GENERATORS):
-            raise FaultError(
-                "", f"expected a NumPy generator for a space, got a {type_name(generator)}"
-            )
+            given = type_name(generator)
+            raise FaultError("", f"expected a NumPy generator for a space, got a {given}")
 
 
 def _explain_failure(

@@ -35,7 +35,6 @@ class EnvStates:
     Attributes:
         trusted (bool): True if loading may import classes of any module: for states saved in this
             process or read with ``trusted=True``.
-        nbytes (int): size in memory, in bytes.
 
     Example:
         >>> from xuance_envs import DummyVecEnv_Gym, EnvStates, Gym_Env

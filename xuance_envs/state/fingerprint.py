@@ -122,7 +122,7 @@ def subspaces(space: Any) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an environment's arguments with objects other than data and functions by class."""
+    """Replace objects in an environment's arguments, except data and functions, by class names."""
     kind = type(value)
     if kind is dict:
         return {str(key): _plain(item) for key, item in value.items()}

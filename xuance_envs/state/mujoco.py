@@ -157,9 +157,8 @@ def _check_model(model: Any, value: tuple[bytes, _Changes] | None) -> str | None
         return "it was saved by version 0.2.0, without the MuJoCo model's parameters"
     digest, changes = value
     if digest != own.digest:
-        raise MismatchError(
-            "model", f"created with values with digest {digest.hex()}", own.digest.hex()
-        )
+        saved = f"created with values with digest {digest.hex()}"
+        raise MismatchError("model", saved, own.digest.hex())
     for number, start, content in changes:
         _, _, size = own.regions[number]
         if not 0 <= start <= start + len(content) <= size:
@@ -323,9 +322,8 @@ def _check_reduced(data: Any, value: tuple[bytes, bytes, bytes]) -> str:
     for array in (model.opt.gravity, *[getattr(model, name) for name in _PARAMETERS]):
         digest.update(array)
     if parameters != digest.digest():
-        raise MismatchError(
-            "model", f"parameters with digest {parameters.hex()}", digest.hexdigest()
-        )
+        saved = f"parameters with digest {parameters.hex()}"
+        raise MismatchError("model", saved, digest.hexdigest())
     return "it was saved by version 0.2.0, without MuJoCo's contacts and constraint forces"
 
 

@@ -223,9 +223,7 @@ class StatePickler(pickle.Pickler):
                 return NotImplemented
             self.used.append(obj)
             return rebuild.function_named, (obj.__module__, obj.__qualname__, digest)
-        cells = [
-            (self._cell(cell), cell_content(cell, EMPTY_CELL)) for cell in obj.__closure__ or ()
-        ]
+        cells = [(self._cell(c), cell_content(c, EMPTY_CELL)) for c in obj.__closure__ or ()]
         how = obj.__module__, obj.__qualname__, digest, tuple(mine for mine, _ in cells)
         content = (
             (obj.__name__, obj.__qualname__, obj.__module__),
@@ -252,9 +250,6 @@ class StatePickler(pickle.Pickler):
             return NotImplemented
         return rebuild.function_named, (*name, b"")
 
-    def reduce_module(self, obj: types.ModuleType) -> Any:
-        return rebuild.module_named, (obj.__name__,)
-
     def reduce_class(self, obj: Any) -> Any:
         module, name = obj.__module__, obj.__qualname__
         if (module == "builtins" and obj in _BUILTIN_TYPES) or (module, name) in SAFE_CLASSES:
@@ -271,7 +266,7 @@ _OWN_REDUCERS: dict[Any, Callable[[StatePickler, Any], Any]] = {
     types.FunctionType: StatePickler.reduce_function,
     types.BuiltinFunctionType: StatePickler.reduce_builtin,
     types.CellType: StatePickler.reduce_cell,
-    types.ModuleType: StatePickler.reduce_module,
+    types.ModuleType: lambda pickler, obj: (rebuild.module_named, (obj.__name__,)),
     type: StatePickler.reduce_class,
     TensorStorage: StatePickler.reduce_storage,
 }

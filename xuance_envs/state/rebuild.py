@@ -187,7 +187,7 @@ def shared_scalar(view: NDArray[Any]) -> Any:
 
 
 def dense_subclass(kind: Any, *how: Any) -> Any:
-    """Return an instance of a subclass of arrays, see :func:`dense_array`."""
+    """Return an instance of an array subclass; see :func:`dense_array`."""
     return dense_array(*how).view(kind)
 
 
@@ -213,7 +213,7 @@ def tensor(
 
 
 def parameter(*how: Any) -> Any:
-    """Return a tensor as a parameter, see :func:`tensor`."""
+    """Return a tensor as a parameter; see :func:`tensor`."""
     return importlib.import_module("torch").nn.Parameter(tensor(*how), requires_grad=False)
 
 
@@ -308,7 +308,7 @@ def subsurface(parent: Any, place: tuple[int, int], size: tuple[int, int]) -> An
 
 
 def mask(surface: Any) -> Any:
-    """Return a mask of pygame, from a surface whose alpha is its bits."""
+    """Return a pygame mask with the alpha values of a surface as bits."""
     return _pygame().mask.from_surface(surface)
 
 

@@ -243,7 +243,7 @@ class StatePlan:
         )
 
     def check_resources(self) -> None:
-        """Raise a fault if a resource is in use, so that its state would matter."""
+        """Raise a fault if a resource is in a condition that results may depend on."""
         for kept in self._kept_resources:
             reason = why_not_kept(kept.obj)
             if reason is not None:

@@ -93,7 +93,7 @@ class Target:
                 own[name] = value
 
     def with_all_attributes(self, made: Any, content: tuple[Any, dict[str, Any]]) -> None:
-        """Set the state of a new object, and the attributes that it leaves out; trusted only."""
+        """Set a new object's state and the attributes that it leaves out; trusted states only."""
         state, attributes = content
         self.with_attributes(made, {})
         if state is not None and hasattr(made, "__setstate__"):

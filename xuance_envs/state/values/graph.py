@@ -46,6 +46,7 @@ ATOMIC = frozenset(
 )
 """Types of values that hold no others."""
 
+_BITS = "attr", "bit_generator"
 EMPTY_CELL: Any = type("EmptyCell", (), {"__reduce__": lambda self: "EMPTY_CELL"})()
 
 
@@ -146,9 +147,8 @@ def _function(value: types.FunctionType) -> Node:
         return Node(("function", full_name(value), code_digest(value.__code__)), (), False)
     cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
     parts = [(("cell", name), cell) for name, cell in cells]
-    return Node(
-        ("function", code_digest(value.__code__)), [*parts, *function_parts(value)], bool(parts)
-    )
+    head = "function", code_digest(value.__code__)
+    return Node(head, [*parts, *function_parts(value)], is_shared=bool(parts))
 
 
 def function_parts(value: types.FunctionType) -> list[tuple[Step, Any]]:
@@ -183,17 +183,9 @@ def _cell(value: Any) -> Node:
     return Node(("cell",), ((("attr", "cell_contents"), content),))
 
 
-def _generator(value: Any) -> Node:
-    return Node("Generator", [(("attr", "bit_generator"), value.bit_generator)])
-
-
 def _bit_generator(value: Any) -> Node:
     parts = [(("attr", "state"), value.state), (("attr", "seed_seq"), value.seed_seq)]
     return Node(("bit generator", type(value).__name__), parts)
-
-
-def _seed_sequence(value: Any) -> Node:
-    return Node("SeedSequence", [(None, seed_parameters_of(value))])
 
 
 def _array(value: Any) -> Node:
@@ -252,9 +244,12 @@ _KINDS: dict[Any, Callable[[Any], Node]] = {
     **dict.fromkeys((list, tuple, deque), _sequence),
     **dict.fromkeys((set, frozenset), _set),
     np.ndarray: _array,
-    np.random.Generator: _generator,
+    np.random.Generator: lambda v: Node("Generator", [(_BITS, v.bit_generator)]),
     **{getattr(np.random, name): _bit_generator for name in rebuild.BIT_GENERATORS},
-    **dict.fromkeys((np.random.SeedSequence, LazySeedSequence), _seed_sequence),
+    **dict.fromkeys(
+        (np.random.SeedSequence, LazySeedSequence),
+        lambda value: Node("SeedSequence", [(None, seed_parameters_of(value))]),
+    ),
     types.FunctionType: _function,
     types.MethodType: _method,
     types.BuiltinFunctionType: _builtin,

@@ -197,10 +197,6 @@ def _reduce_structured_scalar(value: Any) -> Any:
     return rebuild.shared_scalar, (np.ndarray((), value.dtype, memory, offset),)
 
 
-def _reduce_scalar(value: np.generic) -> Any:
-    return rebuild.scalar, (value.tobytes(), value.dtype.str)
-
-
 def _reduce_c_data(value: Any) -> Any:
     if value._b_base_ is not None or value._objects:
         raise FaultError("", "a C value in the memory of another object")
@@ -225,10 +221,6 @@ def _reduce_generator(value: np.random.Generator) -> Any:
     return rebuild.generator, (bits,)
 
 
-def _reduce_bit_generator(value: Any) -> Any:
-    return rebuild.bit_generator, _seeded(value)
-
-
 def _seeded(bits: Any) -> tuple[str, dict[str, Any], Any]:
     """Return the kind, state and seed; parameters suffice for a seed that nothing else holds."""
     seed = bits.seed_seq
@@ -246,17 +238,9 @@ _BIT_GENERATOR_ONLY = _references(np.random.PCG64(0), "seed_seq")
 _GENERATOR_ONLY = _references(np.random.default_rng(0), "bit_generator")
 
 
-def _reduce_seed_sequence(value: Any) -> Any:
-    return rebuild.seed_sequence, seed_parameters_of(value)
-
-
 def _reduce_random_state(value: np.random.RandomState) -> Any:
     state: dict[str, Any] = value.get_state(legacy=False)
     return rebuild.random_state_on, (value._bit_generator, state["has_gauss"], state["gauss"])
-
-
-def _reduce_random(value: random.Random) -> Any:
-    return rebuild.python_random, (value.getstate(),)
 
 
 def _reduce_random_subclass(value: random.Random) -> Any:
@@ -314,8 +298,7 @@ def _reduce_surface(value: Any) -> Any:
     masks = value.get_masks()
     palette = [tuple(color) for color in value.get_palette()] if value.get_bitsize() <= 8 else None
     how = palette, value.get_colorkey(), value.get_alpha(), tuple(value.get_clip())
-    flags = value.get_flags() & _ALPHA_PER_PIXEL
-    content = value.get_buffer().raw
+    flags, content = value.get_flags() & _ALPHA_PER_PIXEL, value.get_buffer().raw
     return rebuild.surface, (value.get_size(), flags, value.get_bitsize(), masks, content, how)
 
 
@@ -327,20 +310,18 @@ def _reduce_mask(value: Any) -> Any:
     return rebuild.mask, (value.to_surface(**colors),)
 
 
-def _reduce_event(value: Any) -> Any:
-    return rebuild.event, (value.type, value.dict)
-
-
+_BIT_GENERATORS = [getattr(np.random, name) for name in rebuild.BIT_GENERATORS]
+_SEEDS = np.random.SeedSequence, LazySeedSequence
 _SCALARS = set(np.sctypeDict.values()) - {np.object_, np.void, np.str_, np.bytes_}
 
 REDUCERS: dict[type, Any] = {
     np.ndarray: _reduce_array,
     np.random.Generator: _reduce_generator,
     np.random.RandomState: _reduce_random_state,
-    random.Random: _reduce_random,
-    **{getattr(np.random, name): _reduce_bit_generator for name in rebuild.BIT_GENERATORS},
-    **dict.fromkeys((np.random.SeedSequence, LazySeedSequence), _reduce_seed_sequence),
-    **dict.fromkeys(_SCALARS, _reduce_scalar),
+    random.Random: lambda value: (rebuild.python_random, (value.getstate(),)),
+    **dict.fromkeys(_BIT_GENERATORS, lambda value: (rebuild.bit_generator, _seeded(value))),
+    **dict.fromkeys(_SEEDS, lambda value: (rebuild.seed_sequence, seed_parameters_of(value))),
+    **dict.fromkeys(_SCALARS, lambda value: (rebuild.scalar, (value.tobytes(), value.dtype.str))),
     functools.partial: _reduce_partial,
     types.MethodType: _reduce_method,
     **dict.fromkeys((logging.Logger, logging.RootLogger), _reduce_logger),
@@ -354,6 +335,6 @@ BY_NAME: dict[str, Any] = {
     "torch.nn.parameter.Parameter": reduce_tensor,
     "pygame.surface.Surface": _reduce_surface,
     "pygame.mask.Mask": _reduce_mask,
-    "pygame.event.Event": _reduce_event,
+    "pygame.event.Event": lambda value: (rebuild.event, (value.type, value.dict)),
 }
 """Reduce functions by class name, of libraries that need not be installed."""
