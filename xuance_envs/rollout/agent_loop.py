@@ -287,8 +287,6 @@ class AgentLoop(EpisodeMetrics):
             self.recorder.set_state(loop_state.recorder)
         set_generators(loop_state.generators, self.device)
 
-    # -- other methods ----------------------------------------------------------------
-
     def permute_state(self, state: Any) -> Any:
         """Move the axes of observations to the agent's order.
 

@@ -267,9 +267,14 @@ class MultiAgentRolloutCollector(RolloutCollector):
             rewards = torch.where(self.acted, self.rewards, baseline)
             ended = ended.flatten(1)
             end_values = check_end_values(last.flatten(1).t()[ended.t()])
-            by_agent = (each.flatten(1) for each in (rewards, baseline, terminated))
             advantages = generalized_advantages(
-                *by_agent, ended=ended, end_values=end_values, gamma=gamma, gae_lambda=gae_lambda
+                rewards.flatten(1),
+                baseline.flatten(1),
+                terminated.flatten(1),
+                ended,
+                end_values,
+                gamma,
+                gae_lambda,
             )
         return advantages.reshape(self.acted.shape)
 

@@ -223,8 +223,6 @@ class RolloutLoop(RolloutResults, AgentLoop):
         self.ep_counts = torch.from_numpy(ends.counts()).to(self.device)
         self.total_return = total_return_of(rollout.hosts[0], self._reward_shape)
 
-    # -- test ------------------------------------------------------------------------
-
     def test_agent(self, render_every: int) -> None:
         """Reset, play ``steps_per_env`` steps while rendering, and reset again.
 

@@ -367,8 +367,6 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         )
         set_generators(loop_state.generators, self.device)
 
-    # -- other methods ----------------------------------------------------------------
-
     def permute_state(self, state: Any) -> Any:
         """Move the image axes of ``state`` to the order that the agent expects."""
         return self._layout.permute(state)

@@ -131,8 +131,6 @@ class EnvStates:
     def __repr__(self) -> str:
         return f"EnvStates({len(self)} environments, {self.nbytes} bytes)"
 
-    # -- extra data of wrappers ---------------------------------------------------------
-
     def adding(self, name: str, values: Sequence[Any], shared: Any = None) -> EnvStates:
         """Return a copy with a wrapper's own data.
 
@@ -171,8 +169,6 @@ class EnvStates:
             FaultError: the states are not trusted and the data names an unsafe class.
         """
         return loads_plain(self.shared[name], self.trusted) if name in self.shared else None
-
-    # -- serialization ------------------------------------------------------------------
 
     def check_here(self, what: str) -> None:
         """Raise an error if another process keeps a state, such as an HTTP server.

@@ -12,7 +12,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class FaultError(Exception):
-    """Something cannot be saved, or a state cannot be read; `where` is a path or empty."""
+    """Something cannot be saved, or a state cannot be read."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(where, reason)

@@ -27,6 +27,10 @@ NEW_RESOURCES: dict[str, Any] = {
 """Factories of resources that are created if the target lacks them, by class name."""
 
 
+TARGET_FUNCTIONS: list[str] = []
+"""Names of the functions that :class:`~xuance_envs.state.target.Target` defines."""
+
+
 def _of_target(name: str) -> Any:
     """Return a placeholder for a method of `Target`; states refer to it by name."""
 
@@ -34,6 +38,7 @@ def _of_target(name: str) -> Any:
         raise TypeError(f"{name} works only while a state is loaded into an environment")
 
     placeholder.__name__ = placeholder.__qualname__ = name
+    TARGET_FUNCTIONS.append(name)
     return placeholder
 
 
@@ -320,13 +325,6 @@ def event(kind: int, attributes: dict[str, Any]) -> Any:
 def _pygame() -> Any:
     return importlib.import_module("pygame")
 
-
-TARGET_FUNCTIONS = (
-    *("there", "function", "native", "kept_table", "kept", "class_named", "function_named"),
-    *("function_with_code", "with_content", "module_named", "method", "method_of", "bound"),
-    *("partial", "with_arguments", "with_attributes", "with_all_attributes", "with_random"),
-)
-"""Names of the functions that :class:`~xuance_envs.state.target.Target` defines."""
 
 PLAIN_FUNCTIONS: dict[str, Any] = {
     made.__name__: made

@@ -257,7 +257,7 @@ class StatePlan:
             for name in ignoring:
                 content.pop(name, None)
         one, another = (plan.tokens() for plan in plans)
-        return first_difference(*contents, known=one, other_known=another)
+        return first_difference(contents[0], contents[1], one, another)
 
     def tokens(self) -> dict[int, Any]:
         """Return tokens, by id, for objects that comparisons do not decompose."""

@@ -19,7 +19,7 @@ from xuance_envs.vector_envs.wrapper import checked_vec_env
 def select_leaves(
     name: str, vec_env: VecEnv, keys: Iterable[str] | None, *, no_images: bool = False
 ) -> dict[int, Leaf]:
-    """Return the selected Boxes of numbers, by their index among the space's leaves."""
+    """Return the selected leaves, which are Boxes of numbers, by their index in the space."""
     space = check_single_agent(name, vec_env).observation_space
     layout = SpaceLayout(space)
     if isinstance(space, spaces.Dict):
@@ -61,7 +61,7 @@ def leaf_name(leaf: Leaf) -> str:
 def replace_leaves(
     space: Space[Any], others: Mapping[str, Space[Any]], path: str = ""
 ) -> Space[Any]:
-    """Return the space with leaves replaced by ``others``, which are given by path."""
+    """Return the space with its leaves at the paths in ``others`` replaced."""
     if path in others:
         return others[path]
     if isinstance(space, spaces.Dict):

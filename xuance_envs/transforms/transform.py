@@ -62,7 +62,9 @@ class Transform(StatefulTransform, VecEnvWrapper):
         super().__init__(vec_env, observation_space=observation_space, action_space=action_space)
         below = transforms_of(vec_env)
         self.training = True
-        self.raw_results = below[0].raw_results if below else RawResults(_no_rewards(vec_env))
+        self.raw_results: RawResults = (
+            below[0].raw_results if below else RawResults(_no_rewards(vec_env))
+        )
         self.raw_results.keep |= keep_raw
         self._is_innermost = not below
         self._inner_step_batch: Callable[[], Batch] | None = None
@@ -113,8 +115,6 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     def _update_buf_obs(self, batch: Batch) -> None:
         """Update ``buf_obs`` after a reset of some environments."""
-
-    # -- raw results --------------------------------------------------------------------
 
     @property
     def transforms(self) -> list[Transform]:

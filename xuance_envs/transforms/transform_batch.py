@@ -75,7 +75,7 @@ class Batch:
         return list(range(len(self.rewards))) if self.envs is None else self.envs.tolist()
 
     def call_number_after(self, number: int) -> int:
-        """Return this call's number since the last full reset, given the previous call's number."""
+        """Return this call's number since the last full reset, from the previous call's."""
         is_full_reset = self.envs is None and self.began is not None
         return 0 if is_full_reset else number + 1
 
@@ -91,7 +91,7 @@ class Batch:
         return np.array([r for r in ended.tolist() if "worker_restarted" in infos[r]], np.intp)
 
     def drop_lost(self, part: NDArray[Any]) -> NDArray[Any]:
-        """Return an array without :attr:`lost_rows`."""
+        """Return an array without the :attr:`lost_rows`."""
         lost_rows = self.lost_rows
         return np.delete(part, lost_rows, axis=0) if len(lost_rows) else part
 
