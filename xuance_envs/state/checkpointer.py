@@ -58,9 +58,10 @@ class EnvCheckpointer:
 
     def _save(self, plan: StatePlan, seen: Any, is_fresh: bool) -> bytes:
         plan.check_resources()
+        self_saving_layers = plan.self_saving_layers
         attributes: list[dict[str, Any] | None] = []
         for k, (layer, excluded) in enumerate(zip(plan.layers, plan.excluded, strict=True)):
-            if k in plan.self_saving_layers:
+            if k in self_saving_layers:
                 attributes.append(None)
                 continue
             values = dict(layer.items()) if layer.slots else layer.attributes.copy()
@@ -69,8 +70,11 @@ class EnvCheckpointer:
             attributes.append(values)
         handled = [handler.save(obj, plan.owner(path)) for handler, obj, path in plan.handled]
         # The public property would create a missing generator, and cannot be assigned to.
-        spaces = [(name, space._np_random) for name, space in plan.named_spaces]
-        generators = {name: generator for name, generator in spaces if generator is not None}
+        generators = {
+            name: generator
+            for name, space in plan.named_spaces
+            if (generator := space._np_random) is not None
+        }
         names = plan.excluded_names
         content = plan.kept_table, _VERSION, names, attributes, handled, generators, seen
         file = io.BytesIO()
@@ -122,8 +126,10 @@ class EnvCheckpointer:
         if not plan.generator_names.issuperset(generators):
             unknown = sorted(set(generators) - plan.generator_names)
             raise FaultError("", f"the state has generators of unknown spaces: {unknown}")
-        checks = [handler.check and handler.check(obj, value) for handler, obj, value, _ in pairs]
-        doubts = [doubt for doubt in checks if doubt]
+        doubts: list[str] = []
+        for handler, obj, value, _ in pairs:
+            if handler.check is not None and (doubt := handler.check(obj, value)):
+                doubts.append(doubt)
         if not trusted:
             _check_untrusted(plan, names, attributes, generators)
         return PreparedRestore(plan, names, attributes, pairs, generators, seen, rng_fork, doubts)
