@@ -212,7 +212,9 @@ def _check(ale: Any, value: _Value) -> None:
         )
     text = state[_generator(state)]
     if text.count(b" ") != _WORDS or text.translate(None, b"0123456789 "):
-        raise FaultError("", "expected an emulator's state with a valid random generator")
+        raise FaultError(
+            "", f"expected {_WORDS + 1} numbers as a random generator, got {text[:40]!r}..."
+        )
     importlib.import_module("ale_py").Action(number)
     float(strength)
 

@@ -125,7 +125,8 @@ class EnvCheckpointer:
         pairs = target.handled(handled) if handled or plan.kept or is_old else []
         if not plan.generator_names.issuperset(generators):
             unknown = sorted(set(generators) - plan.generator_names)
-            raise FaultError("", f"the state has generators of unknown spaces: {unknown}")
+            own = sorted(plan.generator_names)
+            raise FaultError("", f"expected generators of the spaces {own}, got those of {unknown}")
         doubts: list[str] = []
         for handler, obj, value, _ in pairs:
             if handler.check is not None and (doubt := handler.check(obj, value)):

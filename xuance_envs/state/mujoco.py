@@ -277,8 +277,10 @@ def _check(data: Any, value: Any) -> str | None:
     given = len(numbers), len(offsets), len(buffer)
     if given != expected or len(arena) > own.struct.narena:
         raise MismatchError("model", f"{given} bytes of data", f"{expected} bytes of data")
-    if np.maximum.reduce(np.frombuffer(offsets, np.uint64)).item() > len(arena) + 8:
-        raise FaultError("", f"expected MjData's pointers within {len(arena)} bytes of its arena")
+    last = np.maximum.reduce(np.frombuffer(offsets, np.uint64)).item() - 8
+    if last > len(arena):
+        used = f"within {len(arena)} bytes of its arena"
+        raise FaultError("", f"expected MjData's pointers {used}, got one at byte {last}")
     return None
 
 

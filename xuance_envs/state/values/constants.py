@@ -49,7 +49,8 @@ class Constants:
         """Return the constants that must be equal when a state is loaded."""
         found: Facts = {}
         for each in self.classes | self._own(used):
-            items = _of_class(each) if isinstance(each, type) else _of_function(each, "function")
+            prefix = f"function: {full_name(each)}"
+            items = _of_class(each) if isinstance(each, type) else _of_function(each, prefix)
             for name, value in items:
                 while name in found:  # another class of the same name
                     name += "'"
@@ -83,8 +84,6 @@ def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _of_function(function: types.FunctionType, prefix: str) -> Iterator[tuple[str, Any]]:
-    if prefix == "function":
-        prefix = f"function: {full_name(function)}"
     for step, value in function_parts(function):
         yield prefix + step_text(step), value
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
