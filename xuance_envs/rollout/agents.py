@@ -129,16 +129,7 @@ def checked_answer(
 ) -> AgentOutputs:
     """Validate an agent's outputs; return actions, log-probabilities and values.
 
-    Args:
-        answer: the agent's outputs.
-        rows: shape of the batch: ``(n,)``, or ``(n, A)`` for A agents.
-        action_shape: shape of one action.
-        value_shape: shape of one value, which is that of a reward.
-        device: expected device.
-
-    Raises:
-        ValueError: wrong number of outputs, wrong shape or wrong device.
-        TypeError: an output is not a tensor.
+    ``rows`` is the shape of the batch: ``(n,)``, or ``(n, A)`` for A agents.
     """
     is_sequence = isinstance(answer, tuple | list)
     if not is_sequence or len(answer) != len(OUTPUTS):
@@ -194,18 +185,7 @@ def checked_numbers(name: str, values: torch.Tensor) -> None:
 
 
 class ActionLayout:
-    """Storage dtype of an action space, and conversion of actions for environments.
-
-    Args:
-        space: action space of one environment or agent.
-
-    Raises:
-        ValueError: the space is not Discrete, MultiDiscrete, MultiBinary or Box.
-
-    Attributes:
-        shape (tuple[int, ...]): shape of one action.
-        dtype (torch.dtype): dtype of stored actions: float32 for Box, otherwise int32.
-    """
+    """Shape and dtype of stored actions of an agent, and conversion of actions for environments."""
 
     def __init__(self, space: Space[Any]) -> None:
         counted = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -222,8 +202,7 @@ class ActionLayout:
     def for_envs(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Convert a batch of actions to the environments' dtype if that loses nothing.
 
-        Raises:
-            ValueError: there is a NaN, or a fraction in an integer action.
+        NaN, and fractions in integer actions, raise a ValueError.
         """
         if actions.dtype.kind == "f":
             self._check_floats(actions)

@@ -39,14 +39,7 @@ def _folder_name(name: Any) -> str:
 
 
 def image_of(frame: Any) -> Image.Image:
-    """Convert a rendered frame to an RGB image.
-
-    Args:
-        frame: ``(height, width)``, ``(height, width, 3)`` or ``(height, width, 4)``.
-
-    Raises:
-        ValueError: the frame is not an image.
-    """
+    """Convert a frame, ``(height, width)`` or with 3 or 4 channels as last axis, to RGB."""
     array = np.asarray(frame)
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
         raise ValueError(

@@ -212,9 +212,8 @@ def _abbreviated(value: Any) -> str:
 def describe_difference(one: Any, other: Any) -> str | None:
     """Describe where two values differ; None if they are bitwise identical.
 
-    Returns:
-        Text that follows a name, such as ``" at ['x'] in its length (1, 2)"``; empty if the values
-        differ as a whole.
+    The text follows a name, such as ``" at ['x'] in its length (1, 2)"``. It is empty if the values
+    differ as a whole.
     """
     return _difference(one, other, set())
 
