@@ -26,7 +26,7 @@ class AgentActions:
         self._check = check
         self.records = np.zeros((num_envs, record.action_dtype.itemsize), np.uint8)
         self._every = np.arange(num_envs)
-        batch = record.structured_actions(self.records)
+        batch = np.ndarray(num_envs, record.action_dtype, self.records)
         self._rows = [
             SpaceRows(
                 SpaceLayout(batch_space(fields.group.action_space, len(fields.group.agents))),
@@ -41,7 +41,9 @@ class AgentActions:
             None if (flat := rows.flat) is None else np.zeros(flat.shape[2:], flat.dtype)
             for rows in self._rows
         ]
-        self._agent_rows = [record.action_rows(_Fields(batch, i)) for i in range(num_envs)]
+        self._agent_rows = [
+            record.action_rows(record.fields(row, record.action_dtype)) for row in self.records
+        ]
 
     def put(
         self, actions: Any, alive: NDArray[np.bool_], envs: NDArray[np.intp] | None = None
@@ -61,7 +63,7 @@ class AgentActions:
         envs = self._every if envs is None else envs
         count = len(envs)
         try:
-            if _are_dicts_by_agent(actions):
+            if isinstance(actions, list | tuple) and any(isinstance(a, Mapping) for a in actions):
                 self._put_dicts(actions, alive, envs, at)
             else:
                 self._put_arrays(actions, envs, at)
@@ -100,11 +102,7 @@ class AgentActions:
             raise
 
     def _put_dicts(
-        self,
-        actions: Sequence[Any],
-        alive: NDArray[np.bool_],
-        envs: NDArray[np.intp],
-        at: Index,
+        self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp], at: Index
     ) -> None:
         agents = self._record.team.agents
         if len(actions) != len(envs):
@@ -196,24 +194,6 @@ class AgentActions:
             rows.row(i, _identity, strict=False)[:] = _fixed_sample(space)
 
 
-class _Fields(Mapping[str, Any]):
-    """Fields of one record in a structured array."""
-
-    def __init__(self, batch: NDArray[Any], i: int) -> None:
-        self._batch = batch
-        self._i = i
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        field: NDArray[Any] = self._batch[name][self._i, ...]
-        return field
-
-    def __iter__(self) -> Any:
-        return iter(self._batch.dtype.names or ())
-
-    def __len__(self) -> int:
-        return len(self._batch.dtype.names or ())
-
-
 def _identity(value: Any) -> Any:
     return value
 
@@ -223,7 +203,3 @@ def _fixed_sample(space: Space[Any]) -> Any:
     space = copy.deepcopy(space)
     space.seed(0)
     return space.sample()
-
-
-def _are_dicts_by_agent(actions: Any) -> bool:
-    return isinstance(actions, list | tuple) and any(isinstance(each, Mapping) for each in actions)

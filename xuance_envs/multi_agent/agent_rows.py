@@ -1,15 +1,18 @@
-"""Results of multi-agent steps as one row per agent."""
+"""Results of multi-agent steps as one row per agent, also as a Gymnasium vector environment."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
-from xuance_envs.multi_agent.step import MultiAgentStep
+from xuance_envs.multi_agent.step import MultiAgentStep, map_batch
 
 
 class AgentRows:
@@ -39,12 +42,18 @@ class AgentRows:
 
     def step_async(self, actions: Any) -> None:
         """Start a step with one action per row."""
-        shape = self.envs.num_envs, self.envs.num_agents
-        self.envs.step_async(_unflatten_agents(actions, shape))
+        self.envs.step_async(map_batch(self._unflattened, actions))
 
     def step_wait(self) -> None:
         """Wait for the pending step and store its results."""
         self._take(self.envs.step_wait())
+
+    def _unflattened(self, batch: Any) -> NDArray[Any]:
+        """Split the axis of rows into environments and agents, unless its length is wrong."""
+        array = np.asarray(batch)
+        if len(array) != self.num_rows:
+            return array  # reported by the environments
+        return array.reshape(self.envs.num_envs, self.envs.num_agents, *array.shape[1:])
 
     def _take(self, step: MultiAgentStep) -> None:
         following = step.next()
@@ -59,42 +68,84 @@ class AgentRows:
         failed = truncated & ~step.acted.any(axis=1, keepdims=True)
         transitions = step.acted | failed
         # Padding ends one step before the inactive agent becomes active.
-        self.terminated = _flatten_agents(np.where(transitions, terminated, following.alive))
-        self.truncated = _flatten_agents(truncated & transitions)
-        self.obs = _flatten_agents(_zeroed(following.obs, ~following.alive))
-        self.final_obs = _flatten_agents(step.obs)
-        self.rewards = _flatten_agents(_zeroed(step.rewards, ~step.acted))
-        self.acted = _flatten_agents(step.acted)
-        self.masks = (
-            None if following.action_masks is None else _flatten_agents(following.action_masks)
-        )
+        self.terminated = _flattened(np.where(transitions, terminated, following.alive))
+        self.truncated = _flattened(truncated & transitions)
+        self.obs = map_batch(partial(_flattened, zero_at=~following.alive), following.obs)
+        self.final_obs = map_batch(_flattened, step.obs)
+        self.rewards = _flattened(step.rewards, ~step.acted)
+        self.acted = _flattened(step.acted)
+        masks = following.action_masks
+        self.masks = None if masks is None else _flattened(masks)
+
+    def final_obs_of(self, row: int) -> Any:
+        """Return a copy of the last observation of a row that ended."""
+        return map_batch(lambda array: array[row].copy(), self.final_obs)
 
 
-def _zeroed(batch: Any, where: NDArray[np.bool_]) -> Any:
-    """Return a copy of a batch with zeros at ``where``."""
-    if isinstance(batch, dict):
-        return {key: _zeroed(part, where) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_zeroed(part, where) for part in batch)
-    copy = batch.copy()
-    copy[where] = 0
-    return copy
+class GymnasiumRows(VectorEnv[Any, Any, Any]):
+    """Rows of agents as a Gymnasium vector environment.
+
+    :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted``, and
+    ``action_mask`` if environments provide masks. For rows that ended, ``final_obs`` is the last
+    observation, and ``final_info`` has ``acted``.
+    """
+
+    def __init__(self, rows: AgentRows) -> None:
+        self._rows = rows
+        self.num_envs = rows.num_rows
+        self.single_observation_space = rows.observation_space
+        self.single_action_space = rows.action_space
+        self.reward_space = rows.envs.reward_space  # read by `from_gymnasium`
+        self.observation_space = batch_space(rows.observation_space, self.num_envs)
+        self.action_space = batch_space(rows.action_space, self.num_envs)
+        self.metadata = {**rows.envs.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = rows.envs.render_mode
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start a new episode in every environment."""
+        self._rows.reset(seed, options)
+        return self._rows.obs, self._infos()
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Step every environment once, with one action per row."""
+        rows = self._rows
+        rows.step_async(actions)
+        rows.step_wait()
+        infos = self._infos()
+        ended = rows.terminated | rows.truncated
+        if ended.any():
+            final = np.full(self.num_envs, None, object)
+            for i in np.flatnonzero(ended).tolist():
+                final[i] = rows.final_obs_of(i)
+            infos["final_obs"], infos["_final_obs"] = final, ended
+            infos["final_info"] = {"acted": rows.acted & ended, "_acted": ended}
+            infos["_final_info"] = ended
+        return rows.obs, rows.rewards.astype(np.float64), rows.terminated, rows.truncated, infos
+
+    def render(self) -> tuple[Any, ...]:
+        """Render each environment."""
+        return tuple(self._rows.envs.render())
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the environments."""
+        self._rows.envs.close()
+
+    def _infos(self) -> dict[str, Any]:
+        rows = self._rows
+        every = np.ones(self.num_envs, np.bool_)
+        infos: dict[str, Any] = {"acted": rows.acted, "_acted": every}
+        if rows.masks is not None:
+            infos |= {"action_mask": rows.masks, "_action_mask": every}
+        return infos
 
 
-def _flatten_agents(batch: Any) -> Any:
-    """Merge the first two axes of a batch."""
-    if isinstance(batch, dict):
-        return {key: _flatten_agents(part) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(map(_flatten_agents, batch))
-    return np.ascontiguousarray(batch).reshape(-1, *batch.shape[2:])
-
-
-def _unflatten_agents(batch: Any, shape: tuple[int, int]) -> Any:
-    """Split the first axis of a batch into environments and agents."""
-    if isinstance(batch, dict):
-        return {key: _unflatten_agents(part, shape) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_unflatten_agents(part, shape) for part in batch)
-    batch = np.asarray(batch)
-    return batch.reshape(*shape, *batch.shape[1:]) if len(batch) == shape[0] * shape[1] else batch
+def _flattened(array: NDArray[Any], zero_at: NDArray[np.bool_] | None = None) -> NDArray[Any]:
+    """Merge the axes of environments and agents, in a copy with zeros if ``zero_at`` is given."""
+    if zero_at is not None:
+        array = array.copy()
+        array[zero_at] = 0
+    return np.ascontiguousarray(array).reshape(-1, *array.shape[2:])

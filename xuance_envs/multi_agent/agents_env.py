@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.extras import naming_extra
 from xuance_envs.multi_agent.env_record import EnvRecord
+from xuance_envs.multi_agent.raw_env import groups_info
 from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
 from xuance_envs.multi_agent.team import (
     MASK,
@@ -23,6 +24,9 @@ from xuance_envs.multi_agent.team import (
     common_reward_space,
 )
 from xuance_envs.vector_envs.options import AutoBool
+
+AgentSpaces = Mapping[Any, Space[Any]]
+"""Spaces by agent."""
 
 
 class AgentsEnv:
@@ -47,7 +51,7 @@ class AgentsEnv:
         self.env = self._checked(env)
         self._options = groups, state, action_masks
         self._first_seed = first_seed
-        self.team = self._team(groups, state, action_masks)
+        self.team = self._build_team(groups, state, action_masks)
         self.observation_space = ObservationRecord(self.team)
         self.action_space = ActionRecord(self.team)
         self._record = EnvRecord(self.team)
@@ -94,26 +98,14 @@ class AgentsEnv:
             )
         return env
 
-    def _team(self, groups: Groups | None, state: AutoBool, masks: AutoBool) -> Team:
-        agents = agent_list(self.env.possible_agents)
-        return self._build_team(
-            agents,
-            {agent: self.env.observation_space(agent) for agent in agents},
-            {agent: self.env.action_space(agent) for agent in agents},
-            groups,
-            state,
-            masks,
-        )
+    def _agents_and_spaces(self) -> tuple[list[Any], AgentSpaces, AgentSpaces]:
+        """Return all agents, their observation spaces and their action spaces."""
+        env, agents = self.env, agent_list(self.env.possible_agents)
+        observation_spaces = {agent: env.observation_space(agent) for agent in agents}
+        return agents, observation_spaces, {agent: env.action_space(agent) for agent in agents}
 
-    def _build_team(
-        self,
-        agents: list[Any],
-        observation_spaces: Mapping[Any, Space[Any]],
-        action_spaces: Mapping[Any, Space[Any]],
-        groups: Groups | None,
-        state: AutoBool,
-        masks: AutoBool,
-    ) -> Team:
+    def _build_team(self, groups: Groups | None, state: AutoBool, masks: AutoBool) -> Team:
+        agents, observation_spaces, action_spaces = self._agents_and_spaces()
         for name, value in (("state", state), ("action_masks", masks)):
             if value is not True and value is not False and value != "auto":
                 raise BadValueError(f"{name}: expected True, False or 'auto', got {value!r}")
@@ -137,7 +129,6 @@ class AgentsEnv:
         team = self.team
         observation_space = dict(zip(team.agents, team.observation_spaces, strict=True))
         action_space = dict(zip(team.agents, team.action_spaces, strict=True))
-        groups = [list(group.agents) for group in team.groups]
         env_info = {
             "state_space": team.state_space,
             "observation_space": observation_space,
@@ -146,14 +137,8 @@ class AgentsEnv:
             "num_agents": len(team.agents),
             "max_episode_steps": getattr(self.env, "max_episode_steps", None),
         }
-        groups_info = {
-            "num_groups": len(groups),
-            "agent_groups": groups,
-            "observation_space_groups": [{a: observation_space[a] for a in g} for g in groups],
-            "action_space_groups": [{a: action_space[a] for a in g} for g in groups],
-            "num_agents_groups": [len(group) for group in groups],
-        }
-        return env_info, groups_info
+        groups = [list(group.agents) for group in team.groups]
+        return env_info, groups_info(groups, observation_space, action_space)
 
     # -- stepping ---------------------------------------------------------------------
 

@@ -70,13 +70,13 @@ def make_multi_agent_vec(
     if num_envs < 1:
         raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
     make_env = partial(_env_constructor(env) if isinstance(env, str) else env, **env_kwargs)
-    seeds: list[int | None] = [None] * num_envs
+    env_fns: list[Callable[..., Any]] = [make_env] * num_envs
     if seed is not None:
         first = checked_seed("seed", seed)
-        seeds = [first + i for i in range(num_envs)]
+        env_fns = [partial(_make_seeded, make_env, first + i) for i in range(num_envs)]
     with naming_misplaced_options(env_kwargs):
         return MultiAgentVecEnv(
-            [make_env if each is None else partial(_make_seeded, make_env, each) for each in seeds],
+            env_fns,
             backend=backend,
             allow_threads=allow_threads,
             groups=groups,
@@ -98,18 +98,7 @@ def make_agents_env(
 ) -> AgentsEnv:
     """Create one multi-agent environment whose observations and actions are records, for a server.
 
-    Args:
-        name: module of the environment, as for :func:`make_multi_agent_vec`.
-        env_seed: makes the first reset equal to ``reset(seed=env_seed)``.
-        groups: as for :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`.
-        state: as for ``MultiAgentVecEnv``.
-        action_masks: as for ``MultiAgentVecEnv``.
-        **env_kwargs: arguments for the module's function.
-
-    Raises:
-        ValueError: the name is invalid.
-        ImportError: there is no such module.
-        BadValueError: the environment is not a multi-agent one, or has unsupported spaces.
+    The arguments have the meanings of :func:`make_multi_agent_vec`.
     """
     make_env: Callable[[], Any] = partial(_env_constructor(name), **env_kwargs)
     if env_seed is not None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
@@ -33,10 +32,9 @@ class MaskRow:
         self._view = memoryview(array)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
 
     def buffer_for(self, mask: Any) -> Row:
-        """Return the fastest storage for masks of this type and length; others may raise."""
-        if type(mask) is np.ndarray and mask.dtype == np.bool_:
-            return self._view
-        return self
+        """Return the fastest storage for masks of this type and length; it may reject others."""
+        is_bools = type(mask) is np.ndarray and mask.dtype == np.bool_
+        return self._view if is_bools else self
 
     def __setitem__(self, key: slice, mask: Any) -> None:
         self.put(mask)
@@ -83,12 +81,9 @@ class Masks:
                 continue
             masks = fields[f"{group.name}.mask"]
             self._of_groups.append(masks)
-            space = group.observation_space
-            has_mask = isinstance(space, spaces.Dict) and MASK in space.spaces
-            for i, place in enumerate(group.places):
-                self.rows[place] = MaskRow(masks[i])
-                if has_mask:
-                    self.in_observations.add(place)
+            self.rows |= {place: MaskRow(masks[i]) for i, place in enumerate(group.places)}
+            if group.observes_mask:
+                self.in_observations.update(group.places)
 
     def begin(self) -> None:
         """Allow every action in a record that was set to zeros."""

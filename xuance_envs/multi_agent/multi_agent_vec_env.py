@@ -69,8 +69,8 @@ class MultiAgentVecEnv(VecEnvDelegate):
             step, the state before that step is returned.
         action_masks: whether to return action masks. Environments provide them under the key
             ``"action_mask"`` of an agent's observation or info, or as XuanCe's ``avail_actions``.
-            ``"auto"`` returns masks if any environment provides one at its first reset, and until
-            all environments have been reset.
+            ``"auto"`` returns masks until every environment has been reset, and from then on only
+            if one of them provided a mask at its first reset.
         check_actions: True to check that the action of every active agent is in its space.
         allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         actors: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
@@ -363,11 +363,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         return self._reader.start(*self.vec_env.load_state(state, env_ids), envs)
 
     def clone_state(
-        self,
-        src_ids: int | Sequence[int],
-        dst_ids: int | Sequence[int],
-        *,
-        fork_rng: bool = False,
+        self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> MultiAgentStep:
         """Copy states; see :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`.
 

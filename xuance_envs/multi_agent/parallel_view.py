@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.extras import missing_extra
@@ -96,12 +97,8 @@ class _ParallelView:
         batch = self._take(flat)
         (acted,) = batch["acted"]
         results = [
-            {
-                a: value
-                for a, value, did in zip(self.possible_agents, row, acted, strict=True)
-                if did
-            }
-            for row in (_values(batch[name][0]) for name in ("rewards", "terminated", "truncated"))
+            dict(compress(zip(self.possible_agents, _values(batch[name][0]), strict=True), acted))
+            for name in ("rewards", "terminated", "truncated")
         ]
         return self._observations(batch), *results, self._infos(batch, info)
 
@@ -134,28 +131,19 @@ class _ParallelView:
         record = self._envs.record
         batch = record.structured(np.array(flat)[np.newaxis])
         self._alive = batch["alive"]
-        self.agents = [a for a, on in zip(self.possible_agents, self._alive[0], strict=True) if on]
+        self.agents = list(compress(self.possible_agents, self._alive[0]))
         states = record.states(batch)
         self._state = None if states is None else states[0]
         return batch
 
-    def _present(self, batch: NDArray[Any]) -> NDArray[np.bool_]:
-        present: NDArray[np.bool_] = batch["acted"][0] | batch["alive"][0]
-        return present
-
     def _observations(self, batch: NDArray[Any]) -> dict[Any, Any]:
-        present, record = self._present(batch), self._envs.record
         observations: dict[Any, Any] = {}
-        for fields in record.groups:
+        for fields in self._envs.record.groups:
             parts = [batch[name][0] for name in fields.observation_names]
-            for i, (agent, place) in enumerate(
-                zip(fields.group.agents, fields.group.places, strict=True)
-            ):
-                if present[place]:
-                    observations[agent] = fields.observations.unflatten([part[i] for part in parts])
-        return {
-            agent: observations[agent] for agent in self.possible_agents if agent in observations
-        }
+            for i, agent in enumerate(fields.group.agents):
+                observations[agent] = fields.observations.unflatten([part[i] for part in parts])
+        present = batch["acted"][0] | batch["alive"][0]
+        return {agent: observations[agent] for agent in compress(self.possible_agents, present)}
 
     def _infos(self, batch: NDArray[Any], info: dict[Any, Any]) -> dict[Any, Any]:
         team = self._envs.record.team
@@ -164,8 +152,7 @@ class _ParallelView:
         masks = self._envs.record.masks(batch)
         if bool(batch["gives_masks"][0]) and masks is not None:
             for group in team.groups:
-                space = group.observation_space
-                if group.mask is None or (isinstance(space, spaces.Dict) and MASK in space.spaces):
+                if group.mask is None or group.observes_mask:
                     continue
                 mask = masks if team.is_one else masks[group.name]
                 for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):

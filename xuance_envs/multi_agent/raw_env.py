@@ -82,18 +82,7 @@ class RawMultiAgentEnv(ABC):
 
     def get_groups_info(self) -> dict[str, Any]:
         """Return the groups of agents and their spaces."""
-        groups = self.agent_groups
-        return {
-            "num_groups": len(groups),
-            "agent_groups": groups,
-            "observation_space_groups": [
-                {agent: self.observation_space[agent] for agent in group} for group in groups
-            ],
-            "action_space_groups": [
-                {agent: self.action_space[agent] for agent in group} for group in groups
-            ],
-            "num_agents_groups": [len(group) for group in groups],
-        }
+        return groups_info(self.agent_groups, self.observation_space, self.action_space)
 
     def agent_mask(self) -> dict[Any, bool]:
         """Return whether each agent is active, by agent."""
@@ -112,10 +101,7 @@ class RawMultiAgentEnv(ABC):
 
     @abstractmethod
     def reset(self, **kwargs: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Start an episode.
-
-        Args:
-            **kwargs: ``seed`` and ``options``, if given.
+        """Start an episode, with ``seed`` and ``options`` if given.
 
         Returns:
             The observations by agent, and an info.
@@ -125,10 +111,7 @@ class RawMultiAgentEnv(ABC):
     def step(
         self, actions: dict[Any, Any]
     ) -> tuple[dict[Any, Any], dict[Any, float], dict[Any, bool], bool, dict[Any, Any]]:
-        """Step the environment with the actions of all agents.
-
-        Args:
-            actions: the actions by agent.
+        """Step the environment with the actions of all agents, by agent.
 
         Returns:
             Observations, rewards and ``terminated`` by agent, whether the episode is truncated, and
@@ -141,6 +124,21 @@ class RawMultiAgentEnv(ABC):
 
     def close(self) -> None:  # noqa: B027  # optional for subclasses
         """Close the environment."""
+
+
+def groups_info(
+    groups: list[list[Any]],
+    observation_space: Mapping[Any, Space[Any]],
+    action_space: Mapping[Any, Space[Any]],
+) -> dict[str, Any]:
+    """Return groups of agents and their spaces in XuanCe's format."""
+    return {
+        "num_groups": len(groups),
+        "agent_groups": groups,
+        "observation_space_groups": [{a: observation_space[a] for a in g} for g in groups],
+        "action_space_groups": [{a: action_space[a] for a in g} for g in groups],
+        "num_agents_groups": [len(group) for group in groups],
+    }
 
 
 class XuanCeMultiAgentEnvWrapper:
@@ -196,22 +194,14 @@ class XuanCeMultiAgentEnvWrapper:
         return masks
 
     def reset(self, **kwargs: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Start an episode.
-
-        Args:
-            **kwargs: arguments for the environment's ``reset``.
-        """
+        """Start an episode, with these arguments for the environment's ``reset``."""
         observations, info = self.env.reset(**kwargs)
         self._episode_step = 0
         self._episode_score = dict.fromkeys(self.env.agents, 0.0)
         return observations, self._with_episode_info(info)
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, dict[Any, Any]]:
-        """Step the environment with the actions of all agents.
-
-        Args:
-            actions: the actions by agent.
-        """
+        """Step the environment with the actions of all agents, by agent."""
         observations, rewards, terminated, truncated, info = self.env.step(actions)
         self._episode_step += 1
         for agent, reward in rewards.items():
@@ -289,22 +279,13 @@ class MPE_Env(RawMultiAgentEnv):
         self._episode_step = 0
 
     def reset(self, seed: int | None = None, **kwargs: Any) -> tuple[Any, dict[Any, Any]]:
-        """Start an episode.
-
-        Args:
-            seed: seed of the environment; None continues the random stream.
-            **kwargs: ``options`` for the environment.
-        """
+        """Start an episode; a seed of None continues the environment's random stream."""
         observations, _ = self.env.reset(seed=seed, **kwargs)
         self._episode_step = 0
         return observations, {}
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, bool, dict[Any, Any]]:
-        """Step the environment with the actions of all agents.
-
-        Args:
-            actions: the actions by agent; they are not modified.
-        """
+        """Step the environment with the actions of all agents, by agent, without modifying them."""
         if self.continuous_actions:
             actions = {agent: self._clipped(agent, action) for agent, action in actions.items()}
         observations, rewards, terminated, _, _ = self.env.step(actions)

@@ -41,10 +41,6 @@ class GroupFields:
         if self.group.mask is not None:
             yield self._mask, np.bool_, (len(self.group.agents), self.group.mask)
 
-    def action_fields(self) -> Iterator[_Field]:
-        """Yield the fields of actions."""
-        yield from _of_leaves(self.action_names, self.actions, len(self.group.agents))
-
     def read(self, records: NDArray[Any]) -> Any:
         """Read the group's observations from structured records."""
         if self.observations.flat:
@@ -60,10 +56,10 @@ def _names(stem: str, layout: SpaceLayout) -> list[str]:
     return [f"{stem}{k}" for k in range(len(layout.leaves))]
 
 
-def _of_leaves(names: Sequence[str], layout: SpaceLayout, count: int) -> Iterator[_Field]:
+def _of_leaves(names: Sequence[str], layout: SpaceLayout, *leading: int) -> Iterator[_Field]:
     for name, leaf in zip(names, layout.leaves, strict=True):
         assert leaf.dtype is not None  # checked by build_team
-        yield name, leaf.dtype, (count, *leaf.shape)
+        yield name, leaf.dtype, (*leading, *leaf.shape)
 
 
 class RecordLayout:
@@ -82,19 +78,20 @@ class RecordLayout:
         count = len(team.agents)
         fields: list[_Field] = [field for group in self.groups for field in group.fields()]
         if self.state is not None:
-            for name, leaf in zip(self.state_names, self.state.leaves, strict=True):
-                assert leaf.dtype is not None
-                fields.append((name, leaf.dtype, leaf.shape))
+            fields += _of_leaves(self.state_names, self.state)
         fields.append(("rewards", np.float64, (count, *shape_of_rewards(team.reward_space))))
-        fields += [
-            (name, np.bool_, (count,)) for name in ("terminated", "truncated", "acted", "alive")
-        ]
+        flags = ["terminated", "truncated", "acted", "alive"]
         if not team.infos_by_agent:
-            fields.append(("agent_mask", np.bool_, (count,)))
+            flags.append("agent_mask")
+        fields += [(name, np.bool_, (count,)) for name in flags]
         fields.append(("gives_masks", np.bool_, ()))
         self.dtype = _record_dtype(fields)
         self.action_dtype = _record_dtype(
-            [f for group in self.groups for f in group.action_fields()]
+            [
+                field
+                for each in self.groups
+                for field in _of_leaves(each.action_names, each.actions, len(each.group.agents))
+            ]
         )
 
     def fields(self, flat: NDArray[np.uint8], dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
@@ -105,10 +102,6 @@ class RecordLayout:
     def structured(self, records: NDArray[np.uint8]) -> NDArray[Any]:
         """View records ``(n, nbytes)`` as a structured array ``(n,)``."""
         return np.ndarray(len(records), self.dtype, records)  # faster than a view
-
-    def structured_actions(self, records: NDArray[np.uint8]) -> NDArray[Any]:
-        """View action records ``(n, nbytes)`` as a structured array ``(n,)``."""
-        return np.ndarray(len(records), self.action_dtype, records)
 
     def observations(self, records: NDArray[Any]) -> Any:
         """Read the observations: one batch, or with several groups a dict by group."""
@@ -132,23 +125,19 @@ class RecordLayout:
     def action_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
         """Return storage for each agent's action, by group."""
         return [
-            SpaceRows(
-                fields.actions,
-                [record[name] for name in fields.action_names],
-                len(fields.group.agents),
-            )
-            for fields in self.groups
+            SpaceRows(each.actions, [record[k] for k in each.action_names], len(each.group.agents))
+            for each in self.groups
         ]
 
     def observation_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
         """Return storage for each agent's observation, by group."""
         return [
             SpaceRows(
-                fields.observations,
-                [record[name] for name in fields.observation_names],
-                len(fields.group.agents),
+                each.observations,
+                [record[name] for name in each.observation_names],
+                len(each.group.agents),
             )
-            for fields in self.groups
+            for each in self.groups
         ]
 
 
@@ -212,9 +201,7 @@ class ActionRecord(_RecordSpace):
         fields = self._record.fields(np.ascontiguousarray(x), self._record.action_dtype)
         for group, rows in zip(self.team.groups, self._record.action_rows(fields), strict=True):
             space = group.action_space
-            if all_in_space(space, rows.flat):
-                continue
-            if not all(map(space.contains, rows.reader()())):
+            if not (all_in_space(space, rows.flat) or all(map(space.contains, rows.reader()()))):
                 return False
         return True
 
@@ -226,10 +213,9 @@ class ActionRecord(_RecordSpace):
     def sample(self, mask: Any = None, probability: Any = None) -> NDArray[Any]:
         """Sample a record with one action per agent."""
         if not self._sample_spaces:
-            generator = self.np_random
             drawn_from = [copy.deepcopy(group.action_space) for group in self.team.groups]
             for space in drawn_from:
-                space.seed(int(generator.integers(2**31)))
+                space.seed(int(self.np_random.integers(2**31)))
             self._sample_spaces = drawn_from
         record = self._record
         flat = np.zeros(record.action_dtype.itemsize, np.uint8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xuance_envs.multi_agent.agent_rows import AgentRows
+from xuance_envs.multi_agent.agent_rows import AgentRows, GymnasiumRows
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 
 __all__ = ["per_agent_rows"]
@@ -65,6 +65,4 @@ def per_agent_rows(
         from xuance_envs.multi_agent.sb3_rows import SB3Rows
 
         return SB3Rows(rows)
-    from xuance_envs.multi_agent.gymnasium_rows import GymnasiumRows
-
     return GymnasiumRows(rows)

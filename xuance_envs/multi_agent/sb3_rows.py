@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
 from xuance_envs.multi_agent.agent_rows import AgentRows
-from xuance_envs.multi_agent.gymnasium_rows import row_of
 
 
 class SB3Rows(VecEnv):
@@ -57,7 +57,7 @@ class SB3Rows(VecEnv):
         dones = rows.terminated | rows.truncated
         for i in np.flatnonzero(dones).tolist():
             info = infos[i]
-            info["terminal_observation"] = row_of(rows.final_obs, i)
+            info["terminal_observation"] = rows.final_obs_of(i)
             info["TimeLimit.truncated"] = bool(rows.truncated[i] and not rows.terminated[i])
             if self._lengths[i]:
                 info["episode"] = {"r": float(self._returns[i]), "l": int(self._lengths[i])}
@@ -82,10 +82,7 @@ class SB3Rows(VecEnv):
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Read an attribute of the environments of some rows."""
-        envs = self._envs_of(indices)
-        unique = sorted(set(envs))
-        values = dict(zip(unique, self._rows.envs.get_attr(attr_name, unique), strict=True))
-        return [values[env] for env in envs]
+        return self._per_row(indices, partial(self._rows.envs.get_attr, attr_name))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Set an attribute of the environments of some rows."""
@@ -97,15 +94,19 @@ class SB3Rows(VecEnv):
         """Call a method of some rows' environments; ``action_masks`` returns the rows' masks."""
         if method_name == "action_masks" and self._rows.masks is not None:
             return [self._rows.masks[i] for i in self._get_indices(indices)]
-        envs = self._envs_of(indices)
-        unique = sorted(set(envs))
-        answers = self._rows.envs.call(method_name, *method_args, env_ids=unique, **method_kwargs)
-        of_env = dict(zip(unique, answers, strict=True))
-        return [of_env[env] for env in envs]
+        call = partial(self._rows.envs.call, method_name, *method_args, **method_kwargs)
+        return self._per_row(indices, call)
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         """Return False for each row, because rows have no wrappers."""
         return [False for _ in self._get_indices(indices)]
+
+    def _per_row(self, indices: Any, function: Callable[..., Sequence[Any]]) -> list[Any]:
+        """Call a function once with all environments of some rows; return a value per row."""
+        envs = self._envs_of(indices)
+        unique = sorted(set(envs))
+        value_of = dict(zip(unique, function(env_ids=unique), strict=True))
+        return [value_of[env] for env in envs]
 
     def _envs_of(self, indices: Any) -> list[int]:
         return [int(i) // self._rows.envs.num_agents for i in self._get_indices(indices)]

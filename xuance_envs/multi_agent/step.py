@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,11 +136,17 @@ class MultiAgentStep(NamedTuple):
         if first is None:
             return current
         rows = self.env_ids.searchsorted(first.env_ids)
+
+        def replaced(array: Any, part: Any) -> Any:
+            if array is None:
+                return None
+            array = array.copy()
+            array[rows] = part
+            return array
+
+        obs, alive, state, masks = map_batch(replaced, current[1:5], first[1:5])
         infos = self.infos.replaced(rows, first.infos)
-        obs, alive, state, mask = [
-            _replaced(old, rows, new) for old, new in zip(current[1:5], first[1:5], strict=True)
-        ]
-        return MultiAgentStart(self.env_ids, obs, alive, state, mask, infos)
+        return MultiAgentStart(self.env_ids, obs, alive, state, masks, infos)
 
 
 def _summary(result: MultiAgentStart | MultiAgentStep) -> str:
@@ -158,17 +165,16 @@ def _short(value: Any) -> str:
     return f"<{len(value)} {'dicts' if isinstance(value, MultiAgentInfos) else 'values'}>"
 
 
-def _replaced(whole: Any, rows: NDArray[np.intp], part: Any) -> Any:
-    """Copy a batch with some of its rows replaced."""
-    if whole is None:
-        return None
-    if isinstance(whole, dict):
-        return {key: _replaced(value, rows, part[key]) for key, value in whole.items()}
-    if isinstance(whole, tuple):
-        return tuple(_replaced(a, rows, b) for a, b in zip(whole, part, strict=True))
-    copy = whole.copy()
-    copy[rows] = part
-    return copy
+def map_batch(function: Callable[..., Any], batch: Any, *others: Any) -> Any:
+    """Apply a function to each array of a batch, together with the same arrays of others."""
+    if isinstance(batch, dict):
+        return {
+            key: map_batch(function, part, *[other[key] for other in others])
+            for key, part in batch.items()
+        }
+    if isinstance(batch, tuple):
+        return tuple(map_batch(function, *parts) for parts in zip(batch, *others, strict=True))
+    return function(batch, *others)
 
 
 class StepReader:
@@ -183,9 +189,8 @@ class StepReader:
         shape = num_envs, len(record.team.agents)
         self.every = np.arange(num_envs)
         self.alive = np.zeros(shape, np.bool_)
-        self._last: NDArray[Any] = np.zeros(
-            num_envs, record.dtype
-        )  # last step or reset of all environments
+        # Records of the last step or reset of all environments.
+        self._last: NDArray[Any] = np.zeros(num_envs, record.dtype)
 
     @property
     def rewards(self) -> NDArray[np.float64]:
@@ -196,18 +201,16 @@ class StepReader:
     @property
     def agent_mask(self) -> NDArray[np.bool_]:
         """Active agents of the last step, ``(num_envs, A)`` bool, as in XuanCe's infos."""
-        mask: NDArray[np.bool_]
-        if not self._team.infos_by_agent:
-            mask = self._last["agent_mask"]
-        else:
-            acted, alive = self._last["acted"], self._last["alive"]
-            mask = acted if acted.any() else alive
+        name = "agent_mask"
+        if self._team.infos_by_agent:
+            name = "acted" if self._last["acted"].any() else "alive"
+        mask: NDArray[np.bool_] = self._last[name]
         return mask
 
     def start(
         self, records: NDArray[np.uint8], infos: StepInfos, envs: NDArray[np.intp] | None
     ) -> MultiAgentStep:
-        """Read records after a reset or a restore of ``envs``; None stands for all environments."""
+        """Read records after ``envs``, or all environments if None, were reset or restored."""
         return self._read(records, np.zeros(len(records), np.bool_), infos, None, envs)
 
     def step(
@@ -219,12 +222,11 @@ class StepReader:
         envs: NDArray[np.intp] | None = None,
     ) -> MultiAgentStep:
         """Read the results of a step; ``truncated`` marks environments whose worker failed."""
-        over = terminated
         _, ends = infos.parts
-        if ends is not None and truncated.any():
-            over = terminated | truncated
-            records = self._truncate_failed_envs(records, truncated)
-        return self._read(records, over, infos, ends, envs)
+        if ends is None or not truncated.any():
+            return self._read(records, terminated, infos, ends, envs)
+        records = self._truncate_failed_envs(records, truncated)
+        return self._read(records, terminated | truncated, infos, ends, envs)
 
     def _read(
         self,
@@ -288,10 +290,7 @@ class StepReader:
     def _truncate_failed_envs(
         self, records: NDArray[np.uint8], failed: NDArray[np.bool_]
     ) -> NDArray[np.uint8]:
-        """Truncate the agents of environments whose worker failed, in a copy of the records.
-
-        These records still hold the data from before the failed step.
-        """
+        """Return a copy of the records in which the agents of failed environments are truncated."""
         records = records.copy()
         batch = self._record.structured(records)
         batch["truncated"][failed] = batch["alive"][failed]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,12 @@ class Group:
     observation_space: Space[Any]
     action_space: Space[Any]
     mask: int | None
+
+    @property
+    def observes_mask(self) -> bool:
+        """True if the agents' masks are part of their observations."""
+        space = self.observation_space
+        return isinstance(space, spaces.Dict) and MASK in space.spaces
 
 
 @dataclass(frozen=True)
@@ -74,26 +81,20 @@ def build_team(
         _check(f"agent {agent!r}: its action space", action_spaces[agent])
     if state_space is not None:
         _check("its state space", state_space)
-    if groups is None:
-        named = _by_spaces(agents, observation_spaces, action_spaces)
-    else:
-        named = _by_given_groups(groups, agents, observation_spaces, action_spaces)
+    spaces_of = {agent: (observation_spaces[agent], action_spaces[agent]) for agent in agents}
+    named = _by_spaces(spaces_of) if groups is None else _by_given_groups(groups, spaces_of)
     place = {agent: i for i, agent in enumerate(agents)}
+    built = []
+    for name, members in named.items():
+        observation_space, action_space = spaces_of[members[0]]
+        places = tuple(place[agent] for agent in members)
+        mask = mask_size(action_space) if masks else None
+        built.append(Group(name, tuple(members), places, observation_space, action_space, mask))
     return Team(
         tuple(agents),
-        tuple(observation_spaces[agent] for agent in agents),
-        tuple(action_spaces[agent] for agent in agents),
-        tuple(
-            Group(
-                name,
-                tuple(members),
-                tuple(place[agent] for agent in members),
-                observation_spaces[members[0]],
-                action_spaces[members[0]],
-                mask_size(action_spaces[members[0]]) if masks else None,
-            )
-            for name, members in named.items()
-        ),
+        tuple(space for space, _ in spaces_of.values()),
+        tuple(space for _, space in spaces_of.values()),
+        tuple(built),
         groups is None and len(named) == 1,
         state_space,
         infos_by_agent,
@@ -151,61 +152,39 @@ def _check(what: str, space: Any) -> None:
             )
 
 
-def _by_spaces(
-    agents: Sequence[Any],
-    observation_spaces: Mapping[Any, Space[Any]],
-    action_spaces: Mapping[Any, Space[Any]],
-) -> dict[str, list[Any]]:
+def _by_spaces(spaces_of: Mapping[Any, tuple[Any, Any]]) -> dict[str, list[Any]]:
+    """Group agents with equal spaces, each group named after its first agent."""
     groups: list[list[Any]] = []
-    for agent in agents:
-        for group in groups:
-            if _is_alike(agent, group[0], observation_spaces, action_spaces):
-                group.append(agent)
-                break
-        else:
+    for agent, own in spaces_of.items():
+        group = next((each for each in groups if own == spaces_of[each[0]]), None)
+        if group is None:
             groups.append([agent])
+        else:
+            group.append(agent)
     named: dict[str, list[Any]] = {}
     for members in groups:
-        stem = str(members[0]).rstrip("0123456789").rstrip("_-") or str(members[0])
-        name = stem if stem not in named else str(members[0])
-        named[name] = members
+        first = str(members[0])
+        stem = first.rstrip("0123456789").rstrip("_-") or first
+        named[first if stem in named else stem] = members
     return named
 
 
 def _by_given_groups(
-    groups: Groups,
-    agents: Sequence[Any],
-    observation_spaces: Mapping[Any, Space[Any]],
-    action_spaces: Mapping[Any, Space[Any]],
+    groups: Groups, spaces_of: Mapping[Any, tuple[Any, Any]]
 ) -> dict[str, list[Any]]:
+    agents = list(spaces_of)
     grouped_agents = [agent for members in groups.values() for agent in members]
-    if (
-        len(grouped_agents) != len(agents)
-        or set(grouped_agents) != set(agents)
-        or not all(groups.values())
-    ):
+    if Counter(grouped_agents) != Counter(agents) or not all(groups.values()):
         raise BadValueError(
-            f"groups: expected each of the agents {list(agents)} in exactly one group, and no "
+            f"groups: expected each of the agents {agents} in exactly one group, and no "
             f"empty group, got { {name: list(members) for name, members in groups.items()} }"
         )
     named = {name: sorted(members, key=agents.index) for name, members in groups.items()}
     for name, members in named.items():
         for agent in members:
-            if not _is_alike(agent, members[0], observation_spaces, action_spaces):
+            if spaces_of[agent] != spaces_of[members[0]]:
                 raise BadValueError(
                     f"groups: expected agents with equal spaces in group {name!r}, but those of "
                     f"{members[0]!r} and {agent!r} differ"
                 )
     return named
-
-
-def _is_alike(
-    one: Any,
-    other: Any,
-    observation_spaces: Mapping[Any, Space[Any]],
-    action_spaces: Mapping[Any, Space[Any]],
-) -> bool:
-    return bool(
-        observation_spaces[one] == observation_spaces[other]
-        and action_spaces[one] == action_spaces[other]
-    )

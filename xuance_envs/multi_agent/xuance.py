@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
-from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
+from xuance_envs.multi_agent.step import MultiAgentStart
 from xuance_envs.multi_agent.team import Groups
+from xuance_envs.multi_agent.xuance_vec_env import XuanCeVecMultiAgentEnv
 from xuance_envs.vector_envs.options import (
     AutoBool,
     DummyOptions,
@@ -33,10 +33,6 @@ __all__ = [
     "XuanCeVecMultiAgentEnv",
 ]
 
-V = TypeVar("V", bound="XuanCeVecMultiAgentEnv")
-
-_Dicts = list[dict[Any, Any]]
-
 
 class TeamOptions(TypedDict, total=False):
     groups: Groups | None
@@ -50,225 +46,6 @@ class DummyMultiAgentOptions(DummyOptions, TeamOptions, total=False):
 
 class SubprocMultiAgentOptions(SubprocOptions, TeamOptions, total=False):
     """Options of XuanCe's multi-agent vec envs in worker processes."""
-
-
-class XuanCeVecMultiAgentEnv:
-    """Vectorized multi-agent environment with XuanCe's interface.
-
-    Results are lists with one entry per environment, mostly dicts by agent. Each step returns new
-    objects, which you may modify. If an episode ended, the step returns its last results, and the
-    info has ``reset_obs``, ``reset_avail_actions`` and ``reset_state`` of the next episode.
-
-    A PettingZoo agent that has ended is reported as terminated until the end of the episode.
-
-    Args:
-        envs: the vectorized multi-agent environment to wrap.
-
-    Attributes:
-        envs_of_agents (MultiAgentVecEnv): the wrapped environment, with arrays instead of lists.
-        num_envs (int): number of environments.
-        agents (list): ids of the agents.
-        num_agents (int): number of agents.
-        observation_space (dict): observation space of each agent.
-        action_space (dict): action space of each agent.
-        state_space (gymnasium.Space | None): space of an environment's state.
-        env_info (dict): properties of the first environment, from its ``get_env_info()``.
-        groups_info (dict): agent groups of the first environment, from its ``get_groups_info()``.
-        max_episode_steps (int): step limit of the first environment.
-        buf_obs (list[dict]): the last observations.
-        buf_state (list): the last states.
-        buf_avail_actions (list): the last action masks.
-        buf_info (list[dict]): the last infos.
-    """
-
-    def __init__(self, envs: MultiAgentVecEnv) -> None:
-        if envs.reward_space is not None:
-            envs.close()
-            raise ValueError(
-                f"{type(self).__name__}: expected agents whose rewards are numbers, got the "
-                f"reward_space {envs.reward_space}; combine the components in a wrapper around "
-                "each environment, or use MultiAgentVecEnv"
-            )
-        self.envs_of_agents = envs
-        self.num_envs = envs.num_envs
-        self.agents = list(envs.agents)
-        self.num_agents = envs.num_agents
-        self.observation_space = envs.observation_space
-        self.action_space = envs.action_space
-        self.state_space = envs.state_space
-        self.max_episode_steps = envs.max_episode_steps
-        ((self.env_info, self.groups_info),) = envs.call("xuance_infos", env_ids=[0])
-        self.metadata = envs.metadata
-        self.render_mode = envs.render_mode
-        self.buf_obs: _Dicts = [{} for _ in range(self.num_envs)]
-        self.buf_state: list[Any] = [None] * self.num_envs
-        self.buf_avail_actions: list[Any] = [{} for _ in range(self.num_envs)]
-        self.buf_info: _Dicts = [{} for _ in range(self.num_envs)]
-        self._scores = np.zeros((self.num_envs, self.num_agents))
-        self._steps = np.zeros(self.num_envs, np.int64)
-
-    @property
-    def closed(self) -> bool:
-        """True once the vectorized environment is closed."""
-        return self.envs_of_agents.closed
-
-    @property
-    def waiting(self) -> bool:
-        """True while a step is pending."""
-        return self.envs_of_agents.waiting
-
-    def reset(self, **given: Any) -> tuple[_Dicts, _Dicts]:
-        """Start a new episode in every environment.
-
-        Args:
-            **given: ``seed`` and ``options``, as for
-                :meth:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv.reset`, if the
-                environments' ``reset`` accepts them.
-
-        Returns:
-            The observations and the infos.
-        """
-        step = self.envs_of_agents.reset(**given)
-        self._scores[:], self._steps[:] = 0, 0
-        self._take(step, self.envs_of_agents.agent_mask)
-        return list(self.buf_obs), list(self.buf_info)
-
-    def step(self, actions: Any) -> tuple[_Dicts, _Dicts, _Dicts, list[bool], _Dicts]:
-        """Step every environment once: :meth:`step_async` followed by :meth:`step_wait`."""
-        self.step_async(actions)
-        return self.step_wait()
-
-    def step_async(self, actions: Any) -> None:
-        """Start a step without waiting for it.
-
-        Args:
-            actions: list with one dict by agent per environment. A single environment also accepts
-                the dict itself.
-        """
-        if self.num_envs == 1 and isinstance(actions, Mapping):
-            actions = [actions]
-        self.envs_of_agents.step_async(list(actions))
-
-    def step_wait(self) -> tuple[_Dicts, _Dicts, _Dicts, list[bool], _Dicts]:
-        """Wait for the pending step.
-
-        Returns:
-            ``(obs, rewards, terminated, truncated, infos)``: lists with one entry per environment.
-            The entries of ``truncated`` are bools, all others are dicts.
-        """
-        envs = self.envs_of_agents
-        step = envs.step_wait()
-        rewards = envs.exact_rewards
-        self._scores += rewards
-        self._steps += 1
-        self._take(step, envs.agent_mask)
-        terminated = step.terminated
-        if envs.is_parallel:
-            ended, truncated_agents = step.ends()
-            terminated = ended | ~(step.acted | step.alive | truncated_agents)
-        truncated = (step.episode_over & step.truncated.any(axis=1)).tolist()
-        if step.first is not None:
-            self._add_reset_infos(step.first)
-        dicts = self._dicts
-        infos = list(self.buf_info)
-        return (
-            list(self.buf_obs),
-            dicts(rewards.tolist()),
-            dicts(terminated.tolist()),
-            truncated,
-            infos,
-        )
-
-    def _take(self, step: MultiAgentStep, agent_mask: NDArray[np.bool_]) -> None:
-        """Store the results of a step in ``buf_*``, as lists of dicts."""
-        self.buf_obs = self._by_agent(step.obs)
-        self.buf_state = [None] * self.num_envs if step.state is None else list(step.state)
-        self.buf_avail_actions = self._masks(step)
-        scores, masks = self._dicts(self._scores.tolist()), self._dicts(agent_mask.tolist())
-        infos: list[dict[Any, Any]]
-        if self.envs_of_agents.is_parallel or step.infos.are_empty:
-            infos = [{} for _ in range(self.num_envs)]
-        else:
-            infos = list(step.infos)
-        rows = zip(  # noqa: B905  # equal lengths, and strict=True is slower
-            infos, self._steps.tolist(), scores, masks, self.buf_avail_actions, self.buf_state
-        )
-        for info, count, score, mask, actions, state in rows:
-            info["episode_step"] = count
-            info["episode_score"] = score
-            info["agent_mask"] = mask
-            info["avail_actions"] = actions
-            info["state"] = state
-        self.buf_info = infos
-
-    def _add_reset_infos(self, first: MultiAgentStart) -> None:
-        """Add the start of the next episodes to the infos."""
-        observations = self._by_agent(first.obs)
-        masks = self._masks(first)
-        for k, env in enumerate(first.env_ids.tolist()):
-            info = self.buf_info[env]
-            info["reset_obs"] = observations[k]
-            info["reset_avail_actions"] = masks[k]
-            info["reset_state"] = None if first.state is None else first.state[k]
-        self._scores[first.env_ids] = 0
-        self._steps[first.env_ids] = 0
-
-    def _masks(self, step: MultiAgentStep | MultiAgentStart) -> list[Any]:
-        if step.action_masks is None:
-            return [None] * len(step.env_ids)
-        return self._by_agent(step.action_masks)
-
-    def _dicts(self, rows: Iterable[Iterable[Any]]) -> _Dicts:
-        agents = self.agents
-        return [dict(zip(agents, row)) for row in rows]  # noqa: B905  # as above
-
-    def _by_agent(self, batch: Any) -> _Dicts:
-        """Convert a batch to one dict by agent per environment."""
-        groups = self.envs_of_agents.groups
-        if self.envs_of_agents.is_one:
-            return self._dicts(_rows(batch))
-        found: _Dicts = []
-        for name, agents in groups.items():
-            for i, row in enumerate(_rows(batch[name]) if name in batch else ()):
-                if i == len(found):
-                    found.append({})
-                found[i].update(zip(agents, row, strict=True))
-        order = [agent for agent in self.agents if found and agent in found[0]]
-        return [{agent: dicts[agent] for agent in order} for dicts in found]
-
-    def render(self, mode: str | None = None) -> list[Any]:
-        """Render every environment.
-
-        Args:
-            mode: passed to environments whose ``render`` has a mode argument.
-        """
-        return self.envs_of_agents.render(mode)
-
-    def close(self) -> None:
-        """Close all environments and release resources. Calling ``close`` again does nothing."""
-        self.envs_of_agents.close()
-
-    close_extras = close
-
-    def __enter__(self: V) -> V:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-
-def _rows(batch: Any) -> Iterable[Any]:
-    """Return the values of all agents, for each environment."""
-    if isinstance(batch, dict):
-        parts = [_rows(part) for part in batch.values()]
-        return [
-            [dict(zip(batch, values, strict=True)) for values in zip(*rows, strict=True)]
-            for rows in zip(*parts, strict=True)
-        ]
-    if isinstance(batch, tuple):
-        return [list(zip(*rows, strict=True)) for rows in zip(*map(_rows, batch), strict=True)]
-    rows: Iterable[Any] = batch
-    return rows
 
 
 @with_options(DummyMultiAgentOptions, MultiAgentVecEnv)

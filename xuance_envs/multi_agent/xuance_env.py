@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.group.single_env import to_scalar
-from xuance_envs.multi_agent.agents_env import AgentsEnv
+from xuance_envs.multi_agent.agents_env import AgentsEnv, AgentSpaces
 from xuance_envs.multi_agent.infos import shared_info_key
-from xuance_envs.multi_agent.team import Groups, Team, agent_list
-from xuance_envs.vector_envs.options import AutoBool
+from xuance_envs.multi_agent.team import agent_list
 
 _BOOL = np.dtype(np.bool_)
 
@@ -36,10 +35,8 @@ class XuanCeAgentsEnv(AgentsEnv):
             raise BadValueError(f"expected at least one agent in agents of {env!r}, got none")
         return env
 
-    def _team(self, groups: Groups | None, state: AutoBool, masks: AutoBool) -> Team:
-        env = self.env
-        spaces = env.observation_space, env.action_space
-        return self._build_team(agent_list(env.agents), *spaces, groups, state, masks)
+    def _agents_and_spaces(self) -> tuple[list[Any], AgentSpaces, AgentSpaces]:
+        return agent_list(self.env.agents), self.env.observation_space, self.env.action_space
 
     def _live_agents(self) -> Sequence[Any]:
         return self.team.agents
@@ -83,11 +80,11 @@ class XuanCeAgentsEnv(AgentsEnv):
     @override
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
         env = self.env
-        infos = [
+        env_info, groups_info = (
             getattr(env, name) if hasattr(env, name) else getattr(env, f"get_{name}")()
             for name in ("env_info", "groups_info")
-        ]
-        return infos[0], infos[1]
+        )
+        return env_info, groups_info
 
     def _agent_mask(self) -> Any:
         """Return one bool per agent; True if the environment has no agent mask."""
