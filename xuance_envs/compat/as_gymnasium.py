@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 
 from xuance_envs.compat.stepping import FinishedStep, checked_number_rewards, raise_original
 from xuance_envs.compat.vector_arguments import as_batch, parse_reset
-from xuance_envs.compat.vector_results import InfoBatcher, StepResult
+from xuance_envs.compat.vector_results import (
+    InfoBatcher,
+    StepResult,
+    exchange_ended,
+    merged_infos,
+)
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
@@ -53,9 +58,6 @@ def to_gymnasium(vec_env: VecEnv) -> GymnasiumVectorEnv:
 
 class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     """Gymnasium vector environment around a ``VecEnv``; see :func:`to_gymnasium`.
-
-    Args:
-        vec_env: the vectorized environment.
 
     Attributes:
         vec_env (VecEnv): the vectorized environment.
@@ -103,10 +105,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return self._observations(), batched
 
     def step(self, actions: Any) -> StepResult:
-        """Step all environments.
-
-        Args:
-            actions: a batch of actions from ``action_space``.
+        """Step all environments with a batch of actions from ``action_space``.
 
         Returns:
             Observations, rewards ``(num_envs,)`` float64, terminations and truncations
@@ -116,11 +115,10 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         actions = as_batch(self.single_action_space, actions)
         obs, _, terminated, truncated, infos = raise_original(vec_env.step, actions)
         envs, first, stepped = self._ends(infos, terminated | truncated)
+        final: list[Any] = []
         if len(envs):
-            final = self._take_final(obs, envs, first)
+            final = exchange_ended(vec_env, self._layout, obs, envs.tolist(), first)
             obs = self._observations()
-        else:
-            final = []
         if stepped is not None:
             batched = self._batcher.batch_step(stepped, final, self._add_info)
         else:
@@ -140,17 +138,6 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         (envs,) = ended.nonzero()
         return envs, [infos[env]["reset_obs"] for env in envs.tolist()], None
 
-    def _take_final(self, obs: Any, envs: NDArray[np.intp], first: Sequence[Any]) -> list[Any]:
-        """Return last observations; store the first ones of the next episodes in ``buf_obs``."""
-        parts, held = self._layout.flatten(obs), self._layout.flatten(self.vec_env.buf_obs)
-        final = []
-        for env, observation in zip(envs.tolist(), first, strict=True):
-            last = self._layout.unflatten([part[env] for part in parts])
-            final.append(copy_of(last))
-            for target, part in zip(held, self._layout.flatten(observation), strict=True):
-                target[env] = part
-        return final
-
     def _observations(self) -> Any:
         """Return a copy of the observations from which the next actions are chosen."""
         parts = [
@@ -162,18 +149,11 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     def _one_by_one(
         self, infos: Sequence[dict[Any, Any]], envs: NDArray[np.intp], final: Sequence[Any]
     ) -> dict[str, Any]:
-        last = dict(zip(envs.tolist(), final, strict=True))
-        batched: dict[str, Any] = {}
-        for env, given in enumerate(infos):
-            info = dict(given)
-            if env in last:
-                del info["reset_obs"]
-                reset_info = info.pop("reset_info")
-                ends = {"final_obs": last[env], "final_info": info}
-                batched = self._add_info(batched, ends, env)
-                info = reset_info
-            batched = self._add_info(batched, info, env)
-        return batched
+        each, ends = [dict(info) for info in infos], {}
+        for env, last in zip(envs.tolist(), final, strict=True):
+            del each[env]["reset_obs"]
+            ends[env] = last, each[env].pop("reset_info")
+        return merged_infos(each, ends, self._add_info)
 
     def render(self) -> tuple[Any, ...]:
         """Return a frame of each environment."""

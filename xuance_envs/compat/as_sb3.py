@@ -7,6 +7,7 @@ from typing import Any
 
 from xuance_envs.compat.sb3 import TRUNCATED_KEY, BaseSB3VecEnv, Indices
 from xuance_envs.compat.stepping import checked_number_rewards
+from xuance_envs.compat.vector_results import exchange_ended
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -46,9 +47,6 @@ def to_sb3(vec_env: VecEnv) -> SB3VecEnv:
 class SB3VecEnv(BaseSB3VecEnv):
     """Stable-Baselines3 ``VecEnv`` around a ``VecEnv`` of this package; see :func:`to_sb3`.
 
-    Args:
-        vec_env: the vectorized environment.
-
     Attributes:
         vec_env (VecEnv): the vectorized environment.
     """
@@ -62,17 +60,15 @@ class SB3VecEnv(BaseSB3VecEnv):
         """Reset all environments with the seeds and options set earlier; return observations."""
         options = [each or None for each in self._options]
         if any(each != options[0] for each in options):
-            self._reset_each(options)
+            for env, (seed, each) in enumerate(zip(self._seeds, options, strict=True)):
+                _, (self.reset_infos[env],) = self.vec_env.reset(
+                    seed=[seed], options=each, env_ids=[env]
+                )
         else:
             self.reset_infos = list(self.vec_env.reset(seed=self._seeds, options=options[0])[1])
         self._reset_seeds()
         self._reset_options()
         return self._observations()
-
-    def _reset_each(self, options: Sequence[dict[str, Any] | None]) -> None:
-        for env, (seed, each) in enumerate(zip(self._seeds, options, strict=True)):
-            _, (info,) = self.vec_env.reset(seed=[seed], options=each, env_ids=[env])
-            self.reset_infos[env] = info
 
     def step_async(self, actions: Any) -> None:
         """Start a step of all environments."""
@@ -93,15 +89,12 @@ class SB3VecEnv(BaseSB3VecEnv):
             info[TRUNCATED_KEY] = only_truncated
         (ended,) = dones.nonzero()
         if len(ended):
-            last, held = self._layout.flatten(obs), self._layout.flatten(self.vec_env.buf_obs)
-            for env in ended.tolist():
-                info = infos[env]
-                parts = [copy_of(part[env]) for part in last]
-                info["terminal_observation"] = self._layout.unflatten(parts)
-                first = self._layout.flatten(info.pop("reset_obs"))
-                for target, part in zip(held, first, strict=True):
-                    target[env] = part
-                self.reset_infos[env] = info.pop("reset_info")
+            envs = ended.tolist()
+            first = [infos[env].pop("reset_obs") for env in envs]
+            final = exchange_ended(self.vec_env, self._layout, obs, envs, first)
+            for env, last in zip(envs, final, strict=True):
+                infos[env]["terminal_observation"] = last
+                self.reset_infos[env] = infos[env].pop("reset_info")
         return self._observations(), rewards.copy(), dones, infos
 
     def _observations(self) -> Any:

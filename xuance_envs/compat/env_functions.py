@@ -61,6 +61,8 @@ def is_wrapped(env: Any, wrapper: tuple[str, str]) -> bool:
 
 
 class ReturnEnv:
+    """An environment function that returns an existing environment."""
+
     def __init__(self, env: Any) -> None:
         self.env = env
 

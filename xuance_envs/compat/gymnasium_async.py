@@ -51,6 +51,10 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
     Gymnasium starts one process per environment. Here each worker steps several environments, and
     there is one worker per CPU by default.
 
+    As in Gymnasium, methods raise ``AlreadyPendingCallError`` while another call is pending and
+    ``ClosedEnvironmentError`` after ``close``. The ``_wait`` methods raise ``NoAsyncCallError``
+    if no such call is pending, and ``multiprocessing.TimeoutError`` after ``timeout`` seconds.
+
     Args:
         env_fns: callables that make one environment each.
         shared_memory: reject spaces that Gymnasium cannot put into shared memory.
@@ -110,9 +114,8 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
                     "worker: a custom worker selects Gymnasium's implementation, which does not "
                     f"accept {', '.join(given)}"
                 )
-            limit: dict[str, Any] = {}  # before 1.4, Gymnasium does not accept the argument
-            if max_concurrency is not None:
-                limit["max_concurrency"] = max_concurrency
+            # Before 1.4, Gymnasium does not accept the argument.
+            limit = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
             super().__init__(
                 functions,
                 shared_memory,
@@ -175,20 +178,9 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
     # -- reset ------------------------------------------------------------------------
 
     def reset_async(
-        self,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """Start a reset.
-
-        Args:
-            seed: as for :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.reset`.
-            options: as for :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.reset`.
-
-        Raises:
-            AlreadyPendingCallError: another call is pending.
-            ClosedEnvironmentError: the vector environment is closed.
-        """
+        """Start a reset, as ``SyncVectorEnv.reset`` does it."""
         if self._stepper is None:
             super().reset_async(seed, options)  # type: ignore[arg-type]  # narrower in Gymnasium
             return
@@ -199,19 +191,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         self._call.state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """Finish the reset.
-
-        Args:
-            timeout: maximum waiting time in seconds.
-
-        Returns:
-            As :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.reset`.
-
-        Raises:
-            NoAsyncCallError: no reset is pending.
-            TimeoutError: the timeout elapsed (``multiprocessing.TimeoutError``).
-            ClosedEnvironmentError: the vector environment is closed.
-        """
+        """Finish the reset; return the results of ``SyncVectorEnv.reset``."""
         if self._stepper is None:
             return super().reset_wait(timeout)
         self._assert_is_running()
@@ -221,15 +201,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
     # -- step -------------------------------------------------------------------------
 
     def step_async(self, actions: Any) -> None:
-        """Start a step.
-
-        Args:
-            actions: a batch of actions from ``action_space``.
-
-        Raises:
-            AlreadyPendingCallError: another call is pending.
-            ClosedEnvironmentError: the vector environment is closed.
-        """
+        """Start a step with a batch of actions from ``action_space``."""
         stepper = self._stepper
         if stepper is None:
             super().step_async(actions)
@@ -243,19 +215,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         call.state = AsyncState.WAITING_STEP
 
     def step_wait(self, timeout: float | None = None) -> StepResult:
-        """Finish the step.
-
-        Args:
-            timeout: maximum waiting time in seconds.
-
-        Returns:
-            As :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.step`.
-
-        Raises:
-            NoAsyncCallError: no step is pending.
-            TimeoutError: the timeout elapsed (``multiprocessing.TimeoutError``).
-            ClosedEnvironmentError: the vector environment is closed.
-        """
+        """Finish the step; return the results of ``SyncVectorEnv.step``."""
         stepper = self._stepper
         if stepper is None:
             return super().step_wait(timeout)
@@ -266,55 +226,28 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
     # -- calls ------------------------------------------------------------------------
 
     def call_async(self, name: str, /, *args: object, **kwargs: object) -> None:
-        """Start calling a method, or reading an attribute, of each environment.
-
-        Args:
-            name: name of the method or attribute.
-            *args: positional arguments of the method.
-            **kwargs: keyword arguments of the method.
-
-        Raises:
-            AlreadyPendingCallError: another call is pending.
-            ClosedEnvironmentError: the vector environment is closed.
-        """
-        stepper = self._stepper
-        if stepper is None:
+        """Start calling a method, or reading an attribute, of each environment."""
+        if self._stepper is None:
             super().call_async(name, *args, **kwargs)
             return
-        self._assert_is_running()
-        self._call.check_none("call_async")
+        stepper = self._idle_stepper("call_async")
         self._call.finish_late_step()
         arguments = [(name, args, kwargs)] * self.num_envs
         stepper.start_apply(env_functions.call_wrapper_attr, arguments)
         self._call.state = AsyncState.WAITING_CALL
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Finish the calls and return their results.
-
-        Args:
-            timeout: maximum waiting time in seconds.
-
-        Raises:
-            NoAsyncCallError: no call is pending.
-            TimeoutError: the timeout elapsed (``multiprocessing.TimeoutError``).
-            ClosedEnvironmentError: the vector environment is closed.
-        """
+        """Finish the calls and return their results."""
         if self._stepper is None:
             return super().call_wait(timeout)
         self._assert_is_running()
         return self._call.finish(AsyncState.WAITING_CALL, self._stepper.finish_apply, timeout)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each environment.
-
-        Args:
-            name: name of the attribute.
-            values: one value for all, or a list or tuple with one value per environment.
+        """Set an attribute; a list or tuple has one value per environment.
 
         Raises:
             ValueError: a list or tuple has the wrong length.
-            AlreadyPendingCallError: another call is pending.
-            ClosedEnvironmentError: the vector environment is closed.
         """
         stepper = self._stepper
         if stepper is None:
@@ -387,9 +320,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
     @property
     def processes(self) -> list[Any]:
         """The worker processes, usually fewer than environments; empty once closed."""
-        if self._stepper is None:
-            return self._own_processes
-        return self._stepper.processes
+        return self._own_processes if self._stepper is None else self._stepper.processes
 
     @processes.setter
     def processes(self, processes: list[Any]) -> None:

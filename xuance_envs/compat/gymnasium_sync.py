@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.compat.env_functions import ReturnEnv
 from xuance_envs.compat.states_mixin import StatesMixin
-from xuance_envs.compat.stepping import (
-    SerialStepper,
-    raise_original,
-)
+from xuance_envs.compat.stepping import SerialStepper, raise_original
 from xuance_envs.compat.vector_arguments import (
     AUTORESET,
     ObservationMode,
@@ -112,14 +109,10 @@ class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
         self._check_open()
         envs, seeds, options = parse_reset(self.num_envs, seed, options)
         raise_original(self._stepper.start_reset, envs.tolist(), seeds, [options] * len(envs))
-        infos = raise_original(self._stepper.finish_reset)
-        return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
+        return self._reset_result(raise_original(self._stepper.finish_reset), envs)
 
     def step(self, actions: Any) -> StepResult:
-        """Step all environments.
-
-        Args:
-            actions: a batch of actions from ``action_space``.
+        """Step all environments with a batch of actions from ``action_space``.
 
         Returns:
             Observations, rewards ``(num_envs,)`` float64, terminations and truncations

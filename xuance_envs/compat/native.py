@@ -42,11 +42,7 @@ logger = logging.getLogger("xuance_envs")
 
 
 def from_gymnasium(
-    vector_env: Any,
-    *,
-    seed: int | None = None,
-    copy: bool = True,
-    check_actions: bool = False,
+    vector_env: Any, *, seed: int | None = None, copy: bool = True, check_actions: bool = False
 ) -> NativeVecEnv:
     """Convert an already vectorized environment to a ``VecEnv``.
 
@@ -94,20 +90,7 @@ def make_native(
     check_actions: bool = False,
     **kwargs: Any,
 ) -> NativeVecEnv:
-    """Make a ``VecEnv`` from an environment's own vectorized implementation.
-
-    Args:
-        env_id: an id or spec, as for ``gymnasium.make_vec``.
-        num_envs: number of environments.
-        seed: as for :func:`from_gymnasium`.
-        copy: as for :func:`from_gymnasium`.
-        check_actions: as for :func:`from_gymnasium`.
-        **kwargs: arguments for the environment.
-
-    Raises:
-        ValueError: the environment has no vectorized implementation, or one that cannot provide
-            ``reset_obs``.
-    """
+    """Make a ``VecEnv`` from an environment's own vectorized implementation, if it has one."""
     spec = env_id if isinstance(env_id, EnvSpec) else gymnasium.spec(env_id)
     if spec.vector_entry_point is None:
         raise ValueError(

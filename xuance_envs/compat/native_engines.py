@@ -50,6 +50,8 @@ class EngineStep:
 
 
 class NativeEngine(ABC):
+    """Interface of an already vectorized environment."""
+
     def __init__(self, env: Any) -> None:
         self.env = env
         self.name = type(env).__name__
@@ -78,7 +80,7 @@ class NativeEngine(ABC):
 
     @abstractmethod
     def reset(self, seeds: Sequence[int | None], options: Any) -> tuple[Any, Infos]:
-        pass
+        """Reset all environments; return their observations and infos."""
 
     @abstractmethod
     def reset_some(self, envs: Envs, seeds: Sequence[int | None]) -> tuple[Any, Infos]:
@@ -218,18 +220,18 @@ class SameStepEngine(MaskEngine):
     @override
     def start_next_episodes(self, step: EngineStep) -> None:
         infos = dict(step.infos)
-        try:
-            last = infos.pop("final_obs")
-        except KeyError:
+        if "final_obs" not in infos:
             raise NotImplementedError(
                 f"{self.name} has autoreset_mode SAME_STEP, but its infos have no 'final_obs'"
-            ) from None
-        final_info = infos.pop("final_info", {})
+            )
+        last, final_info = infos.pop("final_obs"), infos.pop("final_info", {})
         for key in ("_final_obs", "_final_info"):
             infos.pop(key, None)
         ended = step.ended
         step.reset_observations = rows_of(step.observations, ended)
-        step.reset_infos = array_rows_of(infos, ended)
+        step.reset_infos = {
+            key: part[ended] for key, part in infos.items() if isinstance(part, np.ndarray)
+        }
         step.observations = with_last(step.observations, ended, last)
         step.infos = with_final_infos(infos, final_info, ended)
 
@@ -302,9 +304,7 @@ def make_engine(env: Any) -> NativeEngine:
     if mode is AutoresetMode.SAME_STEP:
         known = _ATARI in kinds or isinstance(env, SyncVectorEnv | AsyncVectorEnv)
         return SameStepEngine(env, takes_mask=known)
-    if _ATARI in kinds:
-        return MaskEngine(env)
-    if mode is AutoresetMode.DISABLED or isinstance(env, SyncVectorEnv):
+    if mode is AutoresetMode.DISABLED or _ATARI in kinds or isinstance(env, SyncVectorEnv):
         return MaskEngine(env)
     raise ValueError(
         f"{env} resets an environment in the step after its episode ended, so it cannot provide "
@@ -354,10 +354,6 @@ def rows_of(batch: Any, rows: Any) -> Any:
     return batch[rows]
 
 
-def array_rows_of(infos: Infos, rows: Envs) -> Infos:
-    return {key: part[rows] for key, part in infos.items() if isinstance(part, np.ndarray)}
-
-
 def with_last(batch: Any, envs: Envs, last: Any) -> Any:
     """Return a copy of the batch in which the rows of ``envs`` are taken from ``last``."""
     if isinstance(batch, dict):
@@ -374,7 +370,7 @@ def with_last(batch: Any, envs: Envs, last: Any) -> Any:
 
 
 def _part(last: Any, key: Any, envs: Envs) -> Any:
-    """Return entry ``key`` of a batch; without a batch, that of each environment's observation."""
+    """Return a part of ``last``: a batch, or an array of the environments' own observations."""
     if isinstance(last, dict | tuple):
         return last[key]
     return {env: last[env][key] for env in envs.tolist()}

@@ -57,14 +57,24 @@ _BATCHES = (list, tuple, np.ndarray)
 BaseSB3VecEnv = sb3.VecEnv
 
 
-class _SB3StatesMixin(StatesMixin):
-    """Mixin whose saved states include the per-environment state of Stable-Baselines3's classes."""
+class _StepperVecEnv(StatesMixin, sb3.VecEnv):
+    """Stable-Baselines3 ``VecEnv`` over a stepper, with resets and saved states."""
 
     _name = "sb3"
     _stepper: Stepper
-    reset_infos: list[dict[str, Any]]
-    _seeds: list[int | None]
-    _options: list[dict[str, Any]]
+
+    def reset(self) -> Any:
+        """Reset all environments with the seeds and options set earlier; return observations."""
+        stepper, options = self._stepper, [each or None for each in self._options]
+        raise_original(stepper.start_reset, range(self.num_envs), self._seeds, options)
+        infos: InfoBatch = raise_original(stepper.finish_reset)
+        self.reset_infos = infos.dicts(np.arange(self.num_envs))
+        self._reset_seeds()
+        self._reset_options()
+        return self._batch()
+
+    def _batch(self) -> Any:
+        return self._stepper.arrays.observations.copy()
 
     def _idle_stepper(self, what: str) -> Stepper:
         return self._stepper
@@ -83,7 +93,7 @@ class _SB3StatesMixin(StatesMixin):
         return OrderedDict(batch) if isinstance(batch, dict) else batch, shown
 
 
-class DummyVecEnv(_SB3StatesMixin, sb3.DummyVecEnv):
+class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
     """Environments in this process; replaces Stable-Baselines3's ``DummyVecEnv``.
 
     Args:
@@ -135,13 +145,6 @@ class DummyVecEnv(_SB3StatesMixin, sb3.DummyVecEnv):
         self.buf_dones[:], self.buf_infos = dones, infos
         return self._batch(), self.buf_rews.copy(), dones, infos
 
-    def reset(self) -> Any:
-        """Reset all environments with the seeds and options set earlier; return observations."""
-        self.reset_infos = reset_all(self._stepper, self._seeds, self._options)
-        self._reset_seeds()
-        self._reset_options()
-        return self._batch()
-
     def close(self) -> None:
         """Close the environments."""
         self._stepper.close()
@@ -152,7 +155,7 @@ class DummyVecEnv(_SB3StatesMixin, sb3.DummyVecEnv):
 
 
 @with_options(ProcessOptions, subproc_vec_env.SubprocVecEnv)
-class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
+class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
     """Environments in worker processes; replaces Stable-Baselines3's ``SubprocVecEnv``.
 
     Stable-Baselines3 starts one process per environment. Here each worker steps several
@@ -248,13 +251,6 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
         arrays = stepper.arrays
         return arrays.observations.copy(), arrays.rewards.copy(), dones, tuple(infos)
 
-    def reset(self) -> Any:
-        """Reset all environments with the seeds and options set earlier; return observations."""
-        self.reset_infos = reset_all(self._stepper, self._seeds, self._options)
-        self._reset_seeds()
-        self._reset_options()
-        return self._stepper.arrays.observations.copy()
-
     def close(self) -> None:
         """Close the environments and end the workers."""
         self.closed = True
@@ -321,20 +317,13 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
 def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:
     """Return a function that converts bool arrays to the form in which environments return masks.
 
-    Args:
-        masks: the masks of all environments.
-        width: number of actions in a mask.
-
-    Returns:
-        The function, or None unless all masks are lists of bools, or arrays of zeros and ones of
-        one dtype.
+    It is None unless all masks are lists of ``width`` bools, or arrays of ``width`` zeros and ones
+    with equal dtypes.
     """
     first = masks[0]
     if type(first) is list:
         of_bools = [type(m) is list and {*map(type, m)} == {bool} for m in masks]
         return np.ndarray.tolist if all(of_bools) and {*map(len, masks)} == {width} else None
-    if type(first) is not np.ndarray:
-        return None
     for mask in masks:
         if type(mask) is not np.ndarray or (mask.dtype, mask.shape) != (first.dtype, (width,)):
             return None
@@ -348,12 +337,8 @@ def ends_and_infos(
 ) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
     """Return the dones and infos of a step in Stable-Baselines3's form.
 
-    Where episodes ended, the stepper's observations become the first ones of the next episodes.
-
-    Args:
-        stepper: the stepper after its step.
-        step: the finished step.
-        reset_infos: the info of each environment's last reset; updated in place.
+    Where episodes ended, the stepper's observations and ``reset_infos`` become those of the next
+    episodes.
     """
     arrays = stepper.arrays
     only_truncated = (arrays.truncated & ~arrays.terminated).tolist()
@@ -364,15 +349,3 @@ def ends_and_infos(
             infos[env]["terminal_observation"] = final[row]
             reset_infos[env] = step.reset_infos.build(row, env)
     return arrays.terminated | arrays.truncated, infos
-
-
-def reset_all(
-    stepper: Stepper,
-    seeds: Sequence[int | None],
-    options: Sequence[dict[str, Any]],
-) -> list[dict[str, Any]]:
-    """Reset all environments, each with its seed and options; return their infos."""
-    given = [each or None for each in options]
-    raise_original(stepper.start_reset, range(stepper.num_envs), seeds, given)
-    infos: InfoBatch = raise_original(stepper.finish_reset)
-    return infos.dicts(np.arange(stepper.num_envs))

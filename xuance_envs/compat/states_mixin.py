@@ -62,11 +62,7 @@ class StatesMixin:
         return self._loaded(stepper.load_state(state, ids), ids, own)
 
     def clone_state(
-        self,
-        src_ids: int | Sequence[int],
-        dst_ids: int | Sequence[int],
-        *,
-        fork_rng: bool = False,
+        self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, Any]:
         """Copy the states of some environments to others.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -32,17 +32,12 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.worker_settings import ProcessSettings, ThreadSettings
 
 
-class FinishedStep:
-    """Infos of a step and of the resets at its end."""
+class FinishedStep(NamedTuple):
+    """Infos of a step, and of the resets of the environments whose episode ended."""
 
-    __slots__ = ("envs", "infos", "reset_infos")
-
-    def __init__(
-        self, infos: InfoBatch, envs: NDArray[np.intp] | None, reset_infos: InfoBatch | None
-    ) -> None:
-        self.infos = infos
-        self.envs = envs
-        self.reset_infos = reset_infos
+    infos: InfoBatch
+    envs: NDArray[np.intp] | None
+    reset_infos: InfoBatch | None
 
 
 class Stepper:

@@ -26,7 +26,7 @@ from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
-from xuance_envs.vector_envs.arguments import checked_recipe, env_indices
+from xuance_envs.vector_envs.arguments import checked_recipe, env_indices, seed_per_env
 from xuance_envs.vector_envs.options import InSeries
 
 __all__ = ["TianshouVectorEnv", "common_description", "tianshou"]
@@ -167,23 +167,12 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
             raise
 
     def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:
-        """Return an attribute of some environments, from the outermost wrapper that has it.
-
-        Args:
-            key: name of the attribute.
-            id: an index, several indices, or None for all.
-        """
+        """Return an attribute of some environments, from the outermost wrapper that has it."""
         arguments = key, *self._missing_attr_default
         return self._apply(self._envs(id), tianshou_env_functions.get_env_attr, *arguments)
 
     def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
-        """Set an attribute of some environments, on the innermost environment.
-
-        Args:
-            key: name of the attribute.
-            value: value for all of these environments.
-            id: an index, several indices, or None for all.
-        """
+        """Set an attribute of some environments to one value, on the innermost environment."""
         self._apply(self._envs(id), tianshou_env_functions.set_env_attr, key, value)
 
     def seed(self, seed: int | Sequence[int | None] | None = None) -> list[Any]:
@@ -196,17 +185,7 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
             For each environment, the result of its ``seed`` method, or a list with its seed.
         """
         self._assert_is_not_closed()
-        if seed is None:
-            seeds: Sequence[int | None] = [None] * self.env_num
-        elif isinstance(seed, int | np.integer):
-            seeds = [int(seed) + env for env in range(self.env_num)]
-        else:
-            seeds = seed
-        if len(seeds) != self.env_num:
-            raise ValueError(
-                f"seed: expected an int or {self.env_num} seeds, one per environment, "
-                f"got a sequence of {len(seeds)}"
-            )
+        seeds = seed_per_env(seed, range(self.env_num))
         answers = self._stepper.apply_to(
             self._every, tianshou_env_functions.seed, [(each,) for each in seeds]
         )
@@ -246,13 +225,6 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
             self._assert_id(envs.tolist())
         return envs
 
-    def _values(self, part: PartialStep) -> tuple[Any, Any]:
-        """Return the observations and rewards of a partial step."""
-        if not self._has_object_space:
-            return part.observations, part.rewards
-        observations, rewards = zip(*part.observations, strict=True)
-        return observations, rewards
-
     def _joined(self, parts: Sequence[PartialStep]) -> StepResult:
         """Join the results of several partial steps."""
         results = [self._result(part) for part in parts]
@@ -267,7 +239,10 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
         return joined, rewards, terminated, truncated, infos
 
     def _result(self, part: PartialStep) -> StepResult:
-        observations, rewards = self._values(part)
+        observations: Any = part.observations
+        rewards: Any = part.rewards
+        if self._has_object_space:
+            observations, rewards = zip(*observations, strict=True)
         infos = part.infos.dicts(part.envs, "env_id", part.envs.tolist())
         flags = part.terminated, part.truncated
         return _stacked(observations), np.asarray(rewards), *flags, _dicts(infos)
@@ -280,25 +255,25 @@ for _key in GYM_RESERVED_KEYS:
 def common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
     """Return environment 0's description; raise if another's observations differ in form."""
     (_, first), *others = described
-    space = first.observation_space
     for index, other in others:
-        other_space = other.observation_space
-        same_kind = tianshou_env_functions.has_object_space(
-            space
-        ) == tianshou_env_functions.has_object_space(other_space)
-        same_form = (space.shape, space.dtype) == (other_space.shape, other_space.dtype)
-        reward_spaces = first.spaces.reward_space, other.spaces.reward_space
-        name = "observation space"
-        spaces: tuple[Any, Any] = space, other_space
-        if same_kind and same_form:
-            if shape_of_rewards(reward_spaces[0]) == shape_of_rewards(reward_spaces[1]):
-                continue
-            name, spaces = "reward_space", reward_spaces
-        raise RuntimeError(
-            f"environment {index} has a different {name} than environment 0: expected {spaces[0]}, "
-            f"got {spaces[1]}; use as_objects=True if they should differ"
-        )
+        for name, (form, expected) in _forms(first).items():
+            other_form, given = _forms(other)[name]
+            if other_form != form:
+                raise RuntimeError(
+                    f"environment {index} has a different {name} than environment 0: expected "
+                    f"{expected}, got {given}; use as_objects=True if they should differ"
+                )
     return first
+
+
+def _forms(description: EnvDescription) -> dict[str, tuple[Any, Any]]:
+    """Return the properties of the spaces that must be equal in all environments."""
+    space, reward_space = description.observation_space, description.spaces.reward_space
+    has_objects = tianshou_env_functions.has_object_space(space)
+    return {
+        "observation space": ((has_objects, space.shape, space.dtype), space),
+        "reward_space": (shape_of_rewards(reward_space), reward_space),
+    }
 
 
 def _without(removed: Sequence[int], envs: Sequence[int]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from xuance_envs.compat.stepping import FinishedStep, Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Columns
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.serialization import copy_of
+from xuance_envs.vector_envs.vector_env import VecEnv
 
 AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 
@@ -81,17 +84,12 @@ class InfoBatcher:
     ) -> dict[str, Any]:
         assert step.envs is not None
         assert step.reset_infos is not None
-        infos: dict[str, Any] = {}
-        row_of = {env: row for row, env in enumerate(step.envs.tolist())}
-        for env in self._every.tolist():
-            info = step.infos.build(env, env)
-            row = row_of.get(env)
-            if row is not None:
-                final = {"final_obs": final_obs[row], "final_info": info}
-                infos = add_info(infos, final, env)
-                info = step.reset_infos.build(row, env)
-            infos = add_info(infos, info, env)
-        return infos
+        ends = {
+            env: (final_obs[row], step.reset_infos.build(row, env))
+            for row, env in enumerate(step.envs.tolist())
+        }
+        each = [step.infos.build(env, env) for env in self._every.tolist()]
+        return merged_infos(each, ends, add_info)
 
     def _plain_columns(self, batch: InfoBatch, envs: NDArray[np.intp]) -> Columns | None:
         """Return the columns if Gymnasium would turn each into an array and a mask, else None."""
@@ -103,13 +101,22 @@ class InfoBatcher:
         return columns
 
 
-def _same_kinds(columns: Columns, reset_columns: Columns) -> bool:
-    return all(
-        [
-            key not in columns or columns[key][0] == kind
-            for key, (kind, _, _) in reset_columns.items()
-        ]
-    )
+def merged_infos(
+    infos: Iterable[dict[Any, Any]], ends: Mapping[int, tuple[Any, dict[Any, Any]]], add: AddInfo
+) -> dict[str, Any]:
+    """Merge infos; ``ends`` has last observations and reset infos, by index of the environment."""
+    merged: dict[str, Any] = {}
+    for env, info in enumerate(infos):
+        if env in ends:
+            final_obs, reset_info = ends[env]
+            merged = add(merged, {"final_obs": final_obs, "final_info": info}, env)
+            info = reset_info
+        merged = add(merged, info, env)
+    return merged
+
+
+def _same_kinds(some: Columns, others: Columns) -> bool:
+    return all([some[key][0] == others[key][0] for key in some.keys() & others.keys()])
 
 
 def _with_masks(columns: Columns, wanted: NDArray[np.bool_] | None) -> dict[str, Any]:
@@ -158,6 +165,18 @@ def step_result(
         arrays.truncated.copy(),
         batcher.batch_step(step, final_obs, add_info),
     )
+
+
+def exchange_ended(
+    vec_env: VecEnv, layout: SpaceLayout, obs: Any, envs: Sequence[int], first: Sequence[Any]
+) -> list[Any]:
+    """Copy last observations; store the first ones of the next episodes in ``buf_obs``."""
+    parts, held = layout.flatten(obs), layout.flatten(vec_env.buf_obs)
+    last = [copy_of(layout.unflatten([part[env] for part in parts])) for env in envs]
+    for env, observation in zip(envs, first, strict=True):
+        for target, part in zip(held, layout.flatten(observation), strict=True):
+            target[env] = part
+    return last
 
 
 def take_final(stepper: Stepper, envs: NDArray[np.intp]) -> list[Any]:

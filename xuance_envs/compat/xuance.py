@@ -65,10 +65,6 @@ _originals: dict[str, Any] = {}
 class Installed:
     """Result of :func:`install`; as a context manager, it restores the registry on exit.
 
-    Args:
-        registry: XuanCe's registry.
-        before: its previous entries.
-
     Attributes:
         names (tuple[str, ...]): the replaced names in XuanCe's registry.
     """
@@ -127,8 +123,7 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
                 f", got {name!r}"
             )
     known = {**IN_PROCESS, **IN_WORKERS}
-    unknown = [name for name in registry if name not in known]
-    if unknown:
+    if unknown := [name for name in registry if name not in known]:
         logger.warning(
             "XuanCe %s: not replaced (no equivalent class): %s", version, ", ".join(unknown)
         )
@@ -136,9 +131,8 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
     for name, entry in before.items():
         _originals.setdefault(name, entry)
     for name in before:
-        given: dict[str, Any] = {**options}
-        if name in IN_PROCESS:
-            given = {option: given[option] for option in given if option in dummy_options}
+        supported = dummy_options if name in IN_PROCESS else subproc_options
+        given = {option: value for option, value in options.items() if option in supported}
         registry[name] = partial(_make, known[name], **given)
     logger.info("XuanCe %s: vector environments replaced: %s", version, ", ".join(before))
     if numbers == LEGACY_VERSION:
@@ -153,11 +147,10 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
 def _make(kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Make a vectorized environment for XuanCe, whose algorithms take numbers as rewards."""
     envs = kind(*args, **kwargs)
-    space = getattr(envs, "reward_space", None)
     try:
         check_number_rewards(
             "XuanCe",
-            space,
+            getattr(envs, "reward_space", None),
             "wrap each environment, for example in mo_gymnasium.wrappers.LinearReward, or make "
             "ScalarizeRewards(SubprocVecEnv(env_fns), weights) yourself",
         )
