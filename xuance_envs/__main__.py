@@ -42,39 +42,21 @@ COMMANDS = {
         run_demo,
     ),
     "bench": Command(
-        "measure which backend is fastest for an environment",
-        add_bench_arguments,
-        run_bench,
+        "measure which backend is fastest for an environment", add_bench_arguments, run_bench
     ),
     "doctor": Command(
-        "report your setup and smoke-test every backend",
-        add_doctor_arguments,
-        run_doctor,
+        "report your setup and smoke-test every backend", add_doctor_arguments, run_doctor
     ),
-    "state": Command(
-        "show the contents of a checkpoint file",
-        add_state_arguments,
-        run_state,
-    ),
-    "replay": Command(
-        "reproduce a recorded failure",
-        add_replay_arguments,
-        run_replay,
-    ),
+    "state": Command("show the contents of a checkpoint file", add_state_arguments, run_state),
+    "replay": Command("reproduce a recorded failure", add_replay_arguments, run_replay),
     "serve": Command(
         "serve environments over HTTP, for RemoteVecEnv and notebooks",
         add_serve_arguments,
         run_serve,
     ),
-    "tokens": Command(
-        "create tokens for the users of a server",
-        add_tokens_arguments,
-        run_tokens,
-    ),
+    "tokens": Command("create tokens for the users of a server", add_tokens_arguments, run_tokens),
     "sessions": Command(
-        "list or end the sessions of a server",
-        add_sessions_arguments,
-        run_sessions,
+        "list or end the sessions of a server", add_sessions_arguments, run_sessions
     ),
 }
 

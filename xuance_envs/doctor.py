@@ -18,8 +18,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-
 from xuance_envs._version import __version__
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.engine.cpus import available_cpus
@@ -72,7 +70,7 @@ def _versions() -> Iterator[list[str]]:
     yield ["xuance_envs", __version__ + _how_to_install()]
     yield ["Python", f"{platform.python_version()} ({platform.python_implementation()})"]
     yield ["GIL", _gil()]
-    yield ["system", f"{platform.platform()}"]
+    yield ["system", platform.platform()]
     for library in LIBRARIES:
         try:
             yield [library, version(library)]
@@ -135,15 +133,15 @@ def _extra(extra: str) -> list[str]:
 
 def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContextManager[Any]]]]:
     """Yield the name and factory of every backend that can run here."""
-    functions = [_cartpole] * 4
-    classes: dict[str, Callable[..., Any]] = {"DummyVecEnv_Gym": DummyVecEnv_Gym}
-    classes["ThreadVecEnv_Gym"] = ThreadVecEnv_Gym
     methods: list[Any] = multiprocessing.get_all_start_methods()
-    for method in methods:
-        classes[f"SubprocVecEnv_Gym, {method}"] = partial(SubprocVecEnv_Gym, context=method)
-    classes["SubprocVecEnv_Gym, caller_steps"] = partial(SubprocVecEnv_Gym, caller_steps=True)
-    classes["compat.gymnasium.SyncVectorEnv"] = SyncVectorEnv
-    classes["compat.gymnasium.AsyncVectorEnv"] = AsyncVectorEnv
+    classes: dict[str, Callable[..., Any]] = {
+        "DummyVecEnv_Gym": DummyVecEnv_Gym,
+        "ThreadVecEnv_Gym": ThreadVecEnv_Gym,
+        **{f"SubprocVecEnv_Gym, {m}": partial(SubprocVecEnv_Gym, context=m) for m in methods},
+        "SubprocVecEnv_Gym, caller_steps": partial(SubprocVecEnv_Gym, caller_steps=True),
+        "compat.gymnasium.SyncVectorEnv": SyncVectorEnv,
+        "compat.gymnasium.AsyncVectorEnv": AsyncVectorEnv,
+    }
     if not missing_modules("sb3"):
         from xuance_envs.compat import sb3
 
@@ -153,7 +151,7 @@ def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContex
 
         classes["RayVecEnv_Gym"] = RayVecEnv_Gym
     for name, make in classes.items():
-        yield name, partial(_closing, make, functions)
+        yield name, partial(_closing, make)
     if not missing_modules("remote"):
         yield "RemoteVecEnv", _running_server
 
@@ -165,8 +163,8 @@ def needs_workers(name: str) -> bool:
     )
 
 
-def _closing(make: Callable[..., Any], functions: list[Callable[[], Any]]) -> closing[Any]:
-    return closing(make(functions))
+def _closing(make: Callable[..., Any]) -> closing[Any]:
+    return closing(make([partial(Gym_Env, ENV)] * 4))
 
 
 @contextmanager
@@ -194,7 +192,3 @@ def _smoke_test(make: Callable[[], AbstractContextManager[Any]]) -> None:
         envs.reset()
         for _ in range(STEPS):
             envs.step([0, 1, 0, 1])
-
-
-def _cartpole() -> gymnasium.Env[Any, Any]:
-    return Gym_Env(ENV)

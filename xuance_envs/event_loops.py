@@ -28,7 +28,7 @@ Outcome = tuple[Any, BaseException | None]
 
 
 class NotAnExceptionError(Exception):
-    """A coroutine raised its cause, such as a SystemExit, which is not an :class:`Exception`."""
+    """A coroutine raised a BaseException, such as SystemExit; it is this error's ``__cause__``."""
 
 
 class EventLoop:
@@ -90,12 +90,12 @@ class EventLoop:
         future = self._last = asyncio.run_coroutine_threadsafe(outcome_of(awaitable), self.loop)
         while True:
             try:
-                value, error = future.result(LONGEST_WAIT)
+                outcome = future.result(LONGEST_WAIT)
                 break
             except FutureTimeoutError:
                 continue
         self._last = None
-        return value_of(value, error)
+        return value_of(*outcome)
 
     def stop(self, timeout: float = 0.0) -> None:
         """End the loop, which cancels its tasks; wait up to ``timeout`` for its thread to end."""
@@ -114,7 +114,7 @@ async def outcome_of(awaitable: Awaitable[Any]) -> Outcome:
 
 
 def value_of(value: Any, error: BaseException | None) -> Any:
-    """Return a result or raise; a non-:class:`Exception` would look like an interrupt here."""
+    """Return a result or raise its error; wrap errors that would look like an interrupt here."""
     if error is None:
         return value
     try:

@@ -161,24 +161,17 @@ def make_vec(
     options: Any = dict(vector_kwargs or {})
     given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     if vectorization_mode is not None:
-        if (
-            backend != "auto"
-            or seed is not None
-            or (allow_native or allow_threads or normalize or atari_preset)
-        ):
+        others = allow_native, allow_threads, normalize, atari_preset, seed is not None
+        if backend != "auto" or any(others):
             raise ValueError(
                 f"vectorization_mode={vectorization_mode!r} cannot be combined with backend, "
                 "allow_native, allow_threads, normalize, atari_preset or seed (pass the seed to "
                 "reset)"
             )
         with naming_misplaced_options(env_kwargs):
+            registered, env_kwargs = _registered_id(env_id), {**given, **env_kwargs}
             return make_gymnasium_vec(
-                _registered_id(env_id),
-                num_envs,
-                vectorization_mode,
-                options,
-                wrappers,
-                {**given, **env_kwargs},
+                registered, num_envs, vectorization_mode, options, wrappers, env_kwargs
             )
     make_env = env_maker(env_id, render_mode, **env_kwargs)
     if atari_preset is not None:
@@ -197,18 +190,18 @@ def make_vec(
     with naming_misplaced_options(env_kwargs):
         if backend == "auto":
             allow_native = allow_native and not (wrappers or options) and _has_native_form(env_id)
-            others = {"native": native} if allow_native else {}
+            natives = {"native": native} if allow_native else {}
             tuned = backend_for(
-                make_env, num_envs, options=options, allow_threads=allow_threads, others=others
+                make_env, num_envs, options=options, allow_threads=allow_threads, others=natives
             )
             backend, options = tuned.choice.backend, dict(tuned.choice.options)
             logger.info("%s x %d: %s", _name_of(env_id), num_envs, tuned.choice.name)
         if backend == "native":
             vec_env = native(**options)
         else:
-            vec_env = backend_class(backend)(
-                [partial(make_env, **_seeded(seed, i)) for i in range(num_envs)], **options
-            )
+            seeds = [{} if seed is None else {"seed": seed + i} for i in range(num_envs)]
+            env_fns = [partial(make_env, **each) for each in seeds]
+            vec_env = backend_class(backend)(env_fns, **options)
     vec_env.autotuned = tuned
     return _normalized(vec_env) if normalize else vec_env
 
@@ -226,14 +219,8 @@ def env_maker(
 ) -> partial[Any]:
     """Return a factory for an environment by id, in the wrapper that :func:`make_vec` uses.
 
-    Args:
-        env_id: as for :func:`make_vec`.
-        render_mode: render mode of the environment; None for the wrapper's default.
-        **env_kwargs: further arguments for the environment.
-
-    Returns:
-        A picklable callable that takes ``seed``. It includes the id's registration, for processes
-        in which the id is not registered.
+    The factory takes ``seed`` and can be pickled. It includes the id's registration, for processes
+    in which the id is not registered.
     """
     if not isinstance(env_id, str | EnvSpec):
         raise TypeError(
@@ -241,24 +228,21 @@ def env_maker(
             "id, pass functions that create them to SubprocVecEnv, ThreadVecEnv or DummyVecEnv"
         )
     given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+    given |= env_kwargs
     if isinstance(env_id, EnvSpec):
         if not (_is_atari(env_id.id) and env_id == gymnasium.registry.get(env_id.id)):
-            return partial(Gym_Env, env_id, **given, **env_kwargs)
+            return partial(Gym_Env, env_id, **given)
         env_id = env_id.id
     if _is_atari(env_id):
-        return partial(Atari_Env, env_id, **given, **env_kwargs)
+        return partial(Atari_Env, env_id, **given)
     if (spec := gymnasium.registry.get(env_id)) is None:
-        return partial(Gym_Env, env_id, **given, **env_kwargs)
-    return partial(_make_registered, spec, **given, **env_kwargs)
+        return partial(Gym_Env, env_id, **given)
+    return partial(_make_registered, spec, **given)
 
 
 def _make_registered(spec: EnvSpec, **kwargs: Any) -> Gym_Env:
     gymnasium.registry.setdefault(spec.id, spec)
     return Gym_Env(spec.id, **kwargs)
-
-
-def _seeded(seed: int | None, i: int) -> dict[str, int]:
-    return {} if seed is None else {"seed": seed + i}
 
 
 def _is_atari(env_id: str) -> bool:

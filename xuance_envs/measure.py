@@ -67,17 +67,14 @@ Progress = Callable[[str, float], None]
 class StepLoop:
     """A runner that calls a vectorized environment's ``step`` with a fixed cycle of actions.
 
-    The environment must have been reset. The runner does not close it.
+    Args:
+        vec_env: the vectorized environment, after its first ``reset``. The runner does not close
+            it.
+        num_envs: number of environments that one ``step`` steps.
+        actions: arguments for ``step``, one entry per call, repeated after the last.
     """
 
     def __init__(self, vec_env: Steppable, num_envs: int, actions: Sequence[Any]) -> None:
-        """Create a runner.
-
-        Args:
-            vec_env: the vectorized environment, after its first ``reset``.
-            num_envs: number of environments that one ``step`` steps.
-            actions: arguments for ``step``, one entry per call, repeated after the last.
-        """
         self.num_envs = num_envs
         self._vec_env = vec_env
         self._actions = itertools.cycle(actions)

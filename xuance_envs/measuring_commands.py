@@ -73,9 +73,8 @@ class Demo:
             for num_envs in dict.fromkeys(sizes or self.num_envs)
         ]
         if not sizes and self.backends is GYM_BACKENDS:
-            costly = partial(CostlyEnv, self.env_fn)
-            num_envs = self.num_envs[0]
-            cases.append(Case(f"{num_envs} × {self.env_id} + 1 ms", costly, num_envs))
+            title = f"{self.num_envs[0]} × {self.env_id} + 1 ms"
+            cases.append(Case(title, partial(CostlyEnv, self.env_fn), self.num_envs[0]))
         return cases
 
 

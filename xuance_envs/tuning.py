@@ -47,7 +47,7 @@ MAX_MAKING_SECONDS = 0.5
 """Seconds for making all candidates' environments; this limits their number."""
 
 MIN_ENVS_PER_CPU = 2
-"""With time for fewer environments per CPU than this, one environment gives the estimate."""
+"""If there is time to make fewer environments per CPU than this, nothing is measured."""
 
 MIN_PARALLEL_SECONDS = 20e-6
 """If this process steps all environments in fewer seconds, worker processes are slower."""
@@ -95,9 +95,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """Backend and options as text."""
-        options = [
-            key if value is True else f"{key}={value}" for key, value in self.options.items()
-        ]
+        options = [k if value is True else f"{k}={value}" for k, value in self.options.items()]
         return ", ".join([self.backend, *options])
 
 
@@ -209,9 +207,8 @@ def autotune(
     # Do not compare measurements with estimates: on a busy machine, measurements are lower.
     comparable = [each for each in candidates if each.measured or not plan.candidates]
     choice = _chosen(comparable, {each.name: each.steps_per_second for each in estimates})
-    tuned = Autotuned(
-        num_envs, probe.step_time, probe.cpu_fraction, candidates, choice, plan.reason
-    )
+    times = probe.step_time, probe.cpu_fraction
+    tuned = Autotuned(num_envs, *times, candidates, choice, plan.reason)
     logger.info("autotuned:\n%s", tuned)
     return tuned
 
@@ -229,18 +226,6 @@ def backend_for(
     Some environments reject actions that their action mask forbids. If a sampled action fails, the
     choice is ``"subproc"`` if there are several environments and CPUs, without a measurement.
     Errors with other causes occur again when the environments are stepped.
-
-    Args:
-        env_fn: makes one environment.
-        num_envs: number of environments to choose a backend for.
-        options: as for :func:`autotune`.
-        allow_threads: as for :func:`autotune`.
-        others: factories of further candidates, by backend name.
-
-    Raises:
-        ValueError: ``num_envs`` is below 1, or no backend has all ``options``.
-        TypeError: an option is unknown.
-        EnvError: an environment could not be made or reset.
     """
     try:
         return autotune(

@@ -22,7 +22,7 @@ SAMPLED_STEPS = 64
 """Number of steps for which actions are sampled; sampling can take longer than stepping."""
 
 SLOW_MAKING_SECONDS = 2.0
-"""If making an environment takes longer, import time is not excluded with a second one."""
+"""If making an environment takes longer, no second one is made to exclude the import time."""
 
 MAX_WAITING_CPU_FRACTION = 0.7
 MIN_SLEEPS_PER_STEP = 0.5
@@ -64,8 +64,7 @@ class Probe:
             envs.reset(seed=0)
             loop = StepLoop(envs, 1, sample_actions(envs.action_space, 1, steps=SAMPLED_STEPS))
             loop.run(3)
-            steps, wall, cpu, batch = 0, 0.0, 0.0, 1
-            sleeps = 0
+            steps, wall, cpu, sleeps, batch = 0, 0.0, 0.0, 0, 1
             while wall < PROBE_SECONDS:
                 began, slept = time.process_time(), system.count_sleeps()
                 wall += loop.run(batch)

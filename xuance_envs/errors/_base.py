@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from gymnasium.error import ResetNeeded
 
-__all__ = [
-    "AlreadySteppingError",
-    "ClosedVecEnvError",
-    "NotResetError",
-    "NotSteppingError",
-    "VecEnvError",
-    "WrongProcessError",
-]
-
 
 class VecEnvError(Exception):
     """Base class of all exceptions of this package.

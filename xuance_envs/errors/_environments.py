@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from xuance_envs.errors._base import VecEnvError
 
-__all__ = ["EnvError", "StateError", "StateMismatchError"]
-
 
 class EnvError(VecEnvError):
     """An environment raised an exception, or returned a value outside its spaces.

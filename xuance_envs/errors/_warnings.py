@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 
-__all__ = ["caller_stacklevel"]
-
 _INTERNAL_PACKAGES = frozenset(
     {"xuance_envs", "gymnasium", "gym", "stable_baselines3", "contextlib"}
 )
@@ -20,11 +18,10 @@ def caller_stacklevel() -> int:
     own = inspect.currentframe()
     frame = None if own is None else own.f_back
     level = 1
-    while frame is not None and _is_internal(frame.f_globals.get("__name__")):
+    while (
+        frame is not None
+        and str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERNAL_PACKAGES
+    ):
         frame = frame.f_back
         level += 1
     return level
-
-
-def _is_internal(module: object) -> bool:
-    return isinstance(module, str) and module.partition(".")[0] in _INTERNAL_PACKAGES

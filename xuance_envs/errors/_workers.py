@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from xuance_envs.errors._base import VecEnvError
 
-__all__ = ["WorkerDiedError", "WorkerTimeoutError", "name_envs"]
-
 
 class _WorkerError(VecEnvError):
     """Base class of errors about a worker process."""

@@ -140,7 +140,7 @@ class Atari_Env(EnvWrapper):
         self.noop_max = at_least(0, noop_max, "noop_max")
         size = None if image_size is None else parse_image_size(image_size)
         self._pending_seed = None if seed is None else operator.index(seed)
-        made = make_game(
+        made: Any = make_game(
             env_id,
             render_mode=render_mode,
             obs_type=obs_type,
@@ -164,8 +164,7 @@ class Atari_Env(EnvWrapper):
         # Recent actions with their frame counts, since the last action that was certainly executed.
         # `xuance_envs.state.ale` saves them with the state.
         self._requested_actions: deque[tuple[Any, float, int]] = deque(maxlen=_MAX_ACTION_REQUESTS)
-        game: Any = self.env
-        game._requested_actions = self._requested_actions
+        made.unwrapped._requested_actions = self._requested_actions
         self._set_up_emulator(skips, fire_on_reset, full_action_space)
         self._set_up_limits(made, skips[0])
         self._set_up_observations(size, max_pool)
@@ -191,9 +190,8 @@ class Atari_Env(EnvWrapper):
         )
 
     def _set_up_limits(self, made: gymnasium.Env[Any, Any], least_skip: int) -> None:
-        limits: list[int] = []
-        if (frames := self._ale.getInt("max_num_frames_per_episode")) > 0:
-            limits.append(math.ceil(frames / least_skip))
+        frames = self._ale.getInt("max_num_frames_per_episode")
+        limits = [math.ceil(frames / least_skip)] if frames > 0 else []
         self._step_limit: float = math.inf
         if made.has_wrapper_attr("_max_episode_steps"):  # a TimeLimit's
             self._step_limit = made.get_wrapper_attr("_max_episode_steps")
@@ -201,9 +199,9 @@ class Atari_Env(EnvWrapper):
         self.max_episode_steps = min(limits, default=None)
 
     def _set_up_observations(self, size: tuple[int, int] | None, max_pool: bool) -> None:
-        self._view: RamView | Screen
         if self.obs_type == "ram":
-            self._view, self.image_size = RamView(self._ale), None
+            self._view: RamView | Screen = RamView(self._ale)
+            self.image_size = None
         else:
             self._view = Screen(self._ale, rgb=self.rgb, pools=max_pool, size=size)
             self.image_size = size
@@ -243,8 +241,7 @@ class Atari_Env(EnvWrapper):
         self._lost_life = False
         self._start_game(seed, options)
         self._view.take_last(alone=True)
-        self._episode_step = 0
-        self._episode_score = 0.0
+        self._episode_step, self._episode_score = 0, 0.0
         return self._begin()
 
     def _begin(self) -> tuple[LazyFrames, dict[str, Any]]:
@@ -316,7 +313,8 @@ class Atari_Env(EnvWrapper):
         self._lost_life = terminated = truncated = game_over = False
         if self.was_real_done:
             game_over = terminated = self._ale.game_over(with_truncation=False)
-            truncated = (game_over and self.truncate_on_game_over) or self._is_at_limit()
+            at_limit = bool(self._ale.game_truncated() or step >= self._step_limit)
+            truncated = at_limit or (game_over and self.truncate_on_game_over)
         if self.lifes < lives and self.terminal_on_life_loss:
             terminated = True
             self._lost_life = not self.was_real_done
@@ -346,9 +344,6 @@ class Atari_Env(EnvWrapper):
         if len(self._skips) == 1:
             return self._skips[0]
         return int(self._game.np_random.integers(*self._skips))
-
-    def _is_at_limit(self) -> bool:
-        return bool(self._ale.game_truncated() or self._episode_step >= self._step_limit)
 
     def _info(self, game_over: bool) -> dict[str, Any]:
         return {

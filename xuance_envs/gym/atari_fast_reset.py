@@ -53,10 +53,9 @@ class FastReset:
         )
 
     def restore(self) -> bool:
-        """Restore the state after a reset if the game has ended; return True on success.
+        """If the game has ended, restore the state after a reset; return True on success.
 
-        The emulator draws the screen only with the next frame. Everything else that later steps
-        depend on is as after a reset.
+        The emulator draws the screen only with the next frame.
         """
         ale = self._ale
         if not (self._is_possible and ale.game_over()):

@@ -23,8 +23,12 @@ def make_game(
     **kwargs: Any,
 ) -> gymnasium.Env[Any, Any]:
     """Make a game of ale-py by its name."""
-    _check_choice("obs_type", obs_type, _OBS_TYPES)
-    _check_choice("render_mode", render_mode, _RENDER_MODES)
+    for name, value, choices in (
+        ("obs_type", obs_type, _OBS_TYPES),
+        ("render_mode", render_mode, _RENDER_MODES),
+    ):
+        if value not in choices:
+            raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
     if not 0 <= repeat_action_probability <= 1:
         raise ValueError(
             "repeat_action_probability: expected a number from 0 to 1, "
@@ -74,11 +78,6 @@ def parse_image_size(image_size: Any) -> tuple[int, int]:
             f"screen size, got {image_size!r}"
         )
     return height, width
-
-
-def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
 
 
 def at_least(least: int, number: Any, name: str) -> int:

@@ -176,12 +176,10 @@ class Gym_Env(EnvWrapper):
         return self._episode_score + vector
 
     def _find_step_shortcut(self) -> None:
-        """Find the inner environment that `step` can call directly.
-
-        Calling three wrappers would double the cost of `step`. `OrderEnforcing` has no effect after
-        a reset, and `PassiveEnvChecker` has none after its checks. `step` advances `TimeLimit`'s
-        own counter, so that users can still step the full chain.
-        """
+        """Find the inner environment that `step` can call directly."""
+        # Calling three wrappers would double the cost of `step`. `OrderEnforcing` has no effect
+        # after a reset, and `PassiveEnvChecker` has none after its checks. `step` advances
+        # `TimeLimit`'s own counter, so that users can still step the full chain.
         self._stepped_env, self._time_limit, self._awaits_checks = self.env, None, False
         time_limit = None
         env: Any = self.env
@@ -202,22 +200,20 @@ class Gym_Env(EnvWrapper):
 
 def _step_limit(env: gymnasium.Env[Any, Any]) -> int | None:
     """Return the smallest step limit in the wrapper chain."""
-    limits = []
-    while True:
-        limits.append(getattr(env, "max_episode_steps", None))
-        if not isinstance(env, gymnasium.Wrapper):
-            return min([limit for limit in limits if limit is not None], default=None)
+    limits = [getattr(env, "max_episode_steps", None)]
+    while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, TimeLimit):
             # The limit has no public name. The spec contains it only if it was registered.
             limits.append(env._max_episode_steps)
         env = env.env
+        limits.append(getattr(env, "max_episode_steps", None))
+    return min([limit for limit in limits if limit is not None], default=None)
 
 
 def _reward_range(env: gymnasium.Env[Any, Any]) -> tuple[float, float]:
     """Return the environment's reward range, by default unlimited."""
-    stated: tuple[float, float] | None = None
-    if env.has_wrapper_attr("reward_range"):
-        stated = env.get_wrapper_attr("reward_range")
+    has_range = env.has_wrapper_attr("reward_range")
+    stated = env.get_wrapper_attr("reward_range") if has_range else None
     return (-math.inf, math.inf) if stated is None else stated
 
 
@@ -263,8 +259,8 @@ class MountainCar(Gym_Env):
         space = self.env.observation_space
         if not isinstance(space, Box) or not space.shape:
             raise ValueError(
-                f"env_id: expected an environment whose observations are arrays "
-                f"(a Box), got {space}"
+                "env_id: expected an environment whose observations are arrays (a Box), "
+                f"got {space}"
             )
         self.observation_space = Box(
             np.concatenate([space.low] * self.num_stack, axis=-1),

@@ -22,13 +22,13 @@ from xuance_envs.extras import missing_extra
 def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Create a legacy gym environment and adapt it to Gymnasium.
 
-    gym's passive checker stays off, because it fails under NumPy 2. Gymnasium's `TimeLimit` and
-    `OrderEnforcing` replace gym's own, which do not support a four-value ``step``.
+    Gymnasium's `TimeLimit` and `OrderEnforcing` replace gym's own, which do not support a
+    four-value ``step``.
     """
     if kwargs.pop("autoreset", False):
         raise ValueError("autoreset=True is not supported: call reset() at the end of an episode")
     gym = _import_gym()
-    kwargs["disable_env_checker"] = True
+    kwargs["disable_env_checker"] = True  # gym's passive checker fails under NumPy 2
     render_mode = kwargs.get("render_mode")
     try:
         env = gym.make(env_id, **kwargs)
@@ -95,15 +95,15 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        arguments: dict[str, Any] = {}
-        if options is not None:
-            arguments["options"] = options
+        arguments: dict[str, Any] = {} if options is None else {"options": options}
         if seed is not None:
             self._np_random_seed = seed
             if self._reset_takes_seed:
                 arguments["seed"] = seed
+            elif callable(own_seed := getattr(self.legacy_env, "seed", None)):
+                own_seed(seed)
             else:
-                self._seed(seed)
+                self.legacy_env.unwrapped.np_random = np.random.default_rng(seed)
         result = self.legacy_env.reset(**arguments)
         if self._show:
             self.render()
@@ -170,21 +170,12 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
             )
         return getattr(self.legacy_env, name)
 
-    def _seed(self, seed: int) -> None:
-        own_seed = getattr(self.legacy_env, "seed", None)
-        if callable(own_seed):
-            own_seed(seed)
-        else:
-            self.legacy_env.unwrapped.np_random = np.random.default_rng(seed)
-
     def _has_info(self, result: Any) -> bool:
         """Distinguish ``(observation, info)`` from a tuple observation."""
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             return False
-        return not (
-            isinstance(self.observation_space, spaces.Tuple)
-            and self.observation_space.contains(result)
-        )
+        space = self.observation_space
+        return not (isinstance(space, spaces.Tuple) and space.contains(result))
 
 
 def _takes_parameter(env: Any, method: str, parameter: str) -> bool:

@@ -12,17 +12,10 @@ from xuance_envs.errors import caller_stacklevel
 
 
 class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper with a fixed render mode that can be closed repeatedly.
-
-    Args:
-        env: the environment to wrap.
-    """
+    """A wrapper with a fixed render mode that can be closed repeatedly."""
 
     _is_closed = False
     _has_warned = False
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env)
 
     def render(self, mode: str | None = None, *, render_mode: str | None = None) -> Any:
         """Render in the environment's ``render_mode``.
