@@ -44,7 +44,7 @@ class EventLoop:
 
     @classmethod
     def in_thread(cls, owner: Any, name: str) -> EventLoop:
-        """Start a thread with a loop, which ends with ``owner`` at the latest."""
+        """Start a loop in a thread; it stops when ``owner`` is garbage-collected, at the latest."""
         found = cls()
         threading.Thread(target=found.serve, name=name, daemon=True).start()
         weakref.finalize(owner, found.stop)

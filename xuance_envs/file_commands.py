@@ -151,7 +151,7 @@ def _find_nan(obs: Any, rewards: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a boolean array of the environments that returned a NaN."""
     parts = obs.values() if isinstance(obs, dict) else obs if isinstance(obs, tuple) else [obs]
     found = np.zeros(len(rewards), np.bool_)
-    for array in (np.asarray(part) for part in (rewards, *parts)):
+    for array in map(np.asarray, (rewards, *parts)):
         if array.dtype.kind == "f":
             found |= np.isnan(array.reshape(len(rewards), -1)).any(axis=1)
     return found

@@ -67,7 +67,7 @@ class Demo:
     num_envs: tuple[int, ...]
 
     def cases(self, sizes: Sequence[int] | None) -> list[Case]:
-        """Return the cases to measure, with an expensive environment unless sizes were given."""
+        """Return the cases to measure; without given sizes, one has slow steps."""
         cases = [
             Case(f"{num_envs} × {self.env_id}", self.env_fn, num_envs)
             for num_envs in dict.fromkeys(sizes or self.num_envs)
@@ -246,12 +246,7 @@ def _demo_case(
     demo: Demo, case: Case, actions: Sequence[Any], seconds: float, bar: tqdm[Any]
 ) -> tuple[list[Throughput], dict[str, Episodes]]:
     """Collect episodes with the environments of a case in every backend, then time them."""
-
-    def show(name: str, rate: float) -> None:
-        bar.set_description(f"{case.title}: {name}", refresh=False)
-        bar.set_postfix_str(f"{rate:,.0f} steps/s", refresh=False)
-        bar.update()
-
+    show = _progress(bar, f"{case.title}: ")
     with ExitStack() as stack:
         runners: dict[str, StepLoop] = {}
         episodes: dict[str, Episodes] = {}
@@ -267,6 +262,15 @@ def _demo_case(
             runners, rounds=DEMO_ROUNDS, seconds=seconds / DEMO_PHASES, progress=show
         )
     return list(throughput.values()), episodes
+
+
+def _progress(bar: tqdm[Any], prefix: str) -> Callable[[str, float], None]:
+    def show(name: str, rate: float) -> None:
+        bar.set_description(f"{prefix}{name}", refresh=False)
+        bar.set_postfix_str(f"{rate:,.0f} steps/s", refresh=False)
+        bar.update()
+
+    return show
 
 
 def _collect_episodes(
@@ -316,18 +320,12 @@ def run_bench(args: argparse.Namespace) -> None:
     make_env = _demo_of(args.id).env_fn
     sizes = list(dict.fromkeys(args.num_envs))
     results = []
-    with tqdm(
-        total=len(sizes) * progress_ticks(3, tuning.ROUNDS) + len(sizes), unit="run", disable=None
-    ) as bar:
+    total = len(sizes) * (1 + progress_ticks(3, tuning.ROUNDS))
+    with tqdm(total=total, unit="run", disable=None) as bar:
         for num_envs in sizes:
-
-            def show(name: str, rate: float, num_envs: int = num_envs) -> None:
-                bar.set_description(f"{num_envs} × {name}", refresh=False)
-                bar.set_postfix_str(f"{rate:,.0f} steps/s", refresh=False)
-                bar.update()
-
             bar.set_description(f"{num_envs} environments: starting")
             try:
+                show = _progress(bar, f"{num_envs} × ")
                 results.append(autotune(make_env, num_envs, progress=show))
             except EnvError as error:
                 raise CommandError(f"cannot measure {args.id!r}: {error}") from error

@@ -128,7 +128,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]
     ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
-        """Return the environments that ended, the next first observations, and all infos."""
+        """Return the ended environments, their next first observations, and the step, if known."""
         if isinstance(infos, StepInfos):
             batch, ends = infos.parts
             if ends is None:

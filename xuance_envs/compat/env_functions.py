@@ -104,13 +104,11 @@ def custom_registrations(registry: Iterable[EnvSpec]) -> dict[str, EnvSpec]:
     Programs register them in modules that workers may not import. Entry points defined in
     ``__main__`` are included by value.
     """
-    own = {}
-    for spec in registry:
-        entry = spec.entry_point
-        if isinstance(entry, str) and entry.startswith("gymnasium."):
-            continue
-        own[spec.id] = _with_main_by_value(spec)
-    return own
+    return {
+        spec.id: _with_main_by_value(spec)
+        for spec in registry
+        if not str(spec.entry_point).startswith("gymnasium.")
+    }
 
 
 def _with_main_by_value(spec: EnvSpec) -> EnvSpec:
@@ -124,7 +122,6 @@ def _with_main_by_value(spec: EnvSpec) -> EnvSpec:
         found = getattr(found, name, None)
     if found is None:
         return spec
-    copied = dict(vars(spec))
-    for derived in ("namespace", "name", "version"):
-        copied.pop(derived, None)
-    return EnvSpec(**{**copied, "entry_point": found})
+    derived = ("namespace", "name", "version")
+    fields = {name: value for name, value in vars(spec).items() if name not in derived}
+    return EnvSpec(**{**fields, "entry_point": found})

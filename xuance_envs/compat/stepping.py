@@ -92,7 +92,7 @@ class Stepper:
         ledger.start_step(packed)
 
     def _unchecked_rows(self, actions: Any) -> list[Any] | None:
-        """Return one action per environment; None if anything but their shape is unexpected."""
+        """Return one action per environment if only their shape is unexpected, else None."""
         flat = self.arrays.actions.flat
         if flat is None:
             return None

@@ -53,7 +53,7 @@ class FastReset:
         )
 
     def restore(self) -> bool:
-        """If the game has ended, restore the state after a reset; return True on success.
+        """Put an ended game into its state after a reset; return False if this is not possible.
 
         The emulator draws the screen only with the next frame.
         """

@@ -200,7 +200,7 @@ def original_info_key(name: Any) -> Any:
 
 
 def _split_key(name: Any) -> tuple[int | None, Any]:
-    """Split a merged key into place and key; the place is -1 or None if it is of no agent."""
+    """Split a merged key into place and key; keys that belong to no agent have place -1 or None."""
     if isinstance(name, tuple):
         place, key = name
         return place, key

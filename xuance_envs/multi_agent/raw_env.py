@@ -85,7 +85,7 @@ class RawMultiAgentEnv(ABC):
         return groups_info(self.agent_groups, self.observation_space, self.action_space)
 
     def agent_mask(self) -> dict[Any, bool]:
-        """Return whether each agent is active, by agent."""
+        """Return a bool by agent: True for active agents."""
         return dict.fromkeys(self.agents, True)
 
     def avail_actions(self) -> dict[Any, Any] | None:
@@ -111,7 +111,7 @@ class RawMultiAgentEnv(ABC):
     def step(
         self, actions: dict[Any, Any]
     ) -> tuple[dict[Any, Any], dict[Any, float], dict[Any, bool], bool, dict[Any, Any]]:
-        """Step the environment with the actions of all agents, by agent.
+        """Step the environment; ``actions`` has an action of each agent.
 
         Returns:
             Observations, rewards and ``terminated`` by agent, whether the episode is truncated, and
@@ -194,14 +194,14 @@ class XuanCeMultiAgentEnvWrapper:
         return masks
 
     def reset(self, **kwargs: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Start an episode, with these arguments for the environment's ``reset``."""
+        """Start an episode; the arguments are those of the environment's ``reset``."""
         observations, info = self.env.reset(**kwargs)
         self._episode_step = 0
         self._episode_score = dict.fromkeys(self.env.agents, 0.0)
         return observations, self._with_episode_info(info)
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, dict[Any, Any]]:
-        """Step the environment with the actions of all agents, by agent."""
+        """Step the environment; ``actions`` has an action of each agent."""
         observations, rewards, terminated, truncated, info = self.env.step(actions)
         self._episode_step += 1
         for agent, reward in rewards.items():
@@ -285,7 +285,7 @@ class MPE_Env(RawMultiAgentEnv):
         return observations, {}
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, bool, dict[Any, Any]]:
-        """Step the environment with the actions of all agents, by agent, without modifying them."""
+        """Step the environment; ``actions`` has an action of each agent and is not modified."""
         if self.continuous_actions:
             actions = {agent: self._clipped(agent, action) for agent, action in actions.items()}
         observations, rewards, terminated, _, _ = self.env.step(actions)
