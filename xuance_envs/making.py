@@ -217,11 +217,7 @@ def _normalized(vec_env: VecEnv) -> VecEnv:
 def env_maker(
     env_id: str | EnvSpec, render_mode: str | None = None, **env_kwargs: Any
 ) -> partial[Any]:
-    """Return a factory for an environment by id, in the wrapper that :func:`make_vec` uses.
-
-    The factory takes ``seed`` and can be pickled. It includes the id's registration, for processes
-    in which the id is not registered.
-    """
+    """Return a picklable factory, which takes ``seed``, for an environment of :func:`make_vec`."""
     if not isinstance(env_id, str | EnvSpec):
         raise TypeError(
             f"env_id: expected an id or an EnvSpec, got {env_id!r}; for environments without an "
@@ -241,6 +237,7 @@ def env_maker(
 
 
 def _make_registered(spec: EnvSpec, **kwargs: Any) -> Gym_Env:
+    """Create an environment in a process in which its id may not be registered."""
     gymnasium.registry.setdefault(spec.id, spec)
     return Gym_Env(spec.id, **kwargs)
 

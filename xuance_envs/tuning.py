@@ -137,12 +137,12 @@ class Autotuned:
         )
         lines = [f"{self.num_envs} environments, {timed}"]
         for each in self.candidates:
-            rate = f"{each.steps_per_second:>12,.0f} steps/s"
             how = "" if each.measured else " (estimated)"
+            rate = f"{each.steps_per_second:>12,.0f} steps/s{how}"
             if math.isnan(each.steps_per_second):
-                rate, how = "not timed", ""
+                rate = "not timed"
             mark = " <- chosen" if each.name == self.choice.name else ""
-            lines.append(f"{each.name:<{width}}  {rate}{how}{mark}")
+            lines.append(f"{each.name:<{width}}  {rate}{mark}")
         return "\n".join([*lines, self.reason])
 
 
@@ -221,11 +221,10 @@ def backend_for(
     allow_threads: bool = False,
     others: Mapping[str, Callable[[], VecEnv]] | None = None,
 ) -> Autotuned:
-    """Find the fastest backend like :func:`autotune`, but accept failing steps.
+    """Find the fastest backend like :func:`autotune`, but do not fail if a sampled action does.
 
-    Some environments reject actions that their action mask forbids. If a sampled action fails, the
-    choice is ``"subproc"`` if there are several environments and CPUs, without a measurement.
-    Errors with other causes occur again when the environments are stepped.
+    Environments may reject actions that their action masks forbid. Other errors occur again when
+    the environments are stepped.
     """
     try:
         return autotune(

@@ -99,11 +99,7 @@ class RegisteringEnvFn:
 
 
 def custom_registrations(registry: Iterable[EnvSpec]) -> dict[str, EnvSpec]:
-    """Return the registered environments that are not Gymnasium's own, by id.
-
-    Programs register them in modules that workers may not import. Entry points defined in
-    ``__main__`` are included by value.
-    """
+    """Return the specs that workers may lack, by id, with entry points in ``__main__`` by value."""
     return {
         spec.id: _with_main_by_value(spec)
         for spec in registry

@@ -315,10 +315,9 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
 
 def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:
-    """Return a function that converts bool arrays to the form in which environments return masks.
+    """Return a function that converts bool arrays to the form of these masks, or None.
 
-    It is None unless all masks are lists of ``width`` bools, or arrays of ``width`` zeros and ones
-    with equal dtypes.
+    All masks must be lists of bools, or arrays of zeros and ones with equal dtypes.
     """
     first = masks[0]
     if type(first) is list:
@@ -335,11 +334,7 @@ def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.boo
 def ends_and_infos(
     stepper: Stepper, step: FinishedStep, reset_infos: list[dict[str, Any]]
 ) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
-    """Return the dones and infos of a step in Stable-Baselines3's form.
-
-    Where episodes ended, the stepper's observations and ``reset_infos`` become those of the next
-    episodes.
-    """
+    """Return a step's dones and infos; move ended environments on to their next episodes."""
     arrays = stepper.arrays
     only_truncated = (arrays.truncated & ~arrays.terminated).tolist()
     infos = step.infos.dicts(np.arange(stepper.num_envs), TRUNCATED_KEY, only_truncated)

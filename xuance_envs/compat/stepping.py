@@ -7,8 +7,9 @@ waiting and checking states, but leave a step's results in the arrays and info c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -32,7 +33,8 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.worker_settings import ProcessSettings, ThreadSettings
 
 
-class FinishedStep(NamedTuple):
+@dataclass(slots=True)
+class FinishedStep:
     """Infos of a step, and of the resets of the environments whose episode ended."""
 
     infos: InfoBatch
@@ -67,11 +69,7 @@ class Stepper:
 
     @exclusive_start
     def start_step(self, actions: Any) -> None:
-        """Start a step.
-
-        Numeric actions of an unexpected shape, and any numbers for a Box of shape ``()``, go to the
-        environments unchanged, as in Gymnasium and Stable-Baselines3.
-        """
+        """Start a step; numbers of unexpected shapes reach environments, as in other libraries."""
         ledger = self._ledger
         if ledger.pending or self.closed:
             self._groups.check_idle("step_async")
@@ -120,10 +118,7 @@ class Stepper:
     def start_reset(
         self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
     ) -> None:
-        """Start resetting some environments, each with its seed and options.
-
-        A pending step is finished first, and its result discarded.
-        """
+        """Start to reset some environments, after finishing and discarding a pending step."""
         self._groups.check_open()
         if self.waiting:
             self._finish_step()

@@ -61,10 +61,7 @@ class SubsetStepper(Stepper):
         self._finished_parts: list[PartialStep] = []
 
     def step_all(self, actions: Any) -> PartialStep:
-        """Step every environment, none of which may be stepping.
-
-        The result of a step that an interrupt left pending is discarded.
-        """
+        """Step every environment, after discarding a step that an interrupt left pending."""
         self._discard_stale()
         self.start_step(actions)
         infos = self.finish_step().infos

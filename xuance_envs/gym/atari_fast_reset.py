@@ -53,10 +53,7 @@ class FastReset:
         )
 
     def restore(self) -> bool:
-        """Put an ended game into its state after a reset; return False if this is not possible.
-
-        The emulator draws the screen only with the next frame.
-        """
+        """Restart an ended game without a reset; return False if this is not possible."""
         ale = self._ale
         if not (self._is_possible and ale.game_over()):
             return False
@@ -82,10 +79,7 @@ class FastReset:
 
 @functools.cache
 def state_after_reset(rom: str, mode: int | None, difficulty: int | None) -> bytes | None:
-    """Return the game's unique serialized state after a reset, or None if it varies.
-
-    The first call for a game takes 100 ms, mostly to load it.
-    """
+    """Return the state that every reset of the game gives, or None if it varies; takes 100 ms."""
     ale = load_ale().ALEInterface()
     ale.setFloat("repeat_action_probability", 0.0)
     ale.setInt("random_seed", 0)

@@ -20,11 +20,7 @@ from xuance_envs.extras import missing_extra
 
 
 def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Create a legacy gym environment and adapt it to Gymnasium.
-
-    Gymnasium's `TimeLimit` and `OrderEnforcing` replace gym's own, which do not support a
-    four-value ``step``.
-    """
+    """Create a legacy gym environment and adapt it to Gymnasium."""
     if kwargs.pop("autoreset", False):
         raise ValueError("autoreset=True is not supported: call reset() at the end of an episode")
     gym = _import_gym()
@@ -38,6 +34,7 @@ def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         del kwargs["render_mode"]
         env = gym.make(env_id, **kwargs)
 
+    # Gymnasium's wrappers replace gym's, which do not support a four-value `step`.
     display, env = _unwrap_layer(env, gym.wrappers.HumanRendering, gym.wrappers.RenderCollection)
     time_limit, env = _unwrap_layer(env, gym.wrappers.TimeLimit)
     order_enforcing, env = _unwrap_layer(env, gym.wrappers.OrderEnforcing)

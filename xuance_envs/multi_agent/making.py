@@ -96,10 +96,7 @@ def make_agents_env(
     action_masks: AutoBool = "auto",
     **env_kwargs: Any,
 ) -> AgentsEnv:
-    """Create one multi-agent environment whose observations and actions are records, for a server.
-
-    The arguments have the meanings of :func:`make_multi_agent_vec`.
-    """
+    """Create one environment for a server, with the arguments of :func:`make_multi_agent_vec`."""
     make_env: Callable[[], Any] = partial(_env_constructor(name), **env_kwargs)
     if env_seed is not None:
         make_env = partial(_make_seeded, make_env, env_seed)

@@ -142,10 +142,7 @@ class RecordLayout:
 
 
 def _record_dtype(fields: Sequence[_Field]) -> np.dtype[Any]:
-    """Align large fields to cache lines and pack small ones behind them.
-
-    The main process reads a worker's results one cache line at a time.
-    """
+    """Align large fields to cache lines, which the main process reads, and pack small ones."""
     formats = {name: np.dtype((dtype, shape)) for name, dtype, shape in fields}
     offsets: dict[str, int] = {}
     end = 0
