@@ -130,7 +130,7 @@ class CartPoleEngine(NativeEngine):
         if seeded and not _is_range(seeds):
             raise NotImplementedError(
                 "CartPoleVectorEnv has one generator for all environments: use an int seed instead "
-                "of one seed per environment"
+                f"of one seed per environment, got {list(seeds)}"
             )
 
     @override
@@ -171,7 +171,7 @@ class MaskEngine(NativeEngine):
             )
         if self._is_atari and len({seed is None for seed in seeds}) > 1:
             raise NotImplementedError(
-                "AtariVectorEnv needs a seed for each environment, or no seeds; some are None"
+                f"AtariVectorEnv needs a seed for each environment, or no seeds; got {list(seeds)}"
             )
 
     @override
@@ -296,7 +296,8 @@ def make_engine(env: Any) -> NativeEngine:
         return CartPoleEngine(env)
     if getattr(env, "batch_size", env.num_envs) != env.num_envs:
         raise ValueError(
-            f"{env} steps only some environments at a time: make it without batch_size"
+            f"expected an engine that steps all {env.num_envs} environments together, got {env} "
+            f"with batch_size={env.batch_size}: make it without batch_size"
         )
     # ale-py writes its mode into metadata shared by all instances; the attribute is correct.
     mode = getattr(env, "autoreset_mode", env.metadata.get("autoreset_mode"))
@@ -321,7 +322,8 @@ def _envpool(env: Any) -> NativeEngine:
         )
     if config["batch_size"] not in (0, config["num_envs"]):
         raise ValueError(
-            "EnvPool steps only some environments at a time: make it without batch_size"
+            f"EnvPool: expected one that steps all {config['num_envs']} environments together, got "
+            f"batch_size={config['batch_size']}: make it without batch_size"
         )
     if config.get("max_num_players", 1) != 1:
         raise ValueError(

@@ -181,10 +181,11 @@ def _by_given_groups(
         )
     named = {name: sorted(members, key=agents.index) for name, members in groups.items()}
     for name, members in named.items():
+        first = members[0]
         for agent in members:
-            if spaces_of[agent] != spaces_of[members[0]]:
+            if spaces_of[agent] != spaces_of[first]:
                 raise BadValueError(
-                    f"groups: expected agents with equal spaces in group {name!r}, but those of "
-                    f"{members[0]!r} and {agent!r} differ"
+                    f"groups: expected agents with equal spaces in group {name!r}, got "
+                    f"{spaces_of[first]} for {first!r} and {spaces_of[agent]} for {agent!r}"
                 )
     return named
