@@ -130,11 +130,9 @@ class Autotuned:
 
     def __str__(self) -> str:
         width = max(len(each.name) for each in self.candidates)
-        timed = (
-            "not timed"
-            if math.isnan(self.step_time)
-            else f"{self.step_time * 1e6:,.1f} µs per step, {self.cpu_fraction:.0%} of it CPU time"
-        )
+        timed = f"{self.step_time * 1e6:,.1f} µs per step, {self.cpu_fraction:.0%} of it CPU time"
+        if math.isnan(self.step_time):
+            timed = "not timed"
         lines = [f"{self.num_envs} environments, {timed}"]
         for each in self.candidates:
             how = "" if each.measured else " (estimated)"

@@ -98,16 +98,18 @@ class RegisteringEnvFn:
         return self.function()
 
 
-def custom_registrations(registry: Iterable[EnvSpec]) -> dict[str, EnvSpec]:
-    """Return the specs that workers may lack, by id, with entry points in ``__main__`` by value."""
-    return {
+def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:
+    """Return functions that first register, in their process, the ids that workers may lack."""
+    specs = {
         spec.id: _with_main_by_value(spec)
-        for spec in registry
+        for spec in gymnasium.registry.values()
         if not str(spec.entry_point).startswith("gymnasium.")
     }
+    return [RegisteringEnvFn(function, specs) for function in functions]
 
 
 def _with_main_by_value(spec: EnvSpec) -> EnvSpec:
+    """Return a copy of the spec whose entry point is the object in ``__main__``, not its name."""
     entry = spec.entry_point
     if not isinstance(entry, str) or not entry.startswith("__main__:"):
         return spec

@@ -16,7 +16,6 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from xuance_envs.compat import env_functions
-from xuance_envs.compat.env_functions import RegisteringEnvFn, custom_registrations
 from xuance_envs.compat.pending_call import PendingCall
 from xuance_envs.compat.states_mixin import StatesMixin
 from xuance_envs.compat.stepping import WorkerStepper, raise_original
@@ -114,18 +113,12 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
                     "worker: a custom worker selects Gymnasium's implementation, which does not "
                     f"accept {', '.join(given)}"
                 )
-            # Before 1.4, Gymnasium does not accept the argument.
-            limit = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
+            modes: Any = observation_mode, autoreset_mode  # checked by Gymnasium
+            limit: dict[str, Any] = {}  # before 1.4, Gymnasium does not accept the argument
+            if max_concurrency is not None:
+                limit["max_concurrency"] = max_concurrency
             super().__init__(
-                functions,
-                shared_memory,
-                copy,
-                context,
-                daemon,
-                worker,
-                observation_mode,  # type: ignore[arg-type]  # checked by Gymnasium
-                autoreset_mode,
-                **limit,
+                functions, shared_memory, copy, context, daemon, worker, *modes, **limit
             )
             return
         check_max_concurrency(max_concurrency)
@@ -147,11 +140,10 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
                     "number of workers"
                 )
             in_series = -(-self.num_envs // min(int(max_concurrency), self.num_envs))
-        specs = custom_registrations(gymnasium.registry.values())
-        prepared = [RegisteringEnvFn(function, specs) for function in functions]
+        prepared = env_functions.registering(functions)
         settings = worker_settings(context, in_series, options)
-        mode = AUTORESET[self.autoreset_mode]
-        stepper = raise_original(lambda: WorkerStepper(prepared, mode, settings))
+        autoreset = AUTORESET[self.autoreset_mode]
+        stepper = raise_original(lambda: WorkerStepper(prepared, autoreset, settings))
         try:
             self._describe(stepper)
         except BaseException:

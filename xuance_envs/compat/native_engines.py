@@ -58,12 +58,9 @@ class NativeEngine(ABC):
         self.num_envs: int = env.num_envs
 
     def describe(self) -> EnvDescription:
-        return EnvDescription(
-            self.spaces(),
-            dict(getattr(self.env, "metadata", None) or {}),
-            getattr(self.env, "render_mode", None),
-            self.step_limit(),
-        )
+        metadata = dict(getattr(self.env, "metadata", None) or {})
+        render_mode = getattr(self.env, "render_mode", None)
+        return EnvDescription(self.spaces(), metadata, render_mode, self.step_limit())
 
     def step_limit(self) -> Any:
         limit = getattr(self.env, "max_episode_steps", None)
@@ -294,10 +291,10 @@ def make_engine(env: Any) -> NativeEngine:
         )
     if _CARTPOLE in kinds:
         return CartPoleEngine(env)
-    if getattr(env, "batch_size", env.num_envs) != env.num_envs:
+    if (batch_size := getattr(env, "batch_size", env.num_envs)) != env.num_envs:
         raise ValueError(
             f"expected an engine that steps all {env.num_envs} environments together, got {env} "
-            f"with batch_size={env.batch_size}: make it without batch_size"
+            f"with batch_size={batch_size}: make it without batch_size"
         )
     # ale-py writes its mode into metadata shared by all instances; the attribute is correct.
     mode = getattr(env, "autoreset_mode", env.metadata.get("autoreset_mode"))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +24,6 @@ except ImportError as error:
     raise missing_extra("xuance_envs.compat.sb3", "sb3", error) from error
 
 from xuance_envs.compat import env_functions
-from xuance_envs.compat.env_functions import RegisteringEnvFn, custom_registrations
 from xuance_envs.compat.states_mixin import StatesMixin
 from xuance_envs.compat.stepping import (
     FinishedStep,
@@ -203,22 +201,17 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
                 f"you mean num_workers={start_method}?"
             )
         multiprocessing.get_context(start_method)  # raises for an unknown method
-        specs = custom_registrations(gymnasium.registry.values())
-        functions = [
-            RegisteringEnvFn(env_functions.SB3EnvFn(function), specs)
-            for function in checked_functions(env_fns)
-        ]
+        functions = env_functions.registering(
+            [env_functions.SB3EnvFn(function) for function in checked_functions(env_fns)]
+        )
         settings = ProcessSettings(context=start_method, in_series=in_series, **options)
         self._stepper: WorkerStepper = raise_original(
             WorkerStepper, functions, Autoreset.SAME_STEP, settings
         )
         try:
-            sb3.VecEnv.__init__(
-                self,
-                self._stepper.num_envs,
-                self._stepper.description.observation_space,
-                self._stepper.description.action_space,
-            )
+            described = self._stepper.description
+            spaces = described.observation_space, described.action_space
+            sb3.VecEnv.__init__(self, self._stepper.num_envs, *spaces)
         except BaseException:
             self._stepper.close()
             raise

@@ -134,12 +134,11 @@ class Stepper:
     def start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         """Start calling ``function(env, *arguments)`` with separate arguments per environment."""
         self._groups.check_idle("call")
-        self._ledger.start(
-            {
-                k: d.pack("apply", range(d.hi - d.lo), function, arguments[d.lo : d.hi])
-                for k, d in enumerate(self._groups.drivers)
-            }
-        )
+        packed = {
+            k: d.pack("apply", range(d.hi - d.lo), function, arguments[d.lo : d.hi])
+            for k, d in enumerate(self._groups.drivers)
+        }
+        self._ledger.start(packed)
 
     @exclusive
     def finish_apply(self) -> tuple[Any, ...]:

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
-
-from xuance_envs.compat.env_functions import RegisteringEnvFn, custom_registrations
+from xuance_envs.compat.env_functions import registering
 from xuance_envs.compat.tianshou_vector_env import TianshouVectorEnv, common_description, tianshou
 from xuance_envs.compat.vector_arguments import start_method
 from xuance_envs.engine.group.recipe import Recipe
@@ -114,13 +112,10 @@ class SubprocVectorEnv(TianshouVectorEnv, tianshou.SubprocVectorEnv):  # type: i
     ) -> Groups:
         if not (context is None or isinstance(context, str)):
             context = context.get_start_method()
-        specs = custom_registrations(gymnasium.registry.values())
-        prepared = [RegisteringEnvFn(function, specs) for function in recipe.env_fns]
+        options = self.split_options(in_series, options)
         return start_processes(
-            replace(recipe, env_fns=prepared),
-            ProcessSettings(
-                context=start_method(context), **self.split_options(in_series, options)
-            ),
+            replace(recipe, env_fns=registering(recipe.env_fns)),
+            ProcessSettings(context=start_method(context), **options),
             describe=common_description,
             caller_busy=self.is_async,
         )

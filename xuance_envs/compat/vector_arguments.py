@@ -21,11 +21,7 @@ from xuance_envs.vector_envs.subproc_vec_env import fork_hazard
 from xuance_envs.vector_envs.worker_settings import ProcessSettings, ThreadSettings
 
 ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
-AUTORESET = {
-    AutoresetMode.NEXT_STEP: Autoreset.NEXT_STEP,
-    AutoresetMode.SAME_STEP: Autoreset.SAME_STEP,
-    AutoresetMode.DISABLED: Autoreset.DISABLED,
-}
+AUTORESET = {AutoresetMode[each.name]: each for each in Autoreset}
 Resets = tuple[NDArray[np.intp], list[int | None], dict[str, Any] | None]
 
 

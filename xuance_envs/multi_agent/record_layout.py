@@ -6,6 +6,7 @@ The underlying vectorized environment handles observations and actions as plain 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ class GroupFields:
 
     def __init__(self, group: Group) -> None:
         self.group = group
+        self.size = len(group.agents)
         self.observations = SpaceLayout(group.observation_space)
         self.actions = SpaceLayout(group.action_space)
         self.observation_names = _names(f"{group.name}.observation", self.observations)
@@ -37,9 +39,9 @@ class GroupFields:
 
     def fields(self) -> Iterator[_Field]:
         """Yield the fields of observations and masks."""
-        yield from _of_leaves(self.observation_names, self.observations, len(self.group.agents))
+        yield from _of_leaves(self.observation_names, self.observations, self.size)
         if self.group.mask is not None:
-            yield self._mask, np.bool_, (len(self.group.agents), self.group.mask)
+            yield self._mask, np.bool_, (self.size, self.group.mask)
 
     def read(self, records: NDArray[Any]) -> Any:
         """Read the group's observations from structured records."""
@@ -86,13 +88,8 @@ class RecordLayout:
         fields += [(name, np.bool_, (count,)) for name in flags]
         fields.append(("gives_masks", np.bool_, ()))
         self.dtype = _record_dtype(fields)
-        self.action_dtype = _record_dtype(
-            [
-                field
-                for each in self.groups
-                for field in _of_leaves(each.action_names, each.actions, len(each.group.agents))
-            ]
-        )
+        actions = [_of_leaves(each.action_names, each.actions, each.size) for each in self.groups]
+        self.action_dtype = _record_dtype([*itertools.chain(*actions)])
 
     def fields(self, flat: NDArray[np.uint8], dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
         """Return views of the fields of one record, ``(nbytes,)``."""
@@ -125,18 +122,14 @@ class RecordLayout:
     def action_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
         """Return storage for each agent's action, by group."""
         return [
-            SpaceRows(each.actions, [record[k] for k in each.action_names], len(each.group.agents))
+            SpaceRows(each.actions, [record[name] for name in each.action_names], each.size)
             for each in self.groups
         ]
 
     def observation_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
         """Return storage for each agent's observation, by group."""
         return [
-            SpaceRows(
-                each.observations,
-                [record[name] for name in each.observation_names],
-                len(each.group.agents),
-            )
+            SpaceRows(each.observations, [record[k] for k in each.observation_names], each.size)
             for each in self.groups
         ]
 

@@ -112,16 +112,10 @@ class SubprocVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
         in_series: InSeries = "auto",
         **options: Unpack[SubprocMultiAgentOptions],
     ) -> None:
-        super().__init__(
-            MultiAgentVecEnv(
-                env_fns,
-                env_seed,
-                backend="subproc",
-                context=context,
-                in_series=in_series,
-                **options,
-            )
+        envs = MultiAgentVecEnv(
+            env_fns, env_seed, backend="subproc", context=context, in_series=in_series, **options
         )
+        super().__init__(envs)
 
 
 class _Battles(XuanCeVecMultiAgentEnv):

@@ -130,13 +130,8 @@ class XuanCeVecMultiAgentEnv:
         truncated = (step.episode_over & step.truncated.any(axis=1)).tolist()
         if step.first is not None:
             self._add_reset_infos(step.first)
-        return (
-            list(self.buf_obs),
-            self._dicts(rewards.tolist()),
-            self._dicts(terminated.tolist()),
-            truncated,
-            list(self.buf_info),
-        )
+        dicts = self._dicts(rewards.tolist()), self._dicts(terminated.tolist())
+        return list(self.buf_obs), *dicts, truncated, list(self.buf_info)
 
     def _take(self, step: MultiAgentStep, agent_mask: NDArray[np.bool_]) -> None:
         """Store the results of a step in ``buf_*``, as lists of dicts."""
