@@ -27,27 +27,14 @@ class StatesMixin:
     num_envs: int
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """Save the states of all or some environments.
-
-        Args:
-            env_ids: the environments to save; None for all.
-
-        Returns:
-            The states, as from :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`.
-        """
+        """Save the states of all environments, or of those in ``env_ids``."""
         stepper = self._idle_stepper("save_state")
         ids = checked_env_ids(env_ids, self.num_envs)
         state = stepper.save_state(ids)
         return state.adding(self._name, [self._interface_state(env) for env in ids])
 
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> tuple[Any, Any]:
-        """Load saved states into all or some environments.
-
-        See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
-
-        Args:
-            state: the saved states, one per environment.
-            env_ids: the environments to load them into, in this order; None for all.
+        """Load saved states into all environments, or into those in ``env_ids``, in this order.
 
         Returns:
             All environments' observations, and the infos of those that were loaded.
@@ -64,17 +51,12 @@ class StatesMixin:
     def clone_state(
         self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, Any]:
-        """Copy the states of some environments to others.
-
-        See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`.
+        """Copy the states of some environments to others; return results as :meth:`load_state`.
 
         Args:
             src_ids: source environments: one for all targets, or one per target.
             dst_ids: target environments.
             fork_rng: give each target random streams of its own instead of its source's.
-
-        Returns:
-            As :meth:`load_state`.
         """
         stepper = self._idle_stepper("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)

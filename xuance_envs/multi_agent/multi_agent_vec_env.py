@@ -275,9 +275,6 @@ class MultiAgentVecEnv(VecEnvDelegate):
                 per environment. Actions of inactive agents are ignored, and may be missing in
                 dicts.
 
-        Returns:
-            The results of all environments.
-
         Raises:
             ValueError: an action is invalid or missing; no environment has been stepped.
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`.

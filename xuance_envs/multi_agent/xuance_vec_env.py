@@ -79,15 +79,12 @@ class XuanCeVecMultiAgentEnv:
         return self.envs_of_agents.waiting
 
     def reset(self, **given: Any) -> tuple[_Dicts, _Dicts]:
-        """Start a new episode in every environment.
+        """Start a new episode in every environment; return the observations and the infos.
 
         Args:
             **given: ``seed`` and ``options``, as for
                 :meth:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv.reset`, if the
                 environments' ``reset`` accepts them.
-
-        Returns:
-            The observations and the infos.
         """
         step = self.envs_of_agents.reset(**given)
         self._scores[:] = self._steps[:] = 0
