@@ -45,8 +45,8 @@ def full_id(env_id: str) -> str:
     )
 
 
-def closest_games(env_id: str, count: int = 3) -> list[str]:
-    """Return the names of the games spelled most like an id, best match first."""
+def closest_games(env_id: str) -> list[str]:
+    """Return the names of up to three games spelled most like an id, best match first."""
     games = {
         name.removeprefix(_NAMESPACE).removesuffix(_VERSION): name
         for name, spec in gymnasium.registry.items()
@@ -54,7 +54,7 @@ def closest_games(env_id: str, count: int = 3) -> list[str]:
     }
     plain = {_plain(game): game for game in games}
     wanted = _plain(env_id.removeprefix(_NAMESPACE).partition("-")[0])
-    return [plain[match] for match in difflib.get_close_matches(wanted, plain, count, 0.5)]
+    return [plain[match] for match in difflib.get_close_matches(wanted, plain, 3, 0.5)]
 
 
 def single_action(name: str) -> Any:

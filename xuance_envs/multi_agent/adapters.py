@@ -64,9 +64,8 @@ def agents_env(
     with _adapter_lock:
         made = _adapter_cache.get(key)
         if made is None or made.source_env is not env:
-            made = _adapter_cache[key] = _adapter_class(env)(
-                env, groups, state, action_masks, first_seed
-            )
+            made = _adapter_class(env)(env, groups, state, action_masks, first_seed)
+            _adapter_cache[key] = made
         return made
 
 

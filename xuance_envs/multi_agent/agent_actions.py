@@ -29,7 +29,7 @@ class AgentActions:
         batch = np.ndarray(num_envs, record.action_dtype, self.records)
         self._rows = [
             SpaceRows(
-                SpaceLayout(batch_space(fields.group.action_space, len(fields.group.agents))),
+                SpaceLayout(batch_space(fields.group.action_space, fields.size)),
                 [batch[name] for name in fields.action_names],
                 num_envs,
             )

@@ -120,19 +120,15 @@ class AgentSetCache:
         places = [self._place[agent] for agent in key]
         if len(self._cache) >= _MAX_AGENT_SETS:
             self._cache.clear()
-        masks = self._masks
+        masks, rows = self._masks, [self._rows[place] for place in places]
+        masked = [
+            (agent, masks.rows[place])
+            for agent, place in zip(key, places, strict=True)
+            if place in masks.in_observations
+        ]
+        read_actions = self._make_action_reader(key, places)
         agent_set = self._cache[key] = AgentSet(
-            list(key),
-            places,
-            len(self._place),
-            [self._rows[place] for place in places],
-            self._rewards,
-            self._make_action_reader(key, places),
-            [
-                (agent, masks.rows[place])
-                for agent, place in zip(key, places, strict=True)
-                if place in masks.in_observations
-            ],
+            list(key), places, len(self._place), rows, self._rewards, read_actions, masked
         )
         return agent_set
 

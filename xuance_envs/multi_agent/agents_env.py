@@ -45,7 +45,7 @@ class AgentsEnv:
         groups: Groups | None,
         state: AutoBool,
         action_masks: AutoBool,
-        first_seed: int | None = None,
+        first_seed: int | None,
     ) -> None:
         self.source_env = env
         self.env = self._checked(env)
