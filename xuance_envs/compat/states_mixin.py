@@ -34,7 +34,7 @@ class StatesMixin:
         return state.adding(self._name, [self._interface_state(env) for env in ids])
 
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> tuple[Any, Any]:
-        """Load saved states into all environments, or into those in ``env_ids``, in this order.
+        """Load ``state`` into all environments, or into those in ``env_ids``, in this order.
 
         Returns:
             All environments' observations, and the infos of those that were loaded.

@@ -167,12 +167,12 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
             raise
 
     def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:
-        """Return an attribute of some environments, from the outermost wrapper that has it."""
+        """Return attribute ``key`` of environments, from the outermost wrapper that has it."""
         arguments = key, *self._missing_attr_default
         return self._apply(self._envs(id), tianshou_env_functions.get_env_attr, *arguments)
 
     def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
-        """Set an attribute of some environments to one value, on the innermost environment."""
+        """Set attribute ``key`` of environments to one value, on the innermost environment."""
         self._apply(self._envs(id), tianshou_env_functions.set_env_attr, key, value)
 
     def seed(self, seed: int | Sequence[int | None] | None = None) -> list[Any]:
