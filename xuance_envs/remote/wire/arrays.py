@@ -20,8 +20,7 @@ from xuance_envs.remote.wire.nodes import (
 )
 
 MAX_DIMENSIONS = 32
-MAX_LENGTH = 2**40
-"""Maximum length of an axis; the size of the message limits the array's data."""
+MAX_LENGTH = 2**40  # of an axis; the size of the message limits the array's data
 
 DTYPES = {
     name: np.dtype(name)
@@ -50,9 +49,6 @@ class TaggedArray:
         return {**_head(self.array), "data": as_nested_list(self.array)}
 
 
-# -- writing ----------------------------------------------------------------------------
-
-
 def as_nested_list(array: NDArray[Any]) -> Any:
     """Convert an array to lists for JSON, and non-finite numbers to strings."""
     nested = array.tolist()
@@ -69,8 +65,7 @@ def as_raw_bytes(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _head(array: NDArray[Any]) -> dict[str, Any]:
-    # Look up the name, because NumPy computes dtype.name on each access.
-    name = _DTYPE_NAMES.get(array.dtype) or array.dtype.name
+    name = _DTYPE_NAMES.get(array.dtype) or array.dtype.name  # NumPy computes dtype.name
     return {TAG: "array", "dtype": name, "shape": list(array.shape)}
 
 
@@ -78,9 +73,6 @@ def _spell_non_finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_spell_non_finite(item) for item in value]
     return value if math.isfinite(value) else non_finite_name(value)
-
-
-# -- reading ----------------------------------------------------------------------------
 
 
 def dtype_from_wire(name: Any) -> np.dtype[Any]:
@@ -117,38 +109,38 @@ def array_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
 
 def shape_from_wire(node: Any) -> tuple[int, ...]:
     if not isinstance(node, list) or len(node) > MAX_DIMENSIONS:
-        raise WireError(
-            f"expected a shape with at most {MAX_DIMENSIONS} axes, got {shortened(node)}"
-        )
+        raise WireError(f"expected a shape of at most {MAX_DIMENSIONS} axes, got {shortened(node)}")
     for length in node:
         if type(length) is not int or not 0 <= length <= MAX_LENGTH:
-            raise WireError(
-                f"expected a shape with axes of length 0 to {MAX_LENGTH}, got {shortened(length)}"
-            )
+            got = shortened(length)
+            raise WireError(f"expected a shape with axes of length 0 to {MAX_LENGTH}, got {got}")
     return tuple(node)
 
 
 def tagged_array_from_wire(node: Any) -> NDArray[Any]:
     """Decode an array that was sent with its dtype and shape."""
     check_fields(node, "array")
-    dtype, shape = dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"])
-    return _from_data(node["data"], dtype, shape)
+    return _from_data(node["data"], dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"]))
 
 
 def _from_data(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     if not isinstance(data, bytes):
         return _from_nested_list(data, dtype, shape)
     size = math.prod(shape) * dtype.itemsize
-    if len(data) != size:
-        raise WireError(
-            f"expected {size} bytes for dtype {dtype} and shape {shape}, got {len(data)}"
-        )
-    if dtype.kind == "b" and data.strip(b"\x00\x01"):
-        raise WireError("expected only bytes 0 and 1 in an array of bools")
+    if (given := len(data)) != size:
+        raise WireError(f"expected {size} bytes for dtype {dtype} and shape {shape}, got {given}")
+    if dtype.kind == "b":
+        check_bools(data)
     if not size:
         return _empty(dtype, shape)
     array: NDArray[Any] = np.ndarray(shape, _LITTLE_ENDIAN[_DTYPE_NAMES[dtype]], data)
     return array.astype(dtype)  # a writable copy
+
+
+def check_bools(data: bytes) -> None:
+    """Raise unless the bytes of an array of bools are valid."""
+    if others := data.strip(b"\x00\x01"):
+        raise WireError(f"expected only bytes 0 and 1 in an array of bools, got {others[0]}")
 
 
 def scalar_from_wire(node: Any) -> Any:
@@ -189,11 +181,10 @@ def _bools(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 def _integers(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if any(type(value) is not int for value in values):
         values = [_integer(value) for value in values]
-    low, high = min(values), max(values)
     limits = np.iinfo(dtype)
-    if low < limits.min or high > limits.max:
-        value = shortened(low if low < limits.min else high)
-        raise WireError(f"expected integers that fit {dtype}, got {value}")
+    for value in (min(values), max(values)):
+        if not limits.min <= value <= limits.max:
+            raise WireError(f"expected integers that fit {dtype}, got {shortened(value)}")
     return np.array(values, dtype)
 
 
@@ -211,8 +202,8 @@ def _floats(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     array = np.array(values, np.float64)
     with np.errstate(over="ignore"):
         cast = array.astype(dtype)
-    if dtype.itemsize < 8 and (np.isinf(cast) != np.isinf(array)).any():
-        raise WireError(f"expected numbers that fit {dtype}, got one out of range")
+    if dtype.itemsize < 8 and (over := np.isinf(cast) != np.isinf(array)).any():
+        raise WireError(f"expected numbers that fit {dtype}, got {array[over][0]:g}")
     return cast
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from xuance_envs.remote.wire.arrays import array_from_wire
-from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.nodes import WireError, shortened
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -25,9 +25,7 @@ def batch_to_wire(space: Space[Any], batch: Any) -> Any:
         return np.asarray(batch)
     if isinstance(space, spaces.Dict):
         parts = [batch_to_wire(inner, batch[key]) for key, inner in space.spaces.items()]
-        if _has_string_keys(space):
-            return dict(zip(space.spaces, parts, strict=True))
-        return parts
+        return dict(zip(space.spaces, parts, strict=True)) if _has_string_keys(space) else parts
     if isinstance(space, spaces.Tuple):
         return [batch_to_wire(inner, part) for inner, part in zip(space, batch, strict=True)]
     return [to_wire(value) for value in batch]
@@ -68,8 +66,10 @@ def _has_string_keys(space: spaces.Dict) -> bool:
 def _dict_items(space: spaces.Dict, node: Any) -> list[Any]:
     if _has_string_keys(space):
         if not isinstance(node, dict) or node.keys() != set(space.spaces):
-            raise WireError(f"expected a dict with the keys {list(space.spaces)!a} for Dict")
+            got = f"the keys {list(node)[:8]!a:.100}" if isinstance(node, dict) else shortened(node)
+            raise WireError(f"expected the keys {list(space.spaces)!a} for Dict, got {got}")
         return [node[key] for key in space.spaces]
     if not isinstance(node, list) or len(node) != len(space.spaces):
-        raise WireError(f"expected a list of {len(space.spaces)} items for Dict")
+        count = len(space.spaces)
+        raise WireError(f"expected a list of {count} items for Dict, got {shortened(node)}")
     return node

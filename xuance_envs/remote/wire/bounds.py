@@ -9,18 +9,12 @@ import numpy as np
 from xuance_envs.remote.wire.arrays import TaggedArray
 from xuance_envs.remote.wire.nodes import TAG, WireError
 
+# Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes. Clients can
+# predict the hashes of all others, and creating a set of equal hashes takes quadratic time.
 MAX_COLLIDING = 64
-"""Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes.
 
-Clients cannot predict the hashes of strings and bytes. Thousands of numbers with equal hashes are
-easy to find, and creating a set of them takes quadratic time.
-"""
-
-BLOCK = 8192
-"""Maximum values to encode in one call."""
-
-BYTES_PER_VALUE = 9
-"""Maximum encoded bytes of a number in msgpack."""
+BLOCK = 8192  # maximum values to encode in one call
+BYTES_PER_VALUE = 9  # maximum encoded bytes of a number in msgpack
 
 _SLICE = 1 << 20
 _HASHED = frozenset({"dict", "frozenset", "set"})
@@ -32,15 +26,11 @@ class TooManyNodesError(WireError):
 
 
 class TooLargeError(Exception):
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"the reply would exceed the {limit} bytes that this server allows: request less at "
-            "a time"
-        )
-        self._limit = limit
+    """The encoded reply would exceed the server's limit in bytes, which is the argument."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._limit,)
+    def __str__(self) -> str:
+        allowed = f"{self.args[0]} bytes that this server allows"
+        return f"the reply would exceed the {allowed}: request less at a time"
 
 
 def payload_bytes(node: Any) -> int:
@@ -73,7 +63,7 @@ class ObjectBudget:
         self._request = 0
 
     def begin(self, request: int) -> None:
-        """Discard the counts of earlier requests."""
+        """Discard the sizes that earlier requests counted."""
         if request != self._request:
             self._request, self._total, self._sizes = request, 0, {}
 
@@ -116,10 +106,7 @@ def has_more_nodes(node: Any, limit: int) -> bool:
 
 
 def check_json_nodes(data: bytes, limit: int) -> None:
-    """Raise if a JSON message may have more than ``limit`` nodes.
-
-    It counts commas and brackets even inside strings, which avoids parsing.
-    """
+    """Raise if a JSON message may have more than ``limit`` nodes, counting those inside strings."""
     count = 1
     for start in range(0, len(data), _SLICE):
         piece = data[start : start + _SLICE]
@@ -144,25 +131,17 @@ def check_nodes(data: bytes, limit: int) -> None:
             position = first - size + length + _EXTENSION_TYPE_BYTES.get(data[position], 0)
 
 
-def _sizes() -> list[int]:
-    """Return a node's size by its first byte, or -n if the next n bytes contain its length."""
-    sizes = [1] * 256  # small integers, None, bools, heads of small lists and dicts
-    sizes[0xA0:0xC0] = range(1, 33)  # short strings
-    for first, (least, count) in {
-        0xC4: (-1, 3),  # bytes
-        0xC7: (-1, 3),  # extensions
-        0xD9: (-1, 3),  # strings
-    }.items():
-        sizes[first : first + count] = [least, 2 * least, 4 * least]
-    sizes[0xCA:0xD4] = [5, 9, 2, 3, 5, 9, 2, 3, 5, 9]  # floats, integers
-    sizes[0xD4:0xD9] = [3, 4, 6, 10, 18]  # extensions of fixed sizes
-    sizes[0xDC:0xE0] = [3, 5, 3, 5]  # the heads of longer lists and dicts
-    return sizes
+# Size of a msgpack node by its first byte, or -n if the next n bytes contain its length.
+_SIZES = [1] * 256  # small integers, None, bools, heads of small lists and dicts
+_SIZES[0xA0:0xC0] = range(1, 33)  # short strings
+for _first in (0xC4, 0xC7, 0xD9):  # bytes, extensions, strings
+    _SIZES[_first : _first + 3] = [-1, -2, -4]
+_SIZES[0xCA:0xD4] = [5, 9, 2, 3, 5, 9, 2, 3, 5, 9]  # floats, integers
+_SIZES[0xD4:0xD9] = [3, 4, 6, 10, 18]  # extensions of fixed sizes
+_SIZES[0xDC:0xE0] = [3, 5, 3, 5]  # the heads of longer lists and dicts
 
-
-_SIZES = _sizes()
+# Bytes of the type of an extension, which are between its length and its data.
 _EXTENSION_TYPE_BYTES = dict.fromkeys((0xC7, 0xC8, 0xC9), 1)
-"""Bytes of the type of an extension, which are between its length and its data."""
 
 
 def check_keys(node: Any) -> None:

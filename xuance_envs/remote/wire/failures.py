@@ -35,34 +35,27 @@ from xuance_envs.errors import (
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
+# Client exception for each status; some error codes select a more specific exception.
 STATUSES: dict[int, type[RemoteError]] = {
-    400: RemoteRequestError,
+    **dict.fromkeys((400, 408, 415, 422), RemoteRequestError),
     401: RemoteAuthenticationError,
     403: RemoteForbiddenError,
     404: RemoteNotFoundError,
-    408: RemoteRequestError,
     409: RemoteConflictError,
     413: RemoteTooLargeError,
-    415: RemoteRequestError,
-    422: RemoteRequestError,
     429: RemoteLimitError,
-    502: RemoteUnreachableError,
-    503: RemoteUnreachableError,
-    504: RemoteUnreachableError,
+    **dict.fromkeys((502, 503, 504), RemoteUnreachableError),
 }
-"""Client exception for each status; some error codes select a more specific exception."""
 
-
+# Error messages of the client for replies without a message.
 DEFAULT_MESSAGES = {
     413: "the request is too large for the server or for a proxy in front of it",
     502: "a proxy cannot reach the server: check that the server is running",
     503: "a proxy reports that the server is unavailable: try again later",
     504: "a proxy received no reply from the server in time",
 }
-"""Error messages of the client for replies without a message."""
-
+# Commands whose failures count as the client's, not as the environment's.
 _CLIENT_COMMANDS = ("call", "get_attr", "set_attr")
-"""Commands whose failures count as the client's, not as the environment's."""
 
 
 class RefusedError(Exception):
@@ -73,18 +66,15 @@ class RefusedError(Exception):
         self.details = details
 
     def message(self) -> dict[str, Any]:
-        error: dict[str, Any] = {"code": self.code, "message": str(self)}
-        if self.details:
-            error["details"] = self.details
-        return {"error": error}
+        details = {"details": self.details} if self.details else {}
+        return {"error": {"code": self.code, "message": str(self), **details}}
 
 
 def no_session(idle: float | None = None) -> RefusedError:
     """Return the refusal for an unknown session, or for a session of a different token."""
     after = "" if idle is None else f" after {idle:g} s without a request"
-    return RefusedError(
-        404, "session", f"no such session: it may have been closed or have expired{after}"
-    )
+    text = f"no such session: it may have been closed or have expired{after}"
+    return RefusedError(404, "session", text)
 
 
 class EnvsFailedError(RefusedError):
@@ -102,44 +92,39 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
     """Convert an exception to a refusal; return None for the server's own errors."""
     if isinstance(error, RefusedError):
         return error
-    details: dict[str, Any] = {}
+
+    def fields(*names: str) -> dict[str, Any]:
+        return {name: getattr(error, name) for name in names}
+
+    text = str(error)
+    if isinstance(error, StateMismatchError):
+        values = {name: _to_wire_or_repr(value) for name, value in fields("saved", "here").items()}
+        details = fields("env_index", "command", "reason", "what")
+        return RefusedError(409, "state_mismatch", text, **details, **values)
     if isinstance(error, StateError):
-        for name in ("env_index", "command", "reason"):
-            details[name] = getattr(error, name)
-        if isinstance(error, StateMismatchError):
-            details["what"] = error.what
-            details |= {
-                "saved": _to_wire_or_repr(error.saved),
-                "here": _to_wire_or_repr(error.here),
-            }
-            return RefusedError(409, "state_mismatch", str(error), **details)
-        return RefusedError(409, "state", str(error), **details)
+        return RefusedError(409, "state", text, **fields("env_index", "command", "reason"))
     if isinstance(error, EnvError):
-        for name in ("env_index", "command", "reason"):
-            details[name] = getattr(error, name)
-        details["cause"] = _cause_of(error)
         text = f"environment {error.env_index} failed in {error.command!r}: {error.reason}"
-        failed = EnvsFailedError("env_failed", text, **details)
+        details = fields("env_index", "command", "reason")
+        failed = EnvsFailedError("env_failed", text, **details, cause=_cause_of(error))
         failed.details["env_traceback"] = failed.or_log_reference(error.env_traceback, tracebacks)
         return failed
     if isinstance(error, WorkerDiedError | WorkerTimeoutError):
-        for name in ("pid", "command"):
-            details[name] = getattr(error, name)
-        details["env_indices"] = list(error.env_indices)
-        text = str(error) if tracebacks else str(error).partition("\n")[0]
-        if isinstance(error, WorkerDiedError):
-            failed = EnvsFailedError("worker_died", text, exitcode=error.exitcode, **details)
-        else:
-            failed = EnvsFailedError("worker_timeout", text, timeout=error.timeout, **details)
+        died = isinstance(error, WorkerDiedError)
+        code, value = ("worker_died", "exitcode") if died else ("worker_timeout", "timeout")
+        text = text if tracebacks else text.partition("\n")[0]
+        failed = EnvsFailedError(
+            code, text, **fields(value, "pid", "command"), env_indices=list(error.env_indices)
+        )
         failed.details["details"] = failed.or_log_reference(error.details, tracebacks)
         return failed
     if isinstance(error, ClosedVecEnvError):
         return RefusedError(409, "closed", "these environments have failed and are closed")
     if isinstance(error, WireError | BadValueError):
-        return RefusedError(422, "invalid", str(error))
+        return RefusedError(422, "invalid", text)
     for kind, (code, _) in _BUILTINS.items():
         if isinstance(error, kind):
-            return RefusedError(422 if kind is ValueError else 409, code, str(error))
+            return RefusedError(422 if kind is ValueError else 409, code, text)
     return None
 
 
@@ -148,7 +133,7 @@ def error_of(status: int, message: Any, server: str) -> Exception:
     error = message.get("error") if isinstance(message, dict) else None
     if not isinstance(error, dict) or not isinstance(error.get("message"), str):
         text = DEFAULT_MESSAGES.get(status, "the server refused the request without a reason")
-        error = {"code": "", "message": text}
+        error = {"message": text}
     code, text, details = error.get("code"), error["message"], error.get("details")
     build = _ERROR_BUILDERS.get(code) if isinstance(code, str) else None
     if build is not None:
@@ -160,12 +145,8 @@ def error_of(status: int, message: Any, server: str) -> Exception:
 
 
 def _env_error(text: str, details: dict[str, Any]) -> VecEnvError:
-    error = EnvError(
-        int(details["env_index"]),
-        str(details["command"]),
-        str(details["reason"]),
-        str(details["env_traceback"]),
-    )
+    texts = [str(details[name]) for name in ("command", "reason", "env_traceback")]
+    error = EnvError(int(details["env_index"]), *texts)
     with suppress(KeyError, TypeError, ValueError):  # no builtin exception, or unknown arguments
         name, args = details["cause"]
         error.__cause__ = _CAUSES[name](*from_wire(args))
@@ -197,25 +178,13 @@ def _state_error(text: str, details: dict[str, Any]) -> StateError:
     return StateMismatchError(*common, "", str(details["what"]), *values)
 
 
-def _died_error(text: str, details: dict[str, Any]) -> VecEnvError:
+def _worker_error(text: str, details: dict[str, Any]) -> VecEnvError:
+    envs, pid = [int(env) for env in details["env_indices"]], details["pid"]
+    texts = str(details["command"]), str(details["details"])
+    if "timeout" in details:
+        return WorkerTimeoutError(envs, pid, float(details["timeout"]), *texts)
     exitcode = details["exitcode"]
-    return WorkerDiedError(
-        [int(env) for env in details["env_indices"]],
-        details["pid"],
-        None if exitcode is None else int(exitcode),
-        str(details["command"]),
-        str(details["details"]),
-    )
-
-
-def _timeout_error(text: str, details: dict[str, Any]) -> VecEnvError:
-    return WorkerTimeoutError(
-        [int(env) for env in details["env_indices"]],
-        details["pid"],
-        float(details["timeout"]),
-        str(details["command"]),
-        str(details["details"]),
-    )
+    return WorkerDiedError(envs, pid, None if exitcode is None else int(exitcode), *texts)
 
 
 # Errors about arguments keep their class. Derived classes come first.
@@ -228,19 +197,17 @@ _BUILTINS: dict[type[Exception], tuple[str, Callable[[str], Exception]]] = {
     MemoryError: ("memory", MemoryError),
 }
 
+# Exceptions that a client may reconstruct; no other class is looked up by name.
 _CAUSES: dict[str, type[BaseException]] = {
     name: kind
     for name, kind in vars(builtins).items()
     if isinstance(kind, type) and issubclass(kind, Exception | SystemExit)
 }
-"""Exceptions that a client may reconstruct; no other class is looked up by name."""
 
 _ERROR_BUILDERS: dict[str, Callable[[str, dict[str, Any]], Exception]] = {
     "env_failed": _env_error,
-    "state": _state_error,
-    "state_mismatch": _state_error,
-    "worker_died": _died_error,
-    "worker_timeout": _timeout_error,
+    **dict.fromkeys(("state", "state_mismatch"), _state_error),
+    **dict.fromkeys(("worker_died", "worker_timeout"), _worker_error),
     **{
         code: lambda text, details, kind=kind: kind(text)  # type: ignore[misc]
         for code, kind in _BUILTINS.values()

@@ -1,4 +1,4 @@
-"""Infos in messages: one dict per environment, or columns of numbers and arrays."""
+"""Infos in messages, with one dict per environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("xuance_envs")
 
 def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
     if not isinstance(node, list) or len(node) != count:
-        raise WireError(f"expected a list of {count} infos")
+        raise WireError(f"expected a list of {count} infos, got {shortened(node)}")
     infos = [from_wire(info) for info in node]
     for info in infos:
         if not isinstance(info, dict):
@@ -29,10 +29,9 @@ def drop_unsendable(info: Mapping[Any, Any]) -> dict[Any, Any]:
     for key, value in info.items():
         try:
             to_wire({key: value})
+            sendable[key] = value
         except WireError as error:
             _warn_unsendable(f"{key!r}", f"{error}")
-        else:
-            sendable[key] = value
     return sendable
 
 

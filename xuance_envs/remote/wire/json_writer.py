@@ -73,19 +73,16 @@ class JsonWriter:
             self._array(node.array)
             self._add(b"}")
         elif isinstance(node, dict):
-            self._dict(node)
+            for number, (key, item) in enumerate(node.items()):
+                self._add((b"," if number else b"{") + encode_json(key) + b":")
+                self._node(item)
+            self._add(b"}")
         elif isinstance(node, list):
             self._list(node)
         else:  # a long string, or bytes
             if len(node) > self._limit:
                 raise TooLargeError(self._limit)
             self._add(encode_json(node))
-
-    def _dict(self, node: dict[str, Any]) -> None:
-        for number, (key, item) in enumerate(node.items()):
-            self._add((b"," if number else b"{") + encode_json(key) + b":")
-            self._node(item)
-        self._add(b"}")
 
     def _list(self, items: Iterable[Any]) -> None:
         self._add(b"[")

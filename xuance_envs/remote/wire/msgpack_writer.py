@@ -22,8 +22,7 @@ def msgpack_library() -> Any:
     return msgpack
 
 
-LARGE_MESSAGE = 2**20
-"""Bytes of a message after which a writer is replaced, because its packer keeps its buffer."""
+LARGE_MESSAGE = 2**20  # bytes; its writer is replaced, because a packer keeps its buffer
 
 
 class _Writer:
@@ -32,9 +31,8 @@ class _Writer:
     def __init__(self) -> None:
         self._limit = float("inf")
         self._size = 0
-        self._packer = msgpack_library().Packer(
-            default=self._encode_default, unicode_errors="surrogatepass"
-        )
+        packer = msgpack_library().Packer
+        self._packer = packer(default=self._encode_default, unicode_errors="surrogatepass")
         self._pack = self._packer.pack
 
     def write(self, message: Any, limit: float) -> bytes:

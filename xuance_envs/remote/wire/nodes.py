@@ -15,17 +15,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_DEPTH = 64
+ATOMS = frozenset({str, int, float, bool, bytes, type(None)})  # sent without conversion
+INTS = range(-(2**63), 2**64)  # both formats can encode these
 
-ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
-"""Types whose values are nodes without conversion."""
-
-INTS = range(-(2**63), 2**64)
-"""Integers that both formats can encode directly."""
-
+# Floats that JSON lacks, by their names in messages.
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Floats that JSON lacks, by their names in messages."""
 
 TAG = "$"
+# Fields of a tagged dict by its tag, except the tag itself.
 FIELDS: dict[str, Sequence[str]] = {
     **dict.fromkeys(("dict", "frozenset", "set", "tuple"), ("items",)),
     **dict.fromkeys(("bytes", "float", "int"), ("data",)),
@@ -33,8 +30,6 @@ FIELDS: dict[str, Sequence[str]] = {
     "graph": ("nodes", "edges", "edge_links"),
     "scalar": ("dtype", "data"),
 }
-"""Fields of a tagged dict by its tag, except the tag itself."""
-
 _KEYS = {tag: {TAG, *fields} for tag, fields in FIELDS.items()}
 
 
@@ -46,14 +41,13 @@ def check_fields(node: Mapping[Any, Any], tag: str) -> None:
     """Raise unless a dict has this tag and exactly its fields."""
     if node.get(TAG) != tag or node.keys() != _KEYS[tag]:
         raise WireError(
-            f"expected a dict tagged {tag!r} with only the fields {', '.join(FIELDS[tag])}"
+            f"expected a dict tagged {tag!r} with only the fields {', '.join(FIELDS[tag])}, "
+            f"got the keys {list(node)[:8]!a:.100}"
         )
 
 
 def non_finite_name(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def shortened(value: Any) -> str:

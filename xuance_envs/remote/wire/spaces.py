@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -17,21 +18,19 @@ from xuance_envs.remote.wire.arrays import (
     dtype_from_wire,
     shape_from_wire,
 )
-from xuance_envs.remote.wire.nodes import MAX_DEPTH, WireError
+from xuance_envs.remote.wire.nodes import MAX_DEPTH, WireError, shortened
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
-MAX_SPACE_ELEMENTS = 2**28
-"""Maximum elements of a space; even a small message could declare more."""
+T = TypeVar("T")
+
+MAX_SPACE_ELEMENTS = 2**28  # even a small message could declare more
 
 
 def space_to_wire(space: Space[Any]) -> dict[str, Any]:
-    for kind, (encode, _) in _SPACES.items():
-        if type(space) is kind:
-            return {"type": kind.__name__, **encode(space)}
-    raise WireError(
-        f"cannot send a {type(space).__name__}: expected one of the spaces "
-        f"{', '.join(kind.__name__ for kind in _SPACES)}"
-    )
+    kind = type(space)
+    if kind in _SPACES:
+        return {"type": kind.__name__, **_SPACES[kind][0](space)}
+    raise WireError(f"cannot send a {kind.__name__}: expected one of the spaces {_names()}")
 
 
 def space_from_wire(node: Any, depth: int = 0) -> Space[Any]:
@@ -48,9 +47,11 @@ def space_from_wire(node: Any, depth: int = 0) -> Space[Any]:
                 raise WireError(f"{name}: missing field {error}") from None
             except Exception as error:  # any error of the space's constructor
                 raise WireError(f"{name}: {error}") from None
-    raise WireError(
-        f"expected one of the space types {', '.join(kind.__name__ for kind in _SPACES)}"
-    )
+    raise WireError(f"expected one of the space types {_names()}, got {shortened(name)}")
+
+
+def _names() -> str:
+    return ", ".join(kind.__name__ for kind in _SPACES)
 
 
 def reward_space_from_wire(answer: Mapping[str, Any]) -> spaces.Box | None:
@@ -64,11 +65,8 @@ def reward_space_from_wire(answer: Mapping[str, Any]) -> spaces.Box | None:
 
 
 def _box_to_wire(space: spaces.Box) -> dict[str, Any]:
-    return {
-        "low": _bound_to_wire(space.low),
-        "high": _bound_to_wire(space.high),
-        **_dtype_and_shape_to_wire(space.low),
-    }
+    bounds = {"low": _bound_to_wire(space.low), "high": _bound_to_wire(space.high)}
+    return {**bounds, **_dtype_and_shape_to_wire(space.low)}
 
 
 def _box_from_wire(node: Any, depth: int) -> spaces.Box:
@@ -96,10 +94,14 @@ def _dtype_and_shape_to_wire(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _dtype_and_shape_from_wire(node: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    dtype, shape = dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"])
-    if int(np.prod(shape, dtype=object)) > MAX_SPACE_ELEMENTS:
-        raise WireError(f"expected a space of at most {MAX_SPACE_ELEMENTS} elements")
-    return dtype, shape
+    return dtype_from_wire(node["dtype"]), _limited_shape(node["shape"])
+
+
+def _limited_shape(node: Any) -> tuple[int, ...]:
+    shape = shape_from_wire(node)
+    if math.prod(shape) > MAX_SPACE_ELEMENTS:
+        raise WireError(f"expected at most {MAX_SPACE_ELEMENTS} elements, got the shape {shape}")
+    return shape
 
 
 def _discrete_to_wire(space: spaces.Discrete) -> dict[str, Any]:
@@ -109,10 +111,10 @@ def _discrete_to_wire(space: spaces.Discrete) -> dict[str, Any]:
 
 
 def _discrete_from_wire(node: Any, depth: int) -> spaces.Discrete:
-    dtype, start = dtype_from_wire(node["dtype"]), _int(node, "start")
-    space = spaces.Discrete(_int(node, "n"), start=start)
-    if dtype != space.dtype:  # older Gymnasium versions have no dtype argument
-        space = spaces.Discrete(_int(node, "n"), start=start, dtype=dtype.type)
+    n, start, dtype = _field(node, "n", int), _field(node, "start", int), node["dtype"]
+    space = spaces.Discrete(n, start=start)
+    if (wanted := dtype_from_wire(dtype)) != space.dtype:  # older Gymnasium has no dtype argument
+        space = spaces.Discrete(n, start=start, dtype=wanted.type)
     return space
 
 
@@ -124,9 +126,8 @@ def _multi_discrete_to_wire(space: spaces.MultiDiscrete) -> dict[str, Any]:
 
 def _multi_discrete_from_wire(node: Any, depth: int) -> spaces.MultiDiscrete:
     dtype, shape = _dtype_and_shape_from_wire(node)
-    nvec, start = (
-        array_from_wire(node[name], np.dtype(np.int64), shape) for name in ("nvec", "start")
-    )
+    int64 = np.dtype(np.int64)
+    nvec, start = (array_from_wire(node[name], int64, shape) for name in ("nvec", "start"))
     return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
 
 
@@ -137,26 +138,20 @@ def _multi_binary_to_wire(space: spaces.MultiBinary) -> dict[str, Any]:
 
 def _multi_binary_from_wire(node: Any, depth: int) -> spaces.MultiBinary:
     n = node["n"]
-    shape = shape_from_wire(n if isinstance(n, list) else [n])
-    if int(np.prod(shape, dtype=object)) > MAX_SPACE_ELEMENTS:
-        raise WireError(f"expected a space of at most {MAX_SPACE_ELEMENTS} elements")
-    return spaces.MultiBinary(shape if isinstance(n, list) else shape[0])
+    if isinstance(n, list):
+        return spaces.MultiBinary(_limited_shape(n))
+    return spaces.MultiBinary(*_limited_shape([n]))
 
 
 def _text_to_wire(space: spaces.Text) -> dict[str, Any]:
-    return {
-        "min_length": space.min_length,
-        "max_length": space.max_length,
-        "charset": space.characters,
-    }
+    lengths = {"min_length": space.min_length, "max_length": space.max_length}
+    return {**lengths, "charset": space.characters}
 
 
 def _text_from_wire(node: Any, depth: int) -> spaces.Text:
-    charset = node["charset"]
-    if not isinstance(charset, str):
-        raise WireError("Text: expected a string as charset")
-    lengths = _int(node, "max_length"), _int(node, "min_length")
-    return spaces.Text(lengths[0], min_length=lengths[1], charset=charset)
+    charset: str = _field(node, "charset", str)
+    shortest, longest = (_field(node, name, int) for name in ("min_length", "max_length"))
+    return spaces.Text(longest, min_length=shortest, charset=charset)
 
 
 def _dict_to_wire(space: spaces.Dict) -> dict[str, Any]:
@@ -164,9 +159,10 @@ def _dict_to_wire(space: spaces.Dict) -> dict[str, Any]:
 
 
 def _dict_from_wire(node: Any, depth: int) -> spaces.Dict:
-    pairs = node["spaces"]
-    if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
-        raise WireError("Dict: expected [key, space] pairs")
+    pairs = _field(node, "spaces", list)
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise WireError(f"Dict: expected [key, space] pairs, got {shortened(pair)}")
     # Pairs, because Gymnasium sorts a dict by its keys.
     return spaces.Dict([(from_wire(key), space_from_wire(inner, depth)) for key, inner in pairs])
 
@@ -177,9 +173,7 @@ def _compound_to_wire(space: Any) -> dict[str, Any]:
 
 def _compound_from_wire(kind: Callable[[Any], Space[Any]]) -> Callable[[Any, int], Space[Any]]:
     def decode(node: Any, depth: int) -> Space[Any]:
-        if not isinstance(node["spaces"], list):
-            raise WireError(f"{node['type']}: expected a list of spaces")
-        return kind([space_from_wire(inner, depth) for inner in node["spaces"]])
+        return kind([space_from_wire(inner, depth) for inner in _field(node, "spaces", list)])
 
     return decode
 
@@ -189,38 +183,37 @@ def _sequence_to_wire(space: spaces.Sequence) -> dict[str, Any]:
 
 
 def _sequence_from_wire(node: Any, depth: int) -> spaces.Sequence:
-    if type(node["stack"]) is not bool:
-        raise WireError("Sequence: expected a bool as stack")
-    return spaces.Sequence(space_from_wire(node["space"], depth), stack=node["stack"])
+    stack = _field(node, "stack", bool)
+    return spaces.Sequence(space_from_wire(node["space"], depth), stack=stack)
 
 
 def _graph_to_wire(space: spaces.Graph) -> dict[str, Any]:
-    edges = space.edge_space
-    return {
-        "nodes": space_to_wire(space.node_space),
-        "edges": None if edges is None else space_to_wire(edges),
-    }
+    return {"nodes": space_to_wire(space.node_space), "edges": _optional_to_wire(space.edge_space)}
 
 
 def _graph_from_wire(node: Any, depth: int) -> spaces.Graph:
-    nodes, edges = node["nodes"], node["edges"]
-    return spaces.Graph(
-        space_from_wire(nodes, depth), None if edges is None else space_from_wire(edges, depth)
-    )
+    nodes = space_from_wire(node["nodes"], depth)
+    return spaces.Graph(nodes, _optional_from_wire(node["edges"], depth))
+
+
+def _optional_to_wire(space: Space[Any] | None) -> dict[str, Any] | None:
+    return None if space is None else space_to_wire(space)
+
+
+def _optional_from_wire(node: Any, depth: int) -> Space[Any] | None:
+    return None if node is None else space_from_wire(node, depth)
 
 
 def _record_to_wire(space: ObservationRecord | ActionRecord) -> dict[str, Any]:
     team = space.team
-    state = team.state_space
+    groups = [[group.name, list(group.places)] for group in team.groups]
     return {
         "agents": [to_wire(agent) for agent in team.agents],
         "observation_spaces": [space_to_wire(each) for each in team.observation_spaces],
         "action_spaces": [space_to_wire(each) for each in team.action_spaces],
-        "groups": None
-        if team.is_one
-        else [[group.name, list(group.places)] for group in team.groups],
+        "groups": None if team.is_one else groups,
         "masks": any(group.mask is not None for group in team.groups),
-        "state_space": None if state is None else space_to_wire(state),
+        "state_space": _optional_to_wire(team.state_space),
         "infos_by_agent": team.infos_by_agent,
         **({} if team.reward_space is None else {"reward_space": space_to_wire(team.reward_space)}),
     }
@@ -231,16 +224,15 @@ def _record_from_wire(kind: Callable[[Team], Space[Any]]) -> Callable[[Any, int]
         agents = [from_wire(agent) for agent in node["agents"]]
 
         def by_agent(name: str) -> dict[Any, Space[Any]]:
-            return dict(
-                zip(agents, [space_from_wire(each, depth) for each in node[name]], strict=True)
-            )
+            members = [space_from_wire(each, depth) for each in node[name]]
+            return dict(zip(agents, members, strict=True))
 
-        state, groups = node["state_space"], node["groups"]
+        groups = node["groups"]
         team = build_team(
             agents,
             by_agent("observation_spaces"),
             by_agent("action_spaces"),
-            None if state is None else space_from_wire(state, depth),
+            _optional_from_wire(node["state_space"], depth),
             None if groups is None else {name: [agents[i] for i in at] for name, at in groups},
             bool(node["masks"]),
             bool(node["infos_by_agent"]),
@@ -267,8 +259,9 @@ _SPACES: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, int], 
 }
 
 
-def _int(node: Any, name: str) -> int:
+def _field(node: Any, name: str, kind: type[T]) -> T:
     value = node[name]
-    if type(value) is not int:
-        raise WireError(f"{node['type']}: expected an int as {name}")
+    if type(value) is not kind:
+        expected = f"{node['type']}: expected a {kind.__name__} as {name}"
+        raise WireError(f"{expected}, got {shortened(value)}")
     return value

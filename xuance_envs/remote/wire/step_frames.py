@@ -1,10 +1,13 @@
 """Steps in msgpack messages: the bytes of their arrays, with a layout that is sent once.
 
 A reply is ``{"layout": number, "frame": bytes}``. The request gives the number of the last layout
-that the client received, or 0. If the reply has another layout, ``columns`` describes it: the
-dtypes and shapes of the arrays. For the infos and for the reset infos, it also has the key and
-first byte of each column, the kinds of arrays, and the bytes per environment. The client checks the
-layout, the frame's size and the codes of kinds.
+that the client received, or 0. A reply with another layout describes it in ``columns``:
+
+- dtypes and shapes of the arrays;
+- for infos and reset infos, the key and first byte of each column, the kinds of arrays, and the
+  bytes per environment.
+
+The client checks the layout, the frame's size and the codes of kinds.
 """
 
 from __future__ import annotations
@@ -28,21 +31,21 @@ from xuance_envs.engine.data.info_columns import (
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_frame import NO_EXTENTS, Extents, GroupCodec
-from xuance_envs.remote.wire.arrays import DTYPES, dtype_from_wire, shape_from_wire
+from xuance_envs.remote.wire.arrays import DTYPES, check_bools, dtype_from_wire, shape_from_wire
 from xuance_envs.remote.wire.nodes import WireError, shortened
 
+# Kinds of numbers, in the order of their codes; both sides must have the same.
 _NUMBERS = [
     f"numpy.{np.dtype(kind).name}" if issubclass(kind, np.generic) else kind.__name__
     for kind in NUMBER_KINDS
 ]
-"""Kinds of numbers, in the order of their codes, which both sides must have in common."""
 
 _NUMBER_CODES = bytes(range(len(NUMBER_KINDS) + 1))
 _FIRST_ARRAY = len(_NUMBER_CODES)
 
 
 class StepFrameWriter:
-    """Encoder of the steps in some arrays."""
+    """Encoder of steps that are in arrays."""
 
     def __init__(self, arrays: StepArrays) -> None:
         self._codec = GroupCodec(arrays)
@@ -57,9 +60,8 @@ class StepFrameWriter:
         """Return the reply to the last step; None if its infos need other messages."""
         if infos.rest or (reset_infos is not None and reset_infos.rest):
             return None
-        layout, reset_layout = infos.layouts[0], self._layouts[1]
-        if reset_infos is not None:
-            reset_layout = reset_infos.layouts[0]
+        layout = infos.layouts[0]
+        reset_layout = self._layouts[1] if reset_infos is None else reset_infos.layouts[0]
         if (
             layout is not self._layouts[0]
             or reset_layout is not self._layouts[1]
@@ -89,11 +91,7 @@ class StepFrameWriter:
 
 
 class StepFrameReader:
-    """Decoder of steps into arrays.
-
-    ``number`` is the number of the last received layout, or 0. ``layouts`` are its columns of infos
-    and of reset infos.
-    """
+    """Decoder of steps into arrays."""
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
@@ -103,8 +101,8 @@ class StepFrameReader:
         self._masks = list(_bool_arrays([] if arrays.masks is None else [arrays.masks]))
         self._extents = NO_EXTENTS
         self._columns: list[_Columns] = []
-        self.number = 0
-        self.layouts = NO_COLUMNS, NO_COLUMNS
+        self.number = 0  # of the last received layout
+        self.layouts = NO_COLUMNS, NO_COLUMNS  # columns of infos and of reset infos
 
     def read(self, reply: Any) -> NDArray[np.bool_]:
         """Decode a reply; return which episodes ended."""
@@ -128,7 +126,7 @@ class StepFrameReader:
                 f"columns and episode ends, got {len(frame)}"
             )
         for flags in (*self._flags, *(self._masks if self._extents.masks else ())):
-            _check_bools(flags)
+            check_bools(flags.tobytes())
         ended: NDArray[np.bool_] = arrays.terminated | arrays.truncated
         infos, resets = self._columns
         infos.check(ALL_ENVS)
@@ -144,7 +142,7 @@ class StepFrameReader:
                 raise WireError(f"expected a layout with the {name} {expected}, got {given!a:.200}")
         masks = bool(node["masks"])
         if masks and self._arrays.masks is None:
-            raise WireError("expected no action masks for this action space")
+            raise WireError("expected no action masks for this action space, got some")
         arrays = self._arrays.infos, self._arrays.reset_infos
         infos, resets = [
             _layout_from_wire(node[name], len(used.bytes[0]))
@@ -156,7 +154,7 @@ class StepFrameReader:
 
 
 class _Columns:
-    """Columns whose codes are checked, because a code names the type and size of a value."""
+    """Columns of infos, and the value kinds that each of them may contain."""
 
     def __init__(self, layout: ColumnLayout, arrays: InfoArrays) -> None:
         self._layout, self._arrays = layout, arrays
@@ -169,22 +167,16 @@ class _Columns:
         ]
 
     def check(self, at: slice | NDArray[np.bool_]) -> None:
+        """Raise unless the codes are valid; a code decides how bytes are read."""
         layout = self._layout
         for slot, allowed in enumerate(self._allowed):
             codes = self._arrays.kinds[slot][at]
             if others := codes.tobytes().strip(allowed):
-                raise WireError(
-                    f"expected codes of value kinds in column {layout.keys[slot]!a}, "
-                    f"got {others[0]}"
-                )
+                key = layout.keys[slot]
+                raise WireError(f"expected codes of value kinds in column {key!a}, got {others[0]}")
             for code in self._bools.intersection(codes.tolist()) if self._bools else ():
                 stored = layout.kind(code).stored(self._arrays, slot, layout.starts[slot])
-                _check_bools(stored[at][codes == code])
-
-
-def _check_bools(array: NDArray[Any]) -> None:
-    if array.tobytes().strip(b"\x00\x01"):
-        raise WireError("expected only bytes 0 and 1 in an array of bools")
+                check_bools(stored[at][codes == code].tobytes())
 
 
 def _bool_arrays(rows: Sequence[SpaceRows]) -> list[NDArray[Any]]:
@@ -194,19 +186,13 @@ def _bool_arrays(rows: Sequence[SpaceRows]) -> list[NDArray[Any]]:
 
 def _layout_to_wire(layout: ColumnLayout) -> dict[str, Any] | None:
     """Return a layout's message; None if messages have no values of one of its kinds."""
-    arrays = [kind for kind in layout.kinds if kind is not None]
-    if any([DTYPES.get(kind.dtype.name) != kind.dtype for kind in arrays]):
-        return None
-    kinds = [
-        None if kind is None else [kind.dtype.name, list(kind.shape), kind.fortran]
-        for kind in layout.kinds
-    ]
-    return {
-        "keys": list(layout.keys),
-        "starts": list(layout.starts),
-        "kinds": kinds,
-        "nbytes": layout.nbytes,
-    }
+    kinds: list[Any] = []
+    for kind in layout.kinds:
+        if kind is not None and DTYPES.get(kind.dtype.name) != kind.dtype:
+            return None
+        kinds.append(None if kind is None else [kind.dtype.name, [*kind.shape], kind.fortran])
+    keys, starts = list(layout.keys), list(layout.starts)
+    return {"keys": keys, "starts": starts, "kinds": kinds, "nbytes": layout.nbytes}
 
 
 def _layout_from_wire(node: Any, room: int) -> ColumnLayout:
@@ -220,10 +206,12 @@ def _layout_from_wire(node: Any, room: int) -> ColumnLayout:
     ):
         raise WireError(
             f"expected at most {MAX_COLUMNS} columns with distinct keys and one start each, and at "
-            f"most {MAX_ARRAY_KINDS} kinds of arrays"
+            f"most {MAX_ARRAY_KINDS} kinds of arrays, got {node!a:.200}"
         )
-    if not all(type(each) is int and 0 <= each <= room for each in (*starts, nbytes)):
-        raise WireError(f"expected columns within the {room} bytes that an info has for arrays")
+    for each in (*starts, nbytes):
+        if type(each) is not int or not 0 <= each <= room:
+            got = shortened(each)
+            raise WireError(f"expected columns within the {room} bytes of an info, got {got}")
     return ColumnLayout(tuple(keys), tuple(starts), tuple(map(_kind_from_wire, kinds)), nbytes)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -57,9 +56,9 @@ def to_wire(value: Any, depth: int = 0) -> Any:
 def from_wire(node: Any, depth: int = 0) -> Any:
     """Decode a value; the inverse of :func:`to_wire`."""
     kind = type(node)
+    if kind in ATOMS:
+        return node
     if kind is not dict and kind is not list:
-        if kind in ATOMS:
-            return node
         raise WireError(f"expected a value, got a {kind.__name__}")
     if depth >= MAX_DEPTH:
         raise WireError(f"expected values nested at most {MAX_DEPTH} levels deep, got more levels")
@@ -84,9 +83,6 @@ def from_client(node: Any) -> Any:
     return from_wire(node)
 
 
-# -- writing ----------------------------------------------------------------------------
-
-
 def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
     encoded: dict[str, Any] = {}
     for key, item in value.items():
@@ -106,12 +102,12 @@ def _encode_items(tag: str) -> Callable[[Iterable[Any], int], Any]:
 
 
 def _encode_scalar(value: np.generic, depth: int) -> Any:
-    if value.dtype.name not in DTYPES:
+    if (name := value.dtype.name) not in DTYPES:
         raise WireError(f"cannot send a number of dtype {value.dtype}")
     data = value.item()
     if isinstance(data, float) and not math.isfinite(data):
         data = non_finite_name(data)
-    return {TAG: "scalar", "dtype": value.dtype.name, "data": data}
+    return {TAG: "scalar", "dtype": name, "data": data}
 
 
 def _encode_array(value: NDArray[Any], depth: int) -> Any:
@@ -141,9 +137,6 @@ _ENCODERS: tuple[tuple[type, Callable[[Any, int], Any]], ...] = (
 )
 
 
-# -- reading ----------------------------------------------------------------------------
-
-
 def _decode_items(node: Any, depth: int) -> list[Any]:
     check_fields(node, node[TAG])
     if not isinstance(node["items"], list):
@@ -151,22 +144,15 @@ def _decode_items(node: Any, depth: int) -> list[Any]:
     return [from_wire(item, depth) for item in node["items"]]
 
 
-def _decode_dict(node: Any, depth: int) -> dict[Any, Any]:
-    items = _decode_items(node, depth)
-    if not all(isinstance(item, list) and len(item) == 2 for item in items):
-        raise WireError("dict: expected [key, value] pairs")
-    try:
-        return dict(items)
-    except TypeError as error:
-        raise WireError(f"dict: {error}") from None
-
-
 def _decode_hashed(kind: Callable[[Iterable[Any]], Any]) -> Callable[[Any, int], Any]:
     def decode(node: Any, depth: int) -> Any:
         items = _decode_items(node, depth)
+        for item in items if kind is dict else ():
+            if not isinstance(item, list) or len(item) != 2:
+                raise WireError(f"dict: expected [key, value] pairs, got {shortened(item)}")
         try:
             return kind(items)
-        except TypeError as error:
+        except TypeError as error:  # unhashable
             raise WireError(f"{node[TAG]}: {error}") from None
 
     return decode
@@ -174,16 +160,18 @@ def _decode_hashed(kind: Callable[[Iterable[Any]], Any]) -> Callable[[Any, int],
 
 def _decode_text(node: Any, tag: str) -> str:
     check_fields(node, tag)
-    if not isinstance(node["data"], str):
-        raise WireError(f"{tag}: expected a string, got {shortened(node['data'])}")
-    return str(node["data"])
+    text = node["data"]
+    if not isinstance(text, str):
+        raise WireError(f"{tag}: expected a string, got {shortened(text)}")
+    return text
 
 
 def _decode_int(node: Any, depth: int) -> int:
+    text = _decode_text(node, "int")
     try:
-        return int(_decode_text(node, "int"), 16)  # linear time, unlike decimal digits
+        return int(text, 16)  # linear time, unlike decimal digits
     except ValueError:
-        raise WireError("int: expected hexadecimal digits") from None
+        raise WireError(f"int: expected hexadecimal digits, got {shortened(text)}") from None
 
 
 def _decode_float(node: Any, depth: int) -> float:
@@ -194,17 +182,18 @@ def _decode_float(node: Any, depth: int) -> float:
 
 
 def _decode_bytes(node: Any, depth: int) -> bytes:
+    text = _decode_text(node, "bytes")
     try:
-        return base64.b64decode(_decode_text(node, "bytes"), validate=True)
-    except (binascii.Error, ValueError):
-        raise WireError("bytes: expected base64") from None
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise WireError(f"bytes: expected base64, got {shortened(text)}") from None
 
 
 def _decode_graph(node: Any, depth: int) -> GraphInstance:
     check_fields(node, "graph")
     parts = [from_wire(node[name], depth) for name in FIELDS["graph"]]
-    for part, optional in zip(parts, (False, True, True), strict=True):
-        if not isinstance(part, np.ndarray) and not (optional and part is None):
+    for number, part in enumerate(parts):
+        if not isinstance(part, np.ndarray) and (part is not None or not number):
             raise WireError(f"graph: expected arrays, got {shortened(part)}")
     return GraphInstance(*parts)
 
@@ -212,7 +201,7 @@ def _decode_graph(node: Any, depth: int) -> GraphInstance:
 _DECODERS: dict[str, Callable[[Any, int], Any]] = {
     "array": lambda node, depth: tagged_array_from_wire(node),
     "bytes": _decode_bytes,
-    "dict": _decode_dict,
+    "dict": _decode_hashed(dict),
     "float": _decode_float,
     "frozenset": _decode_hashed(frozenset),
     "graph": _decode_graph,
