@@ -98,6 +98,8 @@ import numpy as np
 from xuance_envs import *
 from xuance_envs import MultiAgentRolloutCollector, RemoteVecEnv, RolloutCollector, SyncVecEnv
 from xuance_envs import create_student_gym_env_vectorized
+from xuance_envs.remote.server import Server
+from xuance_envs.remote.settings import Catalogue, Limits, Settings, Tokens
 """
 
 # Link names of other libraries to their documentation, with local inventories.

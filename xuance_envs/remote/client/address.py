@@ -13,11 +13,9 @@ _NETLOC = re.compile(r"([\w.-]*\w\.?|\[[0-9a-f:.]+(%\w+)?\])(:\d+)?", re.ASCII |
 
 class Address(NamedTuple):
     scheme: str
-    netloc: str
-    """Host and port; for the scheme ``unix``, empty."""
+    netloc: str  # host and port; empty for the scheme ``unix``
     path: str
-    login: str
-    """Value of the header for user and password; empty if the address has none."""
+    login: str  # value of the header for user and password; empty if the address has none
 
     @classmethod
     def parse(cls, text: str, schemes: tuple[str, ...]) -> Address:

@@ -39,9 +39,7 @@ CONNECT_TIMEOUT = 5.0  # seconds
 
 RETRIES = 2
 RETRY_PAUSE = 0.2  # seconds before the first retry; doubles with each retry
-
-RETRY_STATUSES = (502, 503, 504)
-"""Statuses worth a retry: a proxy cannot reach the server, or the server is overloaded."""
+RETRY_STATUSES = (502, 503, 504)  # a proxy cannot reach the server, or the server is overloaded
 
 _WIRE_FORMATS = {wire_format.value: wire_format for wire_format in WireFormat}
 
@@ -63,9 +61,7 @@ class ApiClient:
             if not token or not token.isascii() or not token.isprintable() or " " in token:
                 raise ValueError("token: expected visible ASCII characters without spaces")
             if server.login:
-                raise ValueError(
-                    "base_url: an address with a user and password cannot be combined with a token"
-                )
+                raise ValueError("base_url: a user and password cannot be combined with a token")
             headers["Authorization"] = f"Bearer {token}"
         elif server.login:
             headers["Authorization"] = server.login
@@ -74,7 +70,7 @@ class ApiClient:
         self._transport = HttpTransport(server, headers, verify)
 
     def check_version(self) -> str:
-        """Raise unless the server uses this protocol version; return the server's version."""
+        """Raise unless the server uses this protocol version; log and return its own version."""
         try:
             answer = self.request("GET", f"{API_PREFIX}/version", repeatable=True)
         except (RemoteAuthenticationError, RemoteUnreachableError):
@@ -83,14 +79,16 @@ class ApiClient:
             raise RemoteVersionError(f"not an xuance_envs server: {error}", self.server) from error
         if not isinstance(answer, dict) or answer.get("name") != "xuance_envs":
             raise RemoteVersionError("not an xuance_envs server", self.server)
-        if answer.get("protocol") != PROTOCOL_VERSION:
+        version, protocol = answer.get("version"), answer.get("protocol")
+        if protocol != PROTOCOL_VERSION:
             raise RemoteVersionError(
-                f"the server (xuance_envs {answer.get('version')}) uses protocol version "
-                f"{answer.get('protocol')}, this client uses version {PROTOCOL_VERSION}: "
-                "install the same version of xuance_envs on both sides",
+                f"the server (xuance_envs {version}) uses protocol version {protocol}, this client "
+                f"uses version {PROTOCOL_VERSION}: install the same version of xuance_envs on both "
+                "sides",
                 self.server,
             )
-        return str(answer.get("version"))
+        logger.log(self._log_level, "server %s has xuance_envs %s", self.server, version)
+        return str(version)
 
     def request(
         self,
@@ -106,8 +104,7 @@ class ApiClient:
         start = monotonic()
         status, headers, body = self._send_with_retries(method, path, content, repeatable, timeout)
         if logger.isEnabledFor(self._log_level):
-            milliseconds = (monotonic() - start) * 1e3
-            fields = method, self.server, path, status, milliseconds
+            fields = method, self.server, path, status, (monotonic() - start) * 1e3
             logger.log(self._log_level, "%s %s%s %d %.1f ms", *fields)
         content_type = headers.get("content-type", "").partition(";")[0]
         wire_format = _WIRE_FORMATS.get(content_type)
@@ -118,16 +115,14 @@ class ApiClient:
             answer = None if wire_format is None else loads(body, wire_format)
         except WireError as error:
             if status < 300:
-                raise RemoteError(
-                    f"the reply is not valid msgpack: {error}", self.server, status
-                ) from None
+                text = f"the reply is not valid msgpack: {error}"
+                raise RemoteError(text, self.server, status) from None
             answer = None
         if 300 <= status < 400:
             location = redacted(headers.get("location", "another address"))[:200]
-            raise RemoteError(
-                f"the server redirects to {location}: use that as base_url", self.server, status
-            )
-        if status >= 300:
+            text = f"the server redirects to {location}: use that as base_url"
+            raise RemoteError(text, self.server, status)
+        if status >= 400:
             raise error_of(status, answer, self.server)
         return answer
 
@@ -135,30 +130,26 @@ class ApiClient:
         self, method: str, path: str, content: bytes | None, repeatable: bool, timeout: float | None
     ) -> Response:
         timeout = self._timeout if timeout is None else timeout
-        deadline = monotonic() + timeout
+        deadline, exchange = monotonic() + timeout, self._transport.exchange
         attempt = 0
         while True:
             pause = RETRY_PAUSE * 2**attempt
             retry = attempt < RETRIES and monotonic() + pause < deadline
             try:
-                response = self._transport.exchange(
-                    method, path, content, deadline, CONNECT_TIMEOUT
-                )
+                response = exchange(method, path, content, deadline, CONNECT_TIMEOUT)
                 if not (retry and repeatable and response.status in RETRY_STATUSES):
                     return response
             except TimeoutError as error:
-                raise RemoteUnreachableError(
-                    f"no reply to {method} {path} within {timeout:g} s", self.server
-                ) from error
+                text = f"no reply to {method} {path} within {timeout:g} s"
+                raise RemoteUnreachableError(text, self.server) from error
             except InvalidResponseError as error:
                 raise RemoteError(str(error), self.server) from error
             except (OSError, HTTPException) as error:
                 never_sent = isinstance(error, ConnectError)
                 if not (retry and (repeatable or never_sent)):
                     reason = f"{type(error).__name__}: {error}{_hint(error, self.server)}"
-                    raise RemoteUnreachableError(
-                        f"cannot be reached{self._transport.route}: {reason}", self.server
-                    ) from error
+                    text = f"cannot be reached{self._transport.route}: {reason}"
+                    raise RemoteUnreachableError(text, self.server) from error
             sleep(pause)
             attempt += 1
 

@@ -11,8 +11,6 @@ from xuance_envs.remote.client.transport import Verify
 
 __all__ = ["create_student_gym_env_vectorized"]
 
-logger = logging.getLogger("xuance_envs.client")
-
 
 def create_student_gym_env_vectorized(
     num_envs: int,
@@ -64,13 +62,7 @@ def create_student_gym_env_vectorized(
     num_envs = checked_count("num_envs", num_envs)
     step_size = checked_count("step_size", step_size)
     connection = ApiClient(base_url, user_token, timeout, verify, logging.INFO)
-    try:
-        version = connection.check_version()
-        logger.info("server %s has xuance_envs %s", connection.server, version)
-        session = RemoteSession(connection, share_frames, StudentGymEnvVectorized.__name__)
-    except BaseException:
-        connection.close()
-        raise
+    session = RemoteSession.open(connection, share_frames, StudentGymEnvVectorized.__name__)
     try:
         return StudentGymEnvVectorized(session, num_envs, step_size, env_id)
     except BaseException:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import Space
@@ -33,13 +34,12 @@ __all__ = ["StudentGymEnvVectorized"]
 
 logger = logging.getLogger("xuance_envs.client")
 
+Seeds = int | Sequence[int | None] | None
 Infos = list[dict[str, Any]]
 Step = tuple[list[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], Infos]
 
 STEP = "vectorized_step"
-
-_ENDED = "ended"
-"""Name under which saved states store whether the episode has ended."""
+_ENDED = "ended"  # saved states store under this name whether the episode has ended
 
 
 class StudentGymEnvVectorized:
@@ -49,8 +49,12 @@ class StudentGymEnvVectorized:
     environment up to ``step_size`` times. Use it as a context manager, or call :meth:`close`.
 
     If Ctrl-C or a timeout interrupts a step, repeat the ``step`` call with the same actions, or
-    call :meth:`step_wait`, to get its result. In a forked process every method except :meth:`close`
-    raises :class:`~xuance_envs.errors.WrongProcessError`.
+    call :meth:`step_wait`, to get its result.
+
+    Methods that send a request raise :class:`~xuance_envs.RemoteError` if the server refuses it or
+    is unreachable, :class:`~xuance_envs.errors.EnvError` if an environment raised, and
+    :class:`~xuance_envs.errors.ClosedVecEnvError` after :meth:`close`. In a forked process they
+    raise :class:`~xuance_envs.errors.WrongProcessError`.
 
     Args:
         session: session on the server; :meth:`close` closes it.
@@ -92,10 +96,9 @@ class StudentGymEnvVectorized:
         session.request("create", request, self._parse_description)
         self._ended = np.zeros(num_envs, np.bool_)
         self._actions = SpaceRows.allocate(SpaceLayout(self.action_space), num_envs)
+        text = "environment %d of %d is episode %s at %s"
         for index, episode in enumerate(self.episode_ids):
-            logger.info(
-                "environment %d of %d is episode %s at %s", index, num_envs, episode, session.server
-            )
+            logger.info(text, index, num_envs, episode, session.server)
 
     def _parse_description(self, answer: Any) -> None:
         self.episode_ids: list[str] = list(map(str, answer["episode_ids"]))
@@ -104,7 +107,7 @@ class StudentGymEnvVectorized:
         self.reward_space = reward_space_from_wire(answer)
         self.max_episode_steps = int(answer["max_episode_steps"])
 
-    def reset(self, *, seed: int | Sequence[int | None] | None = None) -> tuple[Any, Infos]:
+    def reset(self, *, seed: Seeds = None) -> tuple[Any, Infos]:
         """Start a new episode in every environment.
 
         Args:
@@ -114,17 +117,10 @@ class StudentGymEnvVectorized:
         Returns:
             ``(observations, infos)``: an array of shape ``(num_envs, *obs_shape)`` and a list of
             dicts. For Dict and Tuple spaces, observations are a dict or tuple of such arrays.
-
-        Raises:
-            EnvError: an environment raised.
-            RemoteError: the server refused the request or is unreachable.
-            ClosedVecEnvError: the environments are closed.
         """
         return self._reset(range(self.num_envs), seed)
 
-    def reset_specific_envs(
-        self, ids: Sequence[int], *, seed: int | Sequence[int | None] | None = None
-    ) -> tuple[Any, Infos]:
+    def reset_specific_envs(self, ids: Sequence[int], *, seed: Seeds = None) -> tuple[Any, Infos]:
         """Start a new episode in some environments; the others continue.
 
         Args:
@@ -136,15 +132,10 @@ class StudentGymEnvVectorized:
 
         Raises:
             ValueError: an index is out of range or repeated.
-            EnvError: an environment raised.
-            RemoteError: the server refused the request or is unreachable.
-            ClosedVecEnvError: the environments are closed.
         """
         return self._reset(checked_env_ids(ids, self.num_envs), seed)
 
-    def _reset(
-        self, envs: Sequence[int], seed: int | Sequence[int | None] | None
-    ) -> tuple[Any, Infos]:
+    def _reset(self, envs: Sequence[int], seed: Seeds) -> tuple[Any, Infos]:
         self._check_open()
         seeds = seed_per_env(seed, envs)
         if not envs:
@@ -153,23 +144,22 @@ class StudentGymEnvVectorized:
             "episode_ids": episode_ids_of(self.episode_ids, envs),
             "seed": None if seed is None else checked_seeds(seeds),
         }
-
-        def parse(answer: Any) -> tuple[Any, Infos]:
-            result = self._parse_reset(envs, answer)
-            self._ended[list(envs)] = False
-            return result
-
-        if self._session.pending_path == STEP:
+        if self.waiting:
             with suppress(EnvError):  # the reset below recovers from it
                 self._session.finish_pending()
+        parse = partial(self._parse_reset, envs, False)
         result = self._session.request("vectorized_reset", request, parse)
         # Existing notebooks expect this exact message.
         logger.info("All %d environments reset successfully", len(envs))
         return result
 
-    def _parse_reset(self, envs: Sequence[int], answer: Any) -> tuple[Any, Infos]:
+    def _parse_reset(
+        self, envs: Sequence[int], ended: bool | Sequence[bool], answer: Any
+    ) -> tuple[Any, Infos]:
         observations = batch_from_wire(self.observation_space, answer["observations"], len(envs))
-        return observations, infos_from_wire(answer["infos"], len(envs))
+        infos = infos_from_wire(answer["infos"], len(envs))
+        self._ended[list(envs)] = ended
+        return observations, infos
 
     def step(self, actions: Any) -> Step:
         """Repeat each environment's action up to ``step_size`` times, or until its episode ends.
@@ -197,10 +187,7 @@ class StudentGymEnvVectorized:
         Raises:
             ValueError: the actions do not match the action space; no environment was stepped.
             AlreadySteppingError: a step with other actions is pending; see :meth:`step_wait`.
-            EnvError: an environment raised.
             RemoteConflictError: an environment was never reset.
-            RemoteError: the server refused the request or is unreachable.
-            ClosedVecEnvError: the environments are closed.
         """
         self._check_open()
         try:
@@ -214,8 +201,7 @@ class StudentGymEnvVectorized:
         }
         if self.waiting and not self._session.is_pending(STEP, request):
             raise AlreadySteppingError(
-                "a step with other actions is pending: step_wait() returns its result, "
-                "reset() discards it"
+                "a step with other actions is pending: call step_wait() for its result, or reset()"
             )
         return self._session.request(STEP, request, self._parse_step)
 
@@ -229,27 +215,23 @@ class StudentGymEnvVectorized:
 
         Raises:
             NotSteppingError: no step is pending.
-            EnvError: an environment raised.
-            RemoteError: the server refused the request or is unreachable.
-            ClosedVecEnvError: the environments are closed.
         """
         self._check_open()
         if not self.waiting:
             raise NotSteppingError("step_wait was called while no step is pending")
-        result: Step = self._session.finish_pending()
-        return result
+        return cast(Step, self._session.finish_pending())
 
     def _parse_step(self, answer: Any) -> Step:
-        shape = (self.num_envs,)
-        lengths = array_from_wire(answer["lengths"], np.dtype(np.int64), shape)
+        def array(name: str, dtype: type[np.generic], *shape: int) -> NDArray[Any]:
+            return array_from_wire(answer[name], np.dtype(dtype), (self.num_envs, *shape))
+
+        lengths = array("lengths", np.int64).tolist()
         observations = [
             batch_from_wire(self.observation_space, node, length)
-            for node, length in zip(answer["observations"], lengths.tolist(), strict=True)
+            for node, length in zip(answer["observations"], lengths, strict=True)
         ]
-        rewards_shape = *shape, *shape_of_rewards(self.reward_space)
-        rewards = array_from_wire(answer["rewards"], np.dtype(np.float64), rewards_shape)
-        terminated = array_from_wire(answer["terminated"], np.dtype(np.bool_), shape)
-        truncated = array_from_wire(answer["truncated"], np.dtype(np.bool_), shape)
+        rewards = array("rewards", np.float64, *shape_of_rewards(self.reward_space))
+        terminated, truncated = array("terminated", np.bool_), array("truncated", np.bool_)
         infos = infos_from_wire(answer["infos"], self.num_envs)
         self._ended = terminated | truncated
         return observations, as_float32(rewards), terminated, truncated, infos
@@ -331,14 +313,8 @@ class StudentGymEnvVectorized:
     ) -> tuple[Any, Infos]:
         if not envs:
             return self._no_observations(), []
-
-        def parse(answer: Any) -> tuple[Any, Infos]:
-            result = self._parse_reset(envs, answer)
-            self._ended[list(envs)] = ended
-            return result
-
         request = {"episode_ids": episode_ids_of(self.episode_ids, envs), **operation}
-        return self._session.request("states", request, parse)
+        return self._session.request("states", request, partial(self._parse_reset, envs, ended))
 
     def render(self, ids: Sequence[int] | None = None) -> list[Any]:
         """Render all or some environments.
@@ -351,9 +327,6 @@ class StudentGymEnvVectorized:
 
         Raises:
             AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
-            EnvError: an environment raised.
-            RemoteError: the server refused the request or is unreachable.
-            ClosedVecEnvError: the environments are closed.
         """
         self._check_idle()
         envs = checked_env_ids(ids, self.num_envs)
@@ -374,11 +347,9 @@ class StudentGymEnvVectorized:
         self.close()
 
     def __repr__(self) -> str:
+        fields = f"num_envs={self.num_envs}, step_size={self.step_size}"
         state = ", closed" if self.closed else ""
-        return (
-            f"{type(self).__name__}(num_envs={self.num_envs}, step_size={self.step_size}, "
-            f"server={self._session.server!r}{state})"
-        )
+        return f"{type(self).__name__}({fields}, server={self._session.server!r}{state})"
 
     def _check_open(self) -> None:
         if self.closed:
@@ -387,9 +358,8 @@ class StudentGymEnvVectorized:
     def _check_idle(self) -> None:
         self._check_open()
         if self.waiting:
-            raise AlreadySteppingError(
-                "an interrupted step is pending: call step_wait() or reset() first"
-            )
+            text = "an interrupted step is pending: call step_wait() or reset() first"
+            raise AlreadySteppingError(text)
 
     def _no_observations(self) -> Any:
         layout = SpaceLayout(self.observation_space)

@@ -42,7 +42,7 @@ from xuance_envs.remote.client.remote_session import (
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import infos_from_wire
-from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.nodes import WireError, shortened
 from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
 from xuance_envs.remote.wire.step_frames import StepFrameReader
 from xuance_envs.remote.wire.values import from_wire, to_wire
@@ -83,31 +83,20 @@ def sendable(command: str, value: Any) -> Any:
             return {str(name): to_wire(item) for name, item in value.items()}
         return [to_wire(item) for item in value]
     except WireError as error:
-        raise TypeError(
-            f"an argument of {command!r} cannot be sent to the server: {error}"
-        ) from None
+        text = f"an argument of {command!r} cannot be sent to the server: {error}"
+        raise TypeError(text) from None
 
 
 class RemoteDriver(Driver):
     """Driver of environments on a server.
 
     A thread sends the requests, so that the main process is free between ``submit`` and ``result``.
-    A ``blocking`` step does not use the thread. If the step is interrupted, the next call repeats
-    the request with its sequence number, and the server executes the step only once.
-
-    Args:
-        session: session on the server.
-        created: the created environments.
-        arrays: arrays for the results of steps.
-
-    Attributes:
-        blocking: whether the next step is sent without the thread, because the main process waits
-            for its result immediately.
-        fds: descriptor of a socket that becomes readable when a reply arrives.
+    After an interrupted step, the next call repeats the request with its sequence number, so that
+    the server executes the step only once.
     """
 
     tag = 0
-    fds: tuple[int, ...] = ()
+    fds: tuple[int, ...] = ()  # a socket that becomes readable when a reply arrives
 
     def __init__(self, session: RemoteSession, created: CreatedEnvs, arrays: StepArrays) -> None:
         super().__init__(0, len(created.episode_ids))
@@ -121,20 +110,16 @@ class RemoteDriver(Driver):
         self._step_frames = StepFrameReader(arrays)
         self._frame_was_last = self._after_frame = False
         self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
-        self.blocking = False
-        # Signals a reply to code that waits for several drivers.
+        self.blocking = False  # the main process waits for the next step itself, without the thread
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
-        self._close_wake = weakref.finalize(
-            self, _close_sockets, self._wake_reader, self._wake_writer
-        )
+        sockets = self._wake_reader, self._wake_writer
+        self._close_wake = weakref.finalize(self, _close_sockets, *sockets)
         self.fds = (self._wake_reader.fileno(),)
         self._wait_reply: Callable[[float | None], Any] | None = None
         self._parse: Callable[[Any], Any] = lambda answer: answer
         self._result: Any = None
         self._failed = False
-
-    # -- requests ---------------------------------------------------------------------
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> Any:
@@ -154,17 +139,16 @@ class RemoteDriver(Driver):
         if command == "reset":
             return self._pack_reset(*arguments)
         places, *rest = arguments
-        message: dict[str, Any]
-        if command == "save_states":
-            message = {"operation": "save", "episode_ids": episode_ids_of(self._episodes, places)}
-            return "states", message, self._session.states.parse_handles
-        if command == "load_states":
-            numbers = self._session.states.numbers(rest[0])
-            return self._pack_load(places, {"operation": "load", "states": numbers})
-        if command == "clone_states":
-            sources = {"sources": episode_ids_of(self._episodes, rest[0]), "fork_rng": rest[1]}
-            return self._pack_load(places, {"operation": "clone", **sources})
-        message = {"operation": command, "episode_ids": episode_ids_of(self._episodes, places)}
+        message = {"operation": command, "episode_ids": self._ids_of(places)}
+        if command in ("save_states", "load_states", "clone_states"):
+            message["operation"] = command.removesuffix("_states")
+            if command == "save_states":
+                return "states", message, self._session.states.parse_handles
+            if command == "load_states":
+                message["states"] = self._session.states.numbers(rest[0])
+            else:
+                message |= {"sources": self._ids_of(rest[0]), "fork_rng": rest[1]}
+            return "states", message, lambda answer: self._parse_reset(places, answer)
         if command == "watch_masks":
             message["operation"] = "action_masks"
         elif command == "render":
@@ -178,11 +162,14 @@ class RemoteDriver(Driver):
             message["values"] = sendable(command, list(rest[1]))
         return "call", message, parse_results
 
+    def _ids_of(self, places: Sequence[int]) -> Any:
+        return episode_ids_of(self._episodes, places)
+
     def _pack_reset(self, resets: Sequence[Reset]) -> Any:
         places = [place for place, *_ in resets]
         options = resets[0][2]
         message = {
-            "episode_ids": episode_ids_of(self._episodes, places),
+            "episode_ids": self._ids_of(places),
             "seed": checked_seeds([seed for _, seed, _ in resets]),
             "options": None if options is None else sendable("reset", options),
         }
@@ -192,10 +179,6 @@ class RemoteDriver(Driver):
             return self._parse_reset(places, answer)
 
         return "vectorized_reset", message, parse
-
-    def _pack_load(self, places: Sequence[int], operation: Mapping[str, Any]) -> Any:
-        message = {"episode_ids": episode_ids_of(self._episodes, places), **operation}
-        return "states", message, lambda answer: self._parse_reset(places, answer)
 
     @override
     def submit(self, tag: int, packed: Any) -> None:
@@ -233,8 +216,6 @@ class RemoteDriver(Driver):
         with suppress(OSError):  # closed in the meantime
             self._wake_writer.send(b"!")
 
-    # -- replies ----------------------------------------------------------------------
-
     @override
     def result(self, deadline: float | None = None) -> Any:
         if self._wait_reply is not None:
@@ -265,7 +246,8 @@ class RemoteDriver(Driver):
         return StepTimes(**self._session.step_times())
 
     def close(self) -> None:
-        """Shut down the thread after its current request."""
+        """Close the session, and shut down the thread after its current request."""
+        self._session.close()
         self._thread.shutdown(wait=False)
         self._close_wake()
 
@@ -282,18 +264,16 @@ class RemoteDriver(Driver):
         resets = answer["resets"]
         ended = resets["environments"]
         if ended != (arrays.terminated | arrays.truncated).nonzero()[0].tolist():
-            raise WireError("the reply's resets do not match the episodes that ended")
+            raise WireError(f"expected resets of the episodes that ended, got {shortened(ended)}")
         self._parse_masks(answer)
         if ended:
-            at = np.array(ended)
-            self._write_observations(
-                arrays.reset_observations, resets["observations"], at, len(ended)
-            )
+            rows, at = arrays.reset_observations, np.array(ended)
+            self._write_observations(rows, resets["observations"], at, len(ended))
             self._write_infos(self._reset_infos, ended, resets["infos"])
         return self._outcomes.outcome(bool(ended))
 
     def _parse_frame(self, answer: Any) -> Outcome:
-        """Decode a frame; report its layout unless the results before had the same."""
+        """Decode a frame; report its layout unless the previous step had the same one."""
         ended = bool(self._step_frames.read(answer).any())
         self._frame_was_last = True
         if self._after_frame and "columns" not in answer:
@@ -301,7 +281,7 @@ class RemoteDriver(Driver):
         return Outcome(ended, StepExtras(*self._step_frames.layouts))
 
     def _begin_message(self) -> None:
-        """Begin to decode a message with other infos, whose columns this side assigns."""
+        """Begin to decode a message with dicts of infos, for which the client assigns columns."""
         if self._after_frame:
             for writer in (self._infos, self._reset_infos):
                 writer.forget()
@@ -321,9 +301,9 @@ class RemoteDriver(Driver):
         masks = self._arrays.masks
         if masks is None or "masks" not in answer:
             return
-        parts = answer["masks"]
-        if not isinstance(parts, list) or len(parts) != len(masks.parts):
-            raise WireError(f"expected a list of {len(masks.parts)} arrays of action masks")
+        parts, count = answer["masks"], len(masks.parts)
+        if not isinstance(parts, list) or len(parts) != count:
+            raise WireError(f"expected a list of {count} action masks, got {shortened(parts)}")
         for target, part in zip(masks.parts, parts, strict=True):
             target[:] = array_from_wire(part, _BOOL, target.shape)
 

@@ -8,15 +8,13 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
-from xuance_envs.errors import (
-    RemoteError,
-    RemoteUnreachableError,
-)
+from xuance_envs.errors import RemoteError, RemoteUnreachableError
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.server_states import RemoteStates
 from xuance_envs.remote.wire.constants import API_PREFIX, MAX_SEED
@@ -25,13 +23,13 @@ from xuance_envs.remote.wire.values import from_wire
 
 T = TypeVar("T")
 
+# Seconds per attempt to close a session; the server kills a busy worker after five seconds.
 CLOSE_TIMEOUTS = (6.0, 2.0)
-"""Seconds per attempt to close a session; the server kills a busy worker after five seconds."""
 
 
 @dataclass(frozen=True)
 class _PendingRequest:
-    """A request that the client may have sent, but whose reply has not arrived."""
+    """A request whose reply has not arrived."""
 
     path: str
     sequence: int
@@ -40,11 +38,17 @@ class _PendingRequest:
 
 
 class RemoteSession:
-    """A session on a server.
+    """A session on a server, until ``close``, garbage collection or the end of the process."""
 
-    ``close``, garbage collection or the process's exit closes it. In forked processes its requests
-    raise.
-    """
+    @classmethod
+    def open(cls, connection: ApiClient, share_frames: bool, name: str) -> RemoteSession:
+        """Check the server's version and open a session; close the connection on errors."""
+        try:
+            connection.check_version()
+            return cls(connection, share_frames, name)
+        except BaseException:
+            connection.close()
+            raise
 
     def __init__(self, connection: ApiClient, share_frames: bool, name: str) -> None:
         self._connection: ApiClient | WrongProcessProxy = connection
@@ -56,15 +60,14 @@ class RemoteSession:
         path = f"{API_PREFIX}/session/create"
         # If the request is repeated with the same nonce, the server returns the open session.
         message = {"share_frames": share_frames, "nonce": secrets.token_urlsafe(24)}
+        open_session = partial(connection.request, "POST", path, message, repeatable=True)
         try:
-            answer = connection.request("POST", path, message, repeatable=True)
+            answer = open_session()
         except Exception:
             raise
         except BaseException:  # an interrupt: the session may have been opened
             with suppress(RemoteError, LookupError, TypeError):
-                answer = connection.request(
-                    "POST", path, message, repeatable=True, timeout=sum(CLOSE_TIMEOUTS)
-                )
+                answer = open_session(timeout=sum(CLOSE_TIMEOUTS))
                 _delete_session(connection, str(answer["session_id"]), os.getpid())
             raise
         with checked_reply(self.server):
@@ -76,6 +79,7 @@ class RemoteSession:
         close_after_fork(self)
 
     def close_in_child(self, owner: int) -> None:
+        """Make later requests raise; a forked child calls this."""
         self._connection = WrongProcessProxy(self._name, owner)
 
     @property
@@ -83,17 +87,13 @@ class RemoteSession:
         return None if self._pending is None else self._pending.path
 
     def request(self, path: str, message: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
-        """Send a request that the server executes at most once.
-
-        If an earlier request was interrupted, finish it first. If both are equal, return its reply.
-        """
-        if not self.is_pending(path, message):
+        """Send a request that the server executes at most once; first finish a pending one."""
+        if not self.is_pending(path, message):  # otherwise the pending request is the same
             if self._pending is not None:
                 self.finish_pending()
             content = self.next_request(message)
             self._pending = _PendingRequest(path, self._sequence, content, parse)
-        parsed: T = self.finish_pending()
-        return parsed
+        return cast(T, self.finish_pending())
 
     def is_pending(self, path: str, message: Mapping[str, Any]) -> bool:
         pending = self._pending
@@ -136,10 +136,9 @@ class RemoteSession:
     def _drop_states(self, states: Sequence[int]) -> None:
         """Delete states on the server; if the server refuses, the next request tries again."""
         message = {"session_id": self._id, "operation": "drop", "states": states}
+        path = f"{API_PREFIX}/episode/states"
         try:
-            self._connection.request(
-                "POST", f"{API_PREFIX}/episode/states", message, repeatable=True
-            )
+            self._connection.request("POST", path, message, repeatable=True)
         except RemoteUnreachableError:
             raise
         except RemoteError:
@@ -181,8 +180,8 @@ def checked_reply(server: str) -> Iterator[None]:
 
 def episode_ids_of(episode_ids: Sequence[str], envs: Sequence[int]) -> list[str] | None:
     """Return the ids of some environments' episodes; None for all of them."""
-    all_envs = list(envs) == list(range(len(episode_ids)))
-    return None if all_envs else [episode_ids[env] for env in envs]
+    is_all = list(envs) == list(range(len(episode_ids)))
+    return None if is_all else [episode_ids[env] for env in envs]
 
 
 def parse_results(answer: Any) -> list[Any]:
@@ -193,10 +192,10 @@ def parse_results(answer: Any) -> list[Any]:
 def _delete_session(connection: ApiClient, session_id: str, owner: int) -> None:
     if os.getpid() != owner:  # a forked process must not close its parent's session
         return
+    path = f"{API_PREFIX}/session/{session_id}"
     try:
         for timeout in CLOSE_TIMEOUTS:
             with suppress(RemoteUnreachableError):  # otherwise the server closes the idle session
-                path = f"{API_PREFIX}/session/{session_id}"
                 connection.request("DELETE", path, repeatable=True, timeout=timeout)
                 break
     except RemoteError:

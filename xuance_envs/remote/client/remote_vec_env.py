@@ -12,11 +12,7 @@ from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.remote_driver import CreatedEnvs, RemoteDriver, sendable
-from xuance_envs.remote.client.remote_session import (
-    RemoteSession,
-    checked_count,
-    checked_seeds,
-)
+from xuance_envs.remote.client.remote_session import RemoteSession, checked_count, checked_seeds
 from xuance_envs.remote.client.server_states import ServerSaver
 from xuance_envs.remote.client.transport import Verify
 from xuance_envs.vector_envs.arguments import checked_seed
@@ -110,20 +106,12 @@ class RemoteVecEnv(GroupedVecEnv):
             "auto_reset": True,
         }
         connection = ApiClient(base_url, user_token, timeout, verify)
-        try:
-            connection.check_version()
-            session = RemoteSession(connection, share_frames, type(self).__name__)
-        except BaseException:
-            connection.close()
-            raise
-        self._session = session
+        session = self._session = RemoteSession.open(connection, share_frames, type(self).__name__)
         try:
             created = session.request("create", request, CreatedEnvs.of)
-            description = created.description
-            arrays = StepArrays.allocate(description.spaces, num_envs)
-            driver = RemoteDriver(session, created, arrays)
-            self._driver = driver
-            groups = RemoteGroups(session, driver, description, arrays)
+            arrays = StepArrays.allocate(created.description.spaces, num_envs)
+            driver = self._driver = RemoteDriver(session, created, arrays)
+            groups = RemoteGroups(driver, created.description, arrays)
             check_actions = check_actions or created.checks_actions
             super().__init__(groups, copy=copy, check_actions=check_actions)
         except BaseException:
@@ -144,18 +132,12 @@ class RemoteGroups(Groups):
     """The environments of one session, as a single group."""
 
     def __init__(
-        self,
-        session: RemoteSession,
-        driver: RemoteDriver,
-        description: EnvDescription,
-        arrays: StepArrays,
+        self, driver: RemoteDriver, description: EnvDescription, arrays: StepArrays
     ) -> None:
         super().__init__([driver], description, arrays)
         self.saver = ServerSaver(self.ledger, self.info_collector)
-        self._session = session
         self._driver = driver
 
     @override
     def end(self, close_timeout: float | None = None) -> None:
-        self._session.close()
         self._driver.close()

@@ -1,8 +1,4 @@
-"""Client side of environment states that a server keeps.
-
-States never leave the server, and clients cannot upload states. A client holds handles, and keeps
-its own data about a state with the handle.
-"""
+"""Client side of environment states that a server keeps: clients hold handles on them."""
 
 from __future__ import annotations
 
@@ -60,7 +56,7 @@ class RemoteStates:
 
     @property
     def released(self) -> list[int]:
-        """States without handles that the server has not dropped yet, up to ``MAX_DROPPED``."""
+        """Numbers of up to ``MAX_DROPPED`` states without handles that the server still keeps."""
         return list(islice(self._released, MAX_DROPPED)) if self._released else []
 
     def dropped(self, numbers: Sequence[int]) -> None:
@@ -92,6 +88,10 @@ class RemoteStates:
 class ServerSaver(Saver):
     """Saver whose states stay on the server."""
 
+    def _pack(self, command: str, ids: Sequence[int], *arguments: Any) -> dict[int, Any]:
+        (driver,) = self._ledger.drivers
+        return {0: driver.pack(command, ids, *arguments)}
+
     @override
     def verify(self, ids: Sequence[int]) -> None:
         """Raise an error: a server creates no further environments for a client."""
@@ -104,14 +104,11 @@ class ServerSaver(Saver):
 
     @override
     def save(self, ids: Sequence[int]) -> EnvStates:
-        (driver,) = self._ledger.drivers
-        saved = self._ledger.command({0: driver.pack("save_states", ids)}, values_of)
-        return EnvStates(saved, {})
+        return EnvStates(self._ledger.command(self._pack("save_states", ids), values_of), {})
 
     @override
     def load(self, state: EnvStates, ids: Sequence[int], *, of_all: bool = False) -> StepInfos:
-        (driver,) = self._ledger.drivers
-        return self.run_load({0: driver.pack("load_states", ids, state)}, ids, of_all=of_all)
+        return self.run_load(self._pack("load_states", ids, state), ids, of_all=of_all)
 
     @override
     def clone(
@@ -122,6 +119,5 @@ class ServerSaver(Saver):
         *,
         of_all: bool = False,
     ) -> StepInfos:
-        (driver,) = self._ledger.drivers
-        packed = driver.pack("clone_states", targets, sources, fork_rng)
-        return self.run_load({0: packed}, targets, of_all=of_all)
+        packed = self._pack("clone_states", targets, sources, fork_rng)
+        return self.run_load(packed, targets, of_all=of_all)

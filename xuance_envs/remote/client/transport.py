@@ -1,7 +1,7 @@
 """HTTP/1.1 of clients over TCP, TLS and Unix sockets, directly or through a proxy.
 
-``http.client`` parses responses. Its connections take half as long again, and they limit the time
-of each piece of a response instead of the time of the response.
+``http.client`` only parses responses: its connections are slower, and they limit the time of each
+piece of a response instead of the time of the response.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ from xuance_envs.engine.system.current import system
 from xuance_envs.remote.client.address import Address, proxy_of
 
 # Limits on a response in bytes. MAX_FRAMING is for each piece of a body of unknown length.
-MAX_HEAD = 1 << 16
-MAX_BODY = 1 << 30
-MAX_FRAMING = 1 << 21
+MAX_HEAD, MAX_BODY, MAX_FRAMING = 1 << 16, 1 << 30, 1 << 21
 
 _PIECE = 1 << 16
 
+# Whether to check the server's certificate, or the certificate authorities to check it against.
 Verify = bool | str | Path | ssl.SSLContext
-"""Whether to check the server's certificate, or the certificate authorities to check it against."""
 
 
 class ConnectError(OSError):
@@ -58,10 +56,7 @@ class Response(NamedTuple):
 
 
 class HttpTransport:
-    """Persistent connections to one server; thread-safe.
-
-    Environment variables such as ``https_proxy`` and ``no_proxy`` set the proxy.
-    """
+    """Persistent connections to one server, through the proxy that the environment sets."""
 
     def __init__(self, server: Address, headers: Mapping[str, str], verify: Verify = True) -> None:
         self._server = server
@@ -138,10 +133,8 @@ def _tls_context(verify: Verify) -> ssl.SSLContext:
             return ssl.create_default_context(capath=path)
         context = ssl.create_default_context(cafile=path)
     except OSError as error:
-        raise ValueError(
-            f"verify: expected a bool, an SSL context, or a file or folder of CA certificates, "
-            f"got {str(verify)!r}: {error}"
-        ) from None
+        expected = "a bool, an SSL context, or a file or folder of CA certificates"
+        raise ValueError(f"verify: expected {expected}, got {str(verify)!r}: {error}") from None
     if verify is False:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -173,8 +166,7 @@ class _Stream(io.RawIOBase):
             connected.suppress_ragged_eofs = False  # type: ignore[attr-defined]
         self.socket = connected
         self.deadline = 0.0
-        self.budget = 0
-        """Bytes that may still arrive."""
+        self.budget = 0  # bytes that may still arrive
         self.may_end = self.is_complete = False
 
     def send(self, message: bytes) -> None:
@@ -196,9 +188,8 @@ class _Stream(io.RawIOBase):
         self.socket.settimeout(_seconds_until(self.deadline))
         size = self.socket.recv_into(buffer, min(len(buffer), self.budget))
         if not size and not self.may_end:
-            raise RemoteDisconnected(
-                "the server closed the connection before the response was complete"
-            )
+            text = "the server closed the connection before the response was complete"
+            raise RemoteDisconnected(text)
         self.budget -= size
         return size
 
@@ -278,11 +269,10 @@ class _Connection(io.BufferedReader):
                 return response
 
     def _body_of(self, response: HTTPResponse) -> bytes:
-        encoding = response.headers.get("content-encoding")
-        if encoding not in (None, "identity"):
-            raise InvalidResponseError(
-                f"expected a response without content encoding, got {encoding!a}"
-            )
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            text = f"expected a response without content encoding, got {encoding!a}"
+            raise InvalidResponseError(text)
         stream = self.stream
         if response.length is not None:
             if response.length > MAX_BODY:
@@ -290,16 +280,14 @@ class _Connection(io.BufferedReader):
             stream.budget = sys.maxsize
             return response.read()
         stream.may_end = not response.chunked
-        pieces: list[bytes] = []
-        size = 0
+        body = bytearray()
         while True:
             stream.budget = MAX_FRAMING
-            piece = response.read(min(_PIECE, MAX_BODY + 1 - size))
+            piece = response.read(min(_PIECE, MAX_BODY + 1 - len(body)))
             if not piece:
-                return b"".join(pieces)
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_BODY:
+                return bytes(body)
+            body += piece
+            if len(body) > MAX_BODY:
                 raise _too_large("response", MAX_BODY)
 
 

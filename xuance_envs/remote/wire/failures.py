@@ -77,6 +77,24 @@ def no_session(idle: float | None = None) -> RefusedError:
     return RefusedError(404, "session", text)
 
 
+def envs_closed() -> RefusedError:
+    return RefusedError(409, "closed", "these environments have failed and are closed")
+
+
+def body_too_large(limit: int) -> RefusedError:
+    return RefusedError(413, "body", f"expected a request of at most {limit} bytes")
+
+
+def body_too_slow(seconds: float) -> RefusedError:
+    text = f"the request did not arrive completely within {seconds:g} s"
+    return RefusedError(408, "slow", text)
+
+
+def client_disconnected() -> RefusedError:
+    text = "the client disconnected before the request was complete"
+    return RefusedError(400, "disconnected", text)
+
+
 class EnvsFailedError(RefusedError):
     def __init__(self, code: str, message: str, **details: Any) -> None:
         self.id = secrets.token_hex(4)
@@ -119,7 +137,7 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
         failed.details["details"] = failed.or_log_reference(error.details, tracebacks)
         return failed
     if isinstance(error, ClosedVecEnvError):
-        return RefusedError(409, "closed", "these environments have failed and are closed")
+        return envs_closed()
     if isinstance(error, WireError | BadValueError):
         return RefusedError(422, "invalid", text)
     for kind, (code, _) in _BUILTINS.items():

@@ -32,7 +32,7 @@ from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
 from xuance_envs.remote.wire.bounds import ObjectBudget, TooLargeError, payload_bytes
-from xuance_envs.remote.wire.failures import RefusedError, no_session
+from xuance_envs.remote.wire.failures import RefusedError, envs_closed, no_session
 from xuance_envs.remote.wire.formats import WireFormat
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_client, to_wire
@@ -48,10 +48,7 @@ BATCH = 16  # environments per call of render or get_attr, because results may b
 
 
 class EnvHost:
-    """Environments that one request created; :meth:`make` starts them.
-
-    The session runs one command at a time.
-    """
+    """Environments that one request created, after :meth:`make`; they run one command at a time."""
 
     description: dict[str, Any]
 
@@ -70,8 +67,7 @@ class EnvHost:
         self.steps = 0
         self._checks_actions = not settings.permissions.any_action
         self._needs_reset = set(range(self.num_envs))
-        self._limits = settings.limits
-        self._settings = settings
+        self._settings, self._limits = settings, settings.limits
         self._config = config
         self._metrics = metrics
         self._quotas = quotas
@@ -121,15 +117,12 @@ class EnvHost:
         try:
             if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
                 raise WireError("multi-agent environments require auto_reset")
-            self.description = {
-                **commands.describe(self._vec_env),
-                "checks_actions": self._checks_actions,
-            }
+            self.description = commands.describe(self._vec_env)
+            self.description["checks_actions"] = self._checks_actions
         except WireError as error:
             self.end()
-            raise RefusedError(
-                409, "space", f"the environments cannot be hosted: {error}"
-            ) from None
+            text = f"the environments cannot be hosted: {error}"
+            raise RefusedError(409, "space", text) from None
         self.replies = ReplyEncoder(self._vec_env.observation_space, limits.reply)
         self._has_objects = has_objects(SpaceLayout(self._vec_env.observation_space))
 
@@ -184,10 +177,8 @@ class EnvHost:
 
     def times(self) -> dict[str, Any]:
         if self._vec_env.closed:
-            raise RefusedError(409, "closed", "these environments have failed and are closed")
+            raise envs_closed()
         return {name: to_wire(value) for name, value in vars(self._vec_env.times).items()}
-
-    # -- commands ---------------------------------------------------------------------
 
     async def run(
         self,
@@ -206,10 +197,9 @@ class EnvHost:
 
     def check_ready(self, envs: Sequence[int]) -> None:
         """Raise if environments that repeat actions have not been reset."""
-        if not self.auto_reset and (unready := sorted(self._needs_reset.intersection(envs))):
-            raise RefusedError(
-                409, "reset", f"call reset first: environment {unready[0]} has no running episode"
-            )
+        if not self.auto_reset and (unready := self._needs_reset.intersection(envs)):
+            text = f"call reset first: environment {min(unready)} has no running episode"
+            raise RefusedError(409, "reset", text)
 
     async def step(
         self, actions: Any, wire_format: WireFormat, large: bool, layout: int | None
@@ -254,15 +244,13 @@ class EnvHost:
                     self._vec_env, envs, actions, times, self._checks_actions
                 )
             except EnvError as error:
-                if isinstance(error.__cause__, TooLargeError):
+                env, cause = error.env_index, error.__cause__
+                if isinstance(cause, TooLargeError):
                     self._needs_reset.update(envs)
-                    raise RefusedError(
-                        413, "reply", f"{error.__cause__}; reset these environments first"
-                    ) from None
-                self._needs_reset.add(error.env_index)
-                raise EnvError(
-                    error.env_index, "step", error.reason, error.env_traceback
-                ) from error.__cause__
+                    text = f"{cause}; reset these environments first"
+                    raise RefusedError(413, "reply", text) from None
+                self._needs_reset.add(env)
+                raise EnvError(env, "step", error.reason, error.env_traceback) from cause
             except (WorkerDiedError, WorkerTimeoutError) as error:
                 error.command = "step"  # the client's command, which the worker runs as a call
                 raise

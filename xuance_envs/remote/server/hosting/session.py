@@ -13,7 +13,7 @@ from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http.large_replies import LARGE_REPLY, LargeReplies
 from xuance_envs.remote.server.http.requests import Reply
-from xuance_envs.remote.server.limits.admission import Account, Quota, throttle
+from xuance_envs.remote.server.limits.admission import Account, Quota, throttle, too_many_requests
 from xuance_envs.remote.server.limits.fifo_semaphore import FifoSemaphore
 from xuance_envs.remote.wire.failures import RefusedError, no_session
 
@@ -34,16 +34,7 @@ class Session:
         self.account = account
         self.nonce = nonce
         self.quota = Quota("per session")
-        self.quota.limit(
-            environments=limits.environments_per_session,
-            processes=limits.processes_per_session,
-            memory=limits.memory_per_session,
-            cpu=limits.cpu_per_session,
-            requests=limits.requests_rate_per_session,
-            steps=limits.steps_rate_per_session,
-            states=limits.states_per_session,
-            state_bytes=limits.state_bytes_per_session,
-        )
+        self.quota.limit(limits, "_per_session")
         self.state_numbers = itertools.count(1)
         self.number = number
         self.share_frames = share_frames
@@ -81,12 +72,7 @@ class Session:
     ) -> Reply:
         """Execute a request in turn; answer a repeated request with its first reply."""
         if self._waiting >= self._max_waiting:
-            raise RefusedError(
-                429,
-                "waiting",
-                f"this server allows {self._max_waiting} concurrent requests per session: wait for "
-                "replies first",
-            )
+            raise too_many_requests("waiting", self._max_waiting, "per session")
         self._waiting += 1
         try:
             if not self._lock.try_acquire():
@@ -99,12 +85,9 @@ class Session:
                 if sequence is not None and sequence == self._sequence:
                     return self._repeat_reply(digest)
                 if sequence is not None and sequence < self._sequence:
-                    raise RefusedError(
-                        409,
-                        "sequence",
-                        f"expected a sequence number of {self._sequence} or more, got {sequence}: "
-                        "only the last request can be repeated",
-                    )
+                    expected = f"expected a sequence number of {self._sequence} or more"
+                    text = f"{expected}, got {sequence}: only the last request can be repeated"
+                    raise RefusedError(409, "sequence", text)
                 if self._rates:
                     await throttle(self._rates)
                     self.quota.requests.record()
@@ -129,14 +112,12 @@ class Session:
 
     def _repeat_reply(self, digest: bytes) -> Reply:
         if digest != self._digest:
-            raise RefusedError(
-                409, "sequence", "a different request already used this sequence number"
-            )
+            text = "a different request already used this sequence number"
+            raise RefusedError(409, "sequence", text)
         reply = self._reply or self._replies.get(self.id)
         if reply is None:
-            raise RefusedError(
-                409, "gone", "the reply to this request was already sent and is no longer stored"
-            )
+            text = "the reply to this request was already sent and is no longer stored"
+            raise RefusedError(409, "gone", text)
         return reply
 
     def add(self, host: EnvHost) -> list[str]:
@@ -155,11 +136,8 @@ class Session:
         if episode_ids is None:
             if len(self.hosts) == 1:
                 return self.hosts[0], range(self.hosts[0].num_envs)
-            raise RefusedError(
-                422,
-                "episodes",
-                "episode_ids are required, because several requests created the session's episodes",
-            )
+            text = "episode_ids is required: several requests created the session's episodes"
+            raise RefusedError(422, "episodes", text)
         if distinct and len(set(episode_ids)) != len(episode_ids):
             raise RefusedError(422, "episodes", "expected each episode at most once")
         found = []
@@ -176,12 +154,9 @@ class Session:
         """Group states by a host in the process that keeps them; raise if one is missing."""
         found = self._find_states(numbers)
         if absent := set(numbers).difference(*found.values()):
-            raise RefusedError(
-                404,
-                "states",
-                f"this session has no state {min(absent)}: it may have been dropped, or have ended "
-                "with the worker process that kept it",
-            )
+            reason = "it may have been dropped, or have ended with the worker process that kept it"
+            text = f"this session has no state {min(absent)}: {reason}"
+            raise RefusedError(404, "states", text)
         return found
 
     async def drop_states(self, numbers: Iterable[int]) -> int:

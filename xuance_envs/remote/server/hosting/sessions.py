@@ -6,8 +6,8 @@ import asyncio
 import errno
 import itertools
 import logging
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 
 from xuance_envs.engine.cpus import available_cpus
@@ -55,12 +55,7 @@ class Sessions:
         """Apply the current limits."""
         limits = self._capacity.limits
         self._metrics.max_sessions = limits.sessions
-        self._quota.limit(
-            environments=limits.environments,
-            processes=limits.processes,
-            states=limits.states,
-            state_bytes=limits.state_bytes,
-        )
+        self._quota.limit(limits)
 
     def open(self, account: Account, share_frames: bool, nonce: str | None = None) -> Session:
         """Open a session, or return the one that was opened with the same nonce."""
@@ -73,12 +68,9 @@ class Sessions:
             (len(self._sessions), self._capacity.limits.sessions, "at the same time"),
         ):
             if count >= limit:
-                raise RefusedError(
-                    429,
-                    "sessions",
-                    f"this server allows {limit} sessions {scope}: close one first; idle sessions "
-                    f"are closed after {self._limits.idle:g} s",
-                )
+                idle = f"idle sessions are closed after {self._limits.idle:g} s"
+                text = f"this server allows {limit} sessions {scope}: close one first; {idle}"
+                raise RefusedError(429, "sessions", text)
         session = Session(account, next(self._numbers), share_frames, self._replies, nonce)
         account.sessions += 1
         self._sessions[session.id] = session
@@ -86,19 +78,17 @@ class Sessions:
         logger.info("session %d of %s opened", session.number, account.owner.name)
         return session
 
-    def by_name(self) -> dict[str, dict[str, int]]:
+    def by_name(self) -> Mapping[str, Mapping[str, int]]:
         """Return the numbers of sessions, environments and steps, by token name."""
-        names = {
-            name: {"sessions": 0, "environments": 0, "steps": n}
-            for name, n in self._closed_steps.items()
-        }
+        names: dict[str, Counter[str]] = defaultdict(
+            lambda: Counter(sessions=0, environments=0, steps=0)
+        )
+        for name, steps in self._closed_steps.items():
+            names[name]["steps"] = steps
         for session in self._sessions.values():
-            counts = names.setdefault(
-                session.account.owner.name, {"sessions": 0, "environments": 0, "steps": 0}
+            names[session.account.owner.name].update(
+                sessions=1, environments=session.environments, steps=session.steps
             )
-            counts["sessions"] += 1
-            counts["environments"] += session.environments
-            counts["steps"] += session.steps
         return names
 
     def get(self, session_id: str, owner: Owner) -> Session:
@@ -116,12 +106,9 @@ class Sessions:
             quota.check(environments=len(config.functions))
         groups = sum(len(each.hosts) + (each.pending_host is not None) for each in self)
         if self._capacity.max_groups is not None and groups >= self._capacity.max_groups:
-            raise RefusedError(
-                429,
-                "full",
-                "the server has no file descriptors for more environments: create more of them in "
-                "one request, or close a session",
-            )
+            remedy = "create more of them in one request, or close a session"
+            text = f"the server has no file descriptors for more environments: {remedy}"
+            raise RefusedError(429, "full", text)
         process = self._process_for(session, quotas)
         host = EnvHost(config, self._settings, self._metrics, process, quotas)
         session.pending_host = host
@@ -132,9 +119,8 @@ class Sessions:
                 raise no_session(self._limits.idle) from None
             if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
                 logger.warning("cannot start a worker for session %d: %s", session.number, error)
-                raise RefusedError(
-                    429, "full", "the server cannot start more processes: try again later"
-                ) from None
+                text = "the server cannot start more processes: try again later"
+                raise RefusedError(429, "full", text) from None
             raise
         finally:
             if host.make_done:  # otherwise Session.close cancels it
@@ -196,9 +182,8 @@ class Sessions:
                 (memory, quota.max_memory, "bytes of memory"),
             ):
                 if limit is not None and used > limit and not session.ended_reason:
-                    text = (
-                        f"this server allows {limit:g} {unit} {quota.scope}, but {used:g} were used"
-                    )
+                    allowed = f"this server allows {limit:g} {unit} {quota.scope}"
+                    text = f"{allowed}, but {used:g} were used"
                     logger.warning("session %d ended: %s", session.number, text)
                     session.terminate(RefusedError(429, "usage", text))
 
@@ -210,17 +195,14 @@ class Sessions:
             for session in self:
                 since = session.idle_since
                 if since is not None and now - since > self._limits.idle:
-                    closing = asyncio.create_task(
-                        self.close(session, f"idle for {self._limits.idle:g} s")
-                    )
+                    reason = f"idle for {self._limits.idle:g} s"
+                    closing = asyncio.create_task(self.close(session, reason))
                     self._closing.add(closing)
                     closing.add_done_callback(self._closing.discard)
 
     async def close_all(self) -> None:
-        await asyncio.gather(
-            *(self.close(session, "the server is shutting down") for session in self),
-            *self._closing,
-        )
+        closing = [self.close(session, "the server is shutting down") for session in self]
+        await asyncio.gather(*closing, *self._closing)
 
     def _count(self) -> None:
         self._metrics.sessions = len(self._sessions)

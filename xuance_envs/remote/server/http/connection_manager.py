@@ -26,17 +26,9 @@ from xuance_envs.remote.server.settings import Limits
 
 logger = logging.getLogger("xuance_envs")
 
-SLOW_READER_TIMEOUT = 5.0
-"""Seconds that a large reply may take while other replies wait for the budget."""
-
-MAX_PIPELINED_STARTS = 4
-"""Maximum pipelined requests to start before other tasks run.
-
-A step passes the event loop about five times, so it waits for five times as many.
-"""
-
-EVICTED_FRACTION = 16
-"""A connection beyond the limit replaces one connection in this many."""
+SLOW_READER_TIMEOUT = 5.0  # seconds that a large reply may take while others wait for the budget
+MAX_PIPELINED_STARTS = 4  # before other tasks run; a step waits for them about five times
+EVICTED_FRACTION = 16  # a connection beyond the limit replaces one connection in this many
 
 
 class ManagedConnection(Protocol):
@@ -96,7 +88,7 @@ class ConnectionManager:
             self.static_replies[(root + path).encode()] = root + path, reply
 
     def add(self, connection: ManagedConnection) -> bool:
-        """Register a connection and return whether it is accepted; close idle ones if necessary."""
+        """Register a connection and return whether to keep it; close idle ones if necessary."""
         self.connections.add(connection)
         if len(self.connections) <= self._max_connections:
             return True
@@ -139,9 +131,8 @@ class ConnectionManager:
         if not self._replies.send_budget.has_room(size) and started:
             slowest = min(started, key=started.__getitem__)
             if monotonic() - started[slowest] > SLOW_READER_TIMEOUT:
-                self.log_limit(
-                    "closed a connection", "it read its reply slowly while others waited"
-                )
+                reason = "it read its reply slowly while others waited"
+                self.log_limit("closed a connection", reason)
                 slowest.abort()
         async with self._replies.send_budget.reserve(size, self.limits.write):
             started[connection] = monotonic()
@@ -158,6 +149,5 @@ class ConnectionManager:
             self._last_logged[event] = last, suppressed + 1
             return
         self._last_logged[event] = now, 0
-        logger.warning(
-            "%s: %s%s", event, reason, f" ({suppressed} more not logged)" if suppressed else ""
-        )
+        more = f" ({suppressed} more not logged)" if suppressed else ""
+        logger.warning("%s: %s%s", event, reason, more)

@@ -39,32 +39,17 @@ require_attributes(
     "transport url",
 )
 
-MAX_HEAD = 64 * 2**10
-
-MAX_HEADERS = 100
-
-DISCARD_PAUSE = 0.02
-"""Seconds between reads of a refused request, so that other requests are read first."""
-
 HEAD_END = b"\r\n\r\n"
+MAX_HEAD = 64 * 2**10
+MAX_HEADERS = 100
+MAX_UNPARSED = 64 * 2**20  # bytes of pipelined requests that all connections together may hold
+WRITE_BUFFER = 64 * 2**10  # bytes of unread replies at which no further request starts
+MIN_WRITE_PROGRESS = 2**20  # bytes to read within the write timeout, unless fewer remain
 
-MAX_UNPARSED = 64 * 2**20
-"""Bytes of pipelined requests that all connections together may hold."""
-
-WRITE_BUFFER = 64 * 2**10
-"""Bytes of unread replies at which a connection starts no further requests."""
-
-MIN_WRITE_PROGRESS = 2**20
-"""Bytes of a reply that a client must read within the write timeout, unless fewer remain."""
-
-KEEP_ALIVE_TIMEOUT = 75.0
-"""Seconds that a connection may be idle between requests."""
-
-LINGER_TIMEOUT = 2.0
-"""Seconds to continue reading after refusing a request whose body is still arriving.
-
-Closing the connection immediately would reset it and lose the reply.
-"""
+# Seconds.
+DISCARD_PAUSE = 0.02  # between reads of a refused request, so that other requests are read first
+KEEP_ALIVE_TIMEOUT = 75.0  # that a connection may be idle between requests
+LINGER_TIMEOUT = 2.0  # to read on after a refusal, because closing at once would lose the reply
 
 
 class ServerConnection(HttpToolsProtocol):
@@ -85,8 +70,6 @@ class ServerConnection(HttpToolsProtocol):
         self._awaits_reader = False
         self._discards = False
         self.last_message: Request | None = None
-
-    # -- opening and closing ----------------------------------------------------------
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -128,10 +111,7 @@ class ServerConnection(HttpToolsProtocol):
         if self.flow.read_paused and self._head_since is not None:
             self._head_since = now  # the connection reads the rest after earlier requests
         if self._head_since is not None and now - self._head_since > limits.head:
-            self.manager.log_limit(
-                "closed a connection", f"no complete request head within {limits.head:g} s"
-            )
-            self.abort()
+            self._abort_because(f"no complete request head within {limits.head:g} s")
             return
         if self.requests and self.is_idle and now - self.idle_since > KEEP_ALIVE_TIMEOUT:
             self.transport.close()
@@ -141,12 +121,11 @@ class ServerConnection(HttpToolsProtocol):
         if not pending or sent - self._write_progress[0] >= MIN_WRITE_PROGRESS:
             self._write_progress = sent, now
         elif now - self._write_progress[1] > limits.write:
-            self.manager.log_limit(
-                "closed a connection", f"it did not read its reply within {limits.write:g} s"
-            )
-            self.abort()
+            self._abort_because(f"it did not read its reply within {limits.write:g} s")
 
-    # -- receiving --------------------------------------------------------------------
+    def _abort_because(self, reason: str) -> None:
+        self.manager.log_limit("closed a connection", reason)
+        self.abort()
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -170,8 +149,7 @@ class ServerConnection(HttpToolsProtocol):
         self._keep_unparsed(self._unparsed[self._position :] + data)
         self._parse()
         if self._unparsed and self.manager.unparsed_bytes > MAX_UNPARSED:
-            self.manager.log_limit("closed a connection", "too many pipelined requests are waiting")
-            self.abort()
+            self._abort_because("too many pipelined requests are waiting")
 
     def _keep_unparsed(self, data: bytes) -> None:
         self.manager.unparsed_bytes += len(data) - len(self._unparsed)
@@ -208,7 +186,7 @@ class ServerConnection(HttpToolsProtocol):
         cycle: Any = self.cycle
         if type(cycle) is not RequestCycle or cycle.more_body or not cycle.keep_alive:
             return None
-        end = data.find(b"\r\n\r\n") + 4
+        end = data.find(HEAD_END) + len(HEAD_END)
         head = cycle.head
         if end + head.length != len(data) or cycle.expects_continue:
             return None
@@ -323,8 +301,6 @@ class ServerConnection(HttpToolsProtocol):
         if self.pipeline:
             self.flow.pause_reading()
 
-    # -- sending ----------------------------------------------------------------------
-
     def write(self, data: bytes | memoryview) -> None:
         self._written += len(data)
         self.transport.write(data)
@@ -344,7 +320,7 @@ class ServerConnection(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a malformed request, or one that was refused while its head was parsed."""
+        """Refuse a request that is malformed, or that a check of its head has refused."""
         self._refuse(self._refusal or RefusedError(400, "http", msg))
 
     def _refuse(self, refusal: RefusedError) -> None:
@@ -369,8 +345,5 @@ def _has_several_heads(data: bytes) -> bool:
 
 
 def _head_too_large() -> RefusedError:
-    return RefusedError(
-        431,
-        "head",
-        f"expected a request head of less than {MAX_HEAD} bytes and at most {MAX_HEADERS} headers",
-    )
+    expected = f"a request head of less than {MAX_HEAD} bytes and at most {MAX_HEADERS} headers"
+    return RefusedError(431, "head", f"expected {expected}")

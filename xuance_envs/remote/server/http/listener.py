@@ -1,8 +1,7 @@
 """Listener that counts connections towards the connection limit when it accepts them.
 
-The listeners of asyncio and uvloop report a TLS connection only after its handshake, so they accept
-any number of silent clients. The listener of uvloop accepts only one connection per iteration of
-the event loop, so clients wait longer.
+The listeners of asyncio and uvloop count a TLS connection only after its handshake, so they accept
+any number of silent clients. That of uvloop also accepts only one connection per loop iteration.
 """
 
 from __future__ import annotations
@@ -28,14 +27,9 @@ require_attributes(
     "config lifespan server_state servers startup",
 )
 
-MAX_ACCEPTS = 32
-"""Maximum connections to accept before other tasks run."""
-
-ACCEPT_PAUSE = 0.1
-"""Seconds to wait if the process has no file descriptor for a new connection."""
-
-MAX_UNSENT = 64 * 2**10
-"""Bytes of a connection that the kernel may hold unsent; by default it takes megabytes."""
+MAX_ACCEPTS = 32  # maximum connections to accept before other tasks run
+ACCEPT_PAUSE = 0.1  # seconds to wait if the process has no file descriptor for a new connection
+MAX_UNSENT = 64 * 2**10  # bytes of a connection that the kernel may hold unsent, not megabytes
 
 
 class ListeningServer(uvicorn.Server):
@@ -115,17 +109,18 @@ class Listener:
             self._connect(accepted)
 
     def _connect(self, accepted: socket.socket) -> None:
-        connect = self._loop.connect_accepted_socket
+        connect, handshake = self._loop.connect_accepted_socket, None
         if self._tls is None:
-            task = self._loop.create_task(connect(self._make_connection, accepted))
-            task.add_done_callback(partial(self._end, accepted))
+            connecting = connect(self._make_connection, accepted)
         else:
             handshake = TlsHandshake(self._manager, self._make_connection)
             timeout = self._manager.limits.head
-            task = self._loop.create_task(
-                connect(lambda: handshake, accepted, ssl=self._tls, ssl_handshake_timeout=timeout)
+            connecting = connect(
+                lambda: handshake, accepted, ssl=self._tls, ssl_handshake_timeout=timeout
             )
-            task.add_done_callback(partial(self._end, accepted))
+        task = self._loop.create_task(connecting)
+        task.add_done_callback(partial(self._end, accepted))
+        if handshake is not None:
             handshake.start(task)
         self._tasks.add(task)
 

@@ -8,13 +8,15 @@ from time import perf_counter
 from typing import Any
 
 from xuance_envs.remote.server.http.requests import Reply, Request, RequestHead, encode_head
-from xuance_envs.remote.wire.failures import RefusedError
+from xuance_envs.remote.wire.failures import (
+    RefusedError,
+    body_too_large,
+    body_too_slow,
+    client_disconnected,
+)
 
-SHARED_BODY = 4 * 2**10
-"""Minimum bytes of a body that is sent without a copy, because many connections may share it."""
-
-WRITE_CHUNK = 256 * 2**10
-"""Maximum bytes of a reply to pass to the transport at a time."""
+SHARED_BODY = 4 * 2**10  # bytes from which a body is sent without copying it behind the head
+WRITE_CHUNK = 256 * 2**10  # maximum bytes of a reply to pass to the transport at a time
 
 
 class RequestCycle:
@@ -46,7 +48,7 @@ class RequestCycle:
         return self
 
     def set(self) -> None:
-        """Wake the reader of the body."""
+        """Wake the reader of the body, as the ``message_event``."""
         if self._body_event is not None and not self._body_event.done():
             self._body_event.set_result(None)
 
@@ -94,20 +96,16 @@ class RequestCycle:
             try:
                 await asyncio.wait_for(self._wait_for_body(limit), seconds)
             except asyncio.TimeoutError:
-                raise RefusedError(
-                    408, "slow", f"the request did not arrive completely within {seconds:g} s"
-                ) from None
+                raise body_too_slow(seconds) from None
         if len(self.body) > limit:
-            raise RefusedError(413, "body", f"expected a request of at most {limit} bytes")
+            raise body_too_large(limit)
         body, self.body = self.body, bytearray()
         return bytes(body)
 
     async def _wait_for_body(self, limit: int) -> None:
         while self.more_body and len(self.body) <= limit:
             if self.disconnected:
-                raise RefusedError(
-                    400, "disconnected", "the client disconnected before the request was complete"
-                )
+                raise client_disconnected()
             self._connection.flow.resume_reading()
             self._body_event = self._connection.loop.create_future()
             await self._body_event
@@ -124,10 +122,9 @@ class RequestCycle:
             self._end()
 
     async def _send_in_pieces(self, reply: Reply) -> None:
-        connection = self._connection
+        connection, view = self._connection, memoryview(reply.body)
         self.keep_alive = self.keep_alive and not self.more_body
         connection.write(encode_head(reply, self.keep_alive))
-        view = memoryview(reply.body)
         for first in range(0, len(view), WRITE_CHUNK):
             await connection.drain()
             if self.disconnected:

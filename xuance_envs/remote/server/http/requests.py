@@ -19,26 +19,18 @@ CONTENT_TYPES = {
 _CONTENT_TYPES = {name.encode(): body_format for name, body_format in CONTENT_TYPES.items()}
 _HEADER_FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-length"})
 
+# Headers that must not repeat, because a proxy and the server could read different ones.
 SINGLE_HEADERS = frozenset(
-    {
-        b"authorization",
-        b"content-length",
-        b"content-type",
-        b"host",
-        b"origin",
-        b"transfer-encoding",
-    }
+    b"authorization content-length content-type host origin transfer-encoding".split()
 )
-"""Headers that must not repeat, because a proxy and the server could read different ones."""
 
-SMALL_BODY = 32 * 2**10
-"""Maximum bytes of a body that needs no session and is decoded in the event loop."""
+SMALL_BODY = 32 * 2**10  # maximum bytes of a body that is decoded in the event loop
+NO_OWNER = "-"  # owner that the log shows for a request without a valid token
 
-NO_OWNER = "-"
-"""Owner that the log shows for a request without a valid token."""
+_RETRY_AFTER = "retry-after", "1"
+_REFUSAL_HEADERS = {401: ("www-authenticate", "Bearer"), 429: _RETRY_AFTER, 503: _RETRY_AFTER}
 
-Read = Callable[[int, float], Awaitable[bytes]]
-"""Function that reads a body, given the maximum bytes and seconds."""
+Read = Callable[[int, float], Awaitable[bytes]]  # of a body, at most these bytes and seconds
 
 
 class Reply(NamedTuple):
@@ -79,20 +71,14 @@ class RequestHead:
         self.body_format = _CONTENT_TYPES.get(content_type) or _CONTENT_TYPES.get(
             content_type.partition(b";")[0].strip().lower()
         )
-        self.reply_format = (
-            self._accepted(fields.get(b"accept", b"")) or self.body_format or WireFormat.JSON
-        )
+        accept = fields.get(b"accept")
+        accepted = None if accept is None else _accepted_format(accept)
+        self.reply_format = accepted or self.body_format or WireFormat.JSON
 
-    @staticmethod
-    def _accepted(accept: bytes) -> WireFormat | None:
-        if not accept:
-            return None
-        if (exact := _CONTENT_TYPES.get(accept)) is not None:
-            return exact
-        accept = accept.lower()
-        return next(
-            (body_format for name, body_format in _CONTENT_TYPES.items() if name in accept), None
-        )
+
+def _accepted_format(accept: bytes) -> WireFormat | None:
+    exact, accept = _CONTENT_TYPES.get(accept), accept.lower()
+    return exact or next((form for name, form in _CONTENT_TYPES.items() if name in accept), None)
 
 
 class Request:
@@ -107,14 +93,10 @@ class Request:
 
 
 def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) -> Reply:
-    headers: tuple[tuple[str, str], ...] = ()
-    if refusal.status == 401:
-        headers = (("www-authenticate", "Bearer"),)
-    elif refusal.status in (429, 503):
-        headers = (("retry-after", "1"),)
-    return Reply(
-        refusal.status, body_format.content_type, dumps(refusal.message(), body_format), headers
-    )
+    header = _REFUSAL_HEADERS.get(refusal.status)
+    body = dumps(refusal.message(), body_format)
+    headers = () if header is None else (header,)
+    return Reply(refusal.status, body_format.content_type, body, headers)
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]]) -> RefusedError | None:
@@ -134,17 +116,15 @@ def check_host(
         if name == b"host" or name == b"origin":
             address = value.lower().rpartition(b"://")[2]
             # An IPv6 address contains colons, but in brackets.
-            host, colon, port = address, b"", b""
-            if b":" in address.rpartition(b"]")[2]:
-                host, colon, port = address.rpartition(b":")
-            if host not in hosts or (colon and not port.isdigit()):
-                return RefusedError(
-                    421 if name == b"host" else 403,
-                    name.decode(),
-                    f"a server without tokens accepts only requests to its own address, got "
+            has_port = b":" in address.rpartition(b"]")[2]
+            host, _, port = address.rpartition(b":") if has_port else (address, b"", b"0")
+            if host not in hosts or not port.isdigit():
+                text = (
+                    "a server without tokens accepts only requests to its own address, got "
                     f"{value[:100].decode('latin-1')!a}; the server's operator can allow another "
-                    "name with --allow-host NAME",
+                    "name with --allow-host NAME"
                 )
+                return RefusedError(421 if name == b"host" else 403, name.decode(), text)
     return None
 
 
@@ -152,9 +132,9 @@ def encode_head(reply: Reply, keep_alive: bool) -> bytes:
     key = reply.status, reply.content_type
     start = _HEAD_STARTS.get(key)
     if start is None:
-        phrase = HTTPStatus(reply.status).phrase
-        text = f"HTTP/1.1 {reply.status} {phrase}\r\ncontent-type: {reply.content_type}\r\n"
-        start = _HEAD_STARTS[key] = f"{text}content-length: ".encode()
+        status = f"{reply.status} {HTTPStatus(reply.status).phrase}"
+        text = f"HTTP/1.1 {status}\r\ncontent-type: {reply.content_type}\r\ncontent-length: "
+        start = _HEAD_STARTS[key] = text.encode()
     if keep_alive and not reply.headers:
         return b"%b%d\r\n\r\n" % (start, len(reply.body))
     extra = b"" if keep_alive else b"connection: close\r\n"

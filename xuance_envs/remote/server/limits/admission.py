@@ -1,7 +1,4 @@
-"""Admission of requests: rates and quotas per token and session.
-
-Each request belongs to the account of its token. The server checks limits before it reads the body.
-"""
+"""Admission of requests, before their bodies are read: rates and quotas per token and session."""
 
 from __future__ import annotations
 
@@ -16,19 +13,12 @@ from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.limits.byte_budget import ByteBudget
 from xuance_envs.remote.server.limits.capacity import Capacity
 from xuance_envs.remote.server.settings import Limits
-from xuance_envs.remote.wire.failures import RefusedError
+from xuance_envs.remote.wire.failures import RefusedError, body_too_large
 
-BURST = 1.0
-"""Maximum seconds for which unused rate accumulates; a burst may use all of it."""
-
-MAX_DELAY = 10.0
-"""Maximum seconds to delay a request for a rate; requests that need more are refused."""
-
-BYTES_PER_NODE = 100
-"""Maximum bytes of memory per value, list or dict of a decoded message."""
-
-MAX_ACCOUNTS = 4096
-"""Number of accounts from which idle accounts are removed."""
+BURST = 1.0  # maximum seconds for which unused rate accumulates; a burst may use all of it
+MAX_DELAY = 10.0  # maximum seconds to delay a request for a rate; requests beyond are refused
+BYTES_PER_NODE = 100  # maximum bytes of memory per value, list or dict of a decoded message
+MAX_ACCOUNTS = 4096  # number of accounts from which idle accounts are removed
 
 
 class RateLimiter:
@@ -54,19 +44,16 @@ class RateLimiter:
             return 0.0
         seconds = self._free_at - monotonic()
         if seconds > MAX_DELAY:
-            raise RefusedError(
-                429,
-                "rate",
-                f"this server allows {self.per_second:g} {self._unit}: wait {seconds:.0f} s",
-            )
+            text = f"this server allows {self.per_second:g} {self._unit}: wait {seconds:.0f} s"
+            raise RefusedError(429, "rate", text)
         return max(0.0, seconds)
 
 
+# Error code and unit of limits on states; other limits use their names for both.
 _STATE_UNITS = {
     "states": ("states", "environment states"),
     "state_bytes": ("states", "bytes of environment states"),
 }
-"""Error code and unit of limits on states; other limits use their names for both."""
 
 
 class Quota:
@@ -75,53 +62,34 @@ class Quota:
     def __init__(self, scope: str) -> None:
         self.scope = scope
         self.cpu = 0.0
+        self.max_cpu: float | None = None
+        self.max_memory: int | None = None
         self.requests = RateLimiter(f"requests per second {scope}")
         self.steps = RateLimiter(f"environment steps per second {scope}")
         self._used: Counter[str] = Counter()
 
-    def limit(
-        self,
-        *,
-        environments: int | None,
-        processes: int | None,
-        memory: int | None = None,
-        cpu: float | None = None,
-        requests: float | None = None,
-        steps: float | None = None,
-        states: int | None = None,
-        state_bytes: int | None = None,
-    ) -> None:
-        """Set the limits and keep the usage."""
-        self.max_memory = memory
-        self.max_cpu = cpu
-        self.requests.per_second = requests
-        self.steps.per_second = steps
-        self._limits = {
-            "environments": environments,
-            "processes": processes,
-            "states": states,
-            "state_bytes": state_bytes,
-        }
+    def limit(self, limits: Limits, suffix: str = "") -> None:
+        """Set the limits, from the fields with a suffix such as ``_per_token``; keep the usage."""
+        counted = ("environments", "processes", "states", "state_bytes")
+        self._limits = {name: getattr(limits, name + suffix) for name in counted}
+        if suffix:  # the whole server has no limits on these
+            self.max_memory = getattr(limits, f"memory{suffix}")
+            self.max_cpu = getattr(limits, f"cpu{suffix}")
+            self.requests.per_second = getattr(limits, f"requests_rate{suffix}")
+            self.steps.per_second = getattr(limits, f"steps_rate{suffix}")
 
     def check(self, **more: int) -> None:
         """Raise if the additional environments, processes or states would exceed the quota."""
         if self.max_cpu is not None and self.cpu > self.max_cpu:
-            raise RefusedError(
-                429,
-                "cpu",
-                f"this server allows {self.max_cpu:g} CPU seconds {self.scope}, and they are used "
-                "up",
-            )
+            allowed = f"this server allows {self.max_cpu:g} CPU seconds {self.scope}"
+            raise RefusedError(429, "cpu", f"{allowed}, and they are used up")
         for name, count in more.items():
             have, most = self._used[name], self._limits[name]
             if most is not None and have + count > most:
                 code, unit = _STATE_UNITS.get(name, (name, name))
-                raise RefusedError(
-                    429,
-                    code,
-                    f"this server allows {most} {unit} {self.scope}: {have} exist and {count} more "
-                    "were requested",
-                )
+                allowed = f"this server allows {most} {unit} {self.scope}"
+                text = f"{allowed}: {have} exist and {count} more were requested"
+                raise RefusedError(429, code, text)
 
     def add(self, **more: int) -> None:
         for name, count in more.items():
@@ -148,16 +116,7 @@ class Account:
         self.owner = owner
         self.limits = limits
         self.is_outdated = False
-        self.quota.limit(
-            environments=limits.environments_per_token,
-            processes=limits.processes_per_token,
-            memory=limits.memory_per_token,
-            cpu=limits.cpu_per_token,
-            requests=limits.requests_rate_per_token,
-            steps=limits.steps_rate_per_token,
-            states=limits.states_per_token,
-            state_bytes=limits.state_bytes_per_token,
-        )
+        self.quota.limit(limits, "_per_token")
         self._max_requests = limits.requests_per_session * limits.sessions_per_token
 
     @property
@@ -166,13 +125,13 @@ class Account:
 
     def begin(self) -> None:
         if self.requests >= self._max_requests:
-            raise RefusedError(
-                429,
-                "requests",
-                f"this server allows {self._max_requests} concurrent requests per token: wait for "
-                "replies first",
-            )
+            raise too_many_requests("requests", self._max_requests, "per token")
         self.requests += 1
+
+
+def too_many_requests(code: str, limit: int, scope: str) -> RefusedError:
+    text = f"this server allows {limit} concurrent requests {scope}: wait for replies first"
+    return RefusedError(429, code, text)
 
 
 class Accounts:
@@ -190,7 +149,8 @@ class Accounts:
         if account is None:
             # A server without tokens accepts any token and creates an account for each.
             if len(self._accounts) >= MAX_ACCOUNTS:
-                self._forget_idle()
+                for idle in [each for each in self._accounts.values() if each.is_idle]:
+                    del self._accounts[idle.owner]
             account = self._accounts[owner] = Account(owner, limits_of(owner))
         elif account.is_outdated and account.is_idle:
             account.update(owner, limits_of(owner))
@@ -204,25 +164,18 @@ class Accounts:
             if account.is_idle and not self._capacity.settings.tokens.accepts(account.owner):
                 del self._accounts[account.owner]
 
-    def _forget_idle(self) -> None:
-        for idle in [each for each in self._accounts.values() if each.is_idle]:
-            del self._accounts[idle.owner]
-
     def end(self, account: Account) -> None:
         account.requests -= 1
 
     @asynccontextmanager
-    async def reserve_body(
-        self, account: Account, length: int, max_length: int
-    ) -> AsyncIterator[None]:
+    async def reserve_body(self, account: Account, length: int, limit: int) -> AsyncIterator[None]:
         """Reserve memory for a large body; an account can have one such body at a time."""
         limits = account.limits
-        if length > max_length:
-            raise RefusedError(413, "body", f"expected a request of at most {max_length} bytes")
+        if length > limit:
+            raise body_too_large(limit)
         if not account.sessions:
-            raise RefusedError(
-                404, "session", "no open session: open one before you send large requests"
-            )
+            text = "no open session: open one before you send large requests"
+            raise RefusedError(404, "session", text)
         size = length + BYTES_PER_NODE * min(length, limits.nodes)
         async with account.large_body_lock, self._body_budget.reserve(size, limits.upload):
             yield

@@ -10,16 +10,10 @@ from xuance_envs.remote.server.settings import LIMIT_SHARES, Limits, Settings
 
 logger = logging.getLogger("xuance_envs")
 
-FDS_PER_WORKER = 8
-"""File descriptors per worker: seven, and one for the environments of a second request."""
-
-RESERVED_FDS = 64
-"""File descriptors for libraries, the event loop and workers that are starting."""
-
+FDS_PER_WORKER = 8  # seven, and one for the environments of a second request
+RESERVED_FDS = 64  # for libraries, the event loop and workers that are starting
 MIN_FILES = RESERVED_FDS + 32
-
-PROCESSES_PER_WORKER = 2 if system.HAS_GUARDIANS else 1
-"""Processes of a guarded worker: itself and its guardian."""
+PROCESSES_PER_WORKER = 2 if system.HAS_GUARDIANS else 1  # a worker and its guardian
 
 
 class Capacity:
@@ -47,19 +41,18 @@ class Capacity:
         """Maximum groups of environments that file descriptors permit; None for no limit."""
         if self._max_files is None:
             return None
-        limits = self.limits
-        available = self._max_files - RESERVED_FDS - limits.connections
-        return available - (FDS_PER_WORKER - 2) * (limits.processes // PROCESSES_PER_WORKER)
+        workers = self.limits.processes // PROCESSES_PER_WORKER
+        available = self._max_files - RESERVED_FDS - self.limits.connections
+        return available - (FDS_PER_WORKER - 2) * workers
 
     def update(self) -> None:
         """Adjust the limits to the number of tokens."""
         given, names = self._given.limits, self._given.tokens.count_names()
         by_tokens = self._given.limits_by_tokens if names else frozenset()
-        least = dict.fromkeys(LIMIT_SHARES, 1) | {"processes": PROCESSES_PER_WORKER}
+        least = {"sessions": 1, "environments": 1, "processes": PROCESSES_PER_WORKER}
         totals = {
             name: max(getattr(given, name), names * least[name])
-            for name in LIMIT_SHARES
-            if name in by_tokens
+            for name in LIMIT_SHARES.keys() & by_tokens
         }
         wanted = replace(given, **totals)
         limits = self._fit(wanted)

@@ -29,14 +29,11 @@ def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
         for child in children[pid]:
             yield from tree(child)
 
-    found = {}
-    for pid in pids:
-        if pid in running:
-            usages = [_own_usage(running[member]) for member in tree(pid)]
-            found[pid] = Usage(
-                sum(each.cpu for each in usages), sum(each.memory for each in usages)
-            )
-    return found
+    def total(pid: int) -> Usage:
+        cpu, memory = zip(*(_own_usage(running[member]) for member in tree(pid)), strict=True)
+        return Usage(sum(cpu), sum(memory))
+
+    return {pid: total(pid) for pid in pids if pid in running}
 
 
 def _own_usage(process: psutil.Process) -> Usage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -46,7 +46,14 @@ from xuance_envs.remote.server.routes.openapi import REFUSALS
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.bounds import TooManyNodesError
 from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
-from xuance_envs.remote.wire.failures import EnvsFailedError, RefusedError, refusal_of
+from xuance_envs.remote.wire.failures import (
+    EnvsFailedError,
+    RefusedError,
+    body_too_large,
+    body_too_slow,
+    client_disconnected,
+    refusal_of,
+)
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_client
@@ -54,10 +61,7 @@ from xuance_envs.remote.wire.values import from_client
 logger = logging.getLogger("xuance_envs")
 
 M = TypeVar("M", bound=messages.RequestModel)
-S = TypeVar("S", bound=messages.SessionRequestModel)
 T = TypeVar("T")
-
-Handler = Callable[[Request, Account], Awaitable[Reply]]
 
 MAX_INLINE_BODY = 1024  # maximum bytes of a body that serves as its own digest
 
@@ -65,9 +69,10 @@ CALL_FIELDS = ("operation", "name", "args", "kwargs", "values", "mode")
 
 
 class MessageRoute(NamedTuple):
-    handler: Handler
     model: type[messages.RequestModel]
-    accepts_large: bool = True
+    # Receives the message, the session (or else the account) and the head; returns the body.
+    act: Callable[[Any, Any, RequestHead], Awaitable[bytes]]
+    in_session: bool = True  # requests run in the order of their session, and may be large
 
 
 class Api:
@@ -80,13 +85,13 @@ class Api:
         self.accounts = Accounts(self.capacity)
         self.sessions = Sessions(self.capacity, self.metrics, self.replies)
         routes = {
-            "session/create": MessageRoute(self.create_session, messages.CreateSession, False),
-            "episode/create": MessageRoute(self.create_episodes, messages.CreateEpisodes),
-            "episode/vectorized_reset": MessageRoute(self.reset, messages.Reset),
-            "episode/vectorized_step": MessageRoute(self.step, messages.Step),
-            "episode/call": MessageRoute(self.call, messages.Call),
-            "episode/states": MessageRoute(self.states, messages.States),
-            "episode/statistics": MessageRoute(self.statistics, messages.Statistics, False),
+            "session/create": MessageRoute(messages.CreateSession, self.create_session, False),
+            "episode/create": MessageRoute(messages.CreateEpisodes, self.create_episodes),
+            "episode/vectorized_reset": MessageRoute(messages.Reset, self.reset),
+            "episode/vectorized_step": MessageRoute(messages.Step, self.step),
+            "episode/call": MessageRoute(messages.Call, self.call),
+            "episode/states": MessageRoute(messages.States, self.states),
+            "episode/statistics": MessageRoute(messages.Statistics, self.statistics, False),
         }
         self.post_routes = {f"{API_PREFIX}/{path}": route for path, route in routes.items()}
         # Two threads suffice, because decoding holds the GIL most of the time.
@@ -106,56 +111,92 @@ class Api:
         )
         add_error_handlers(app)
 
+    def close(self) -> None:
+        self._decoders.shutdown(wait=False)
+
     async def answer(self, request: Request) -> Reply:
-        account = None
+        account, head = None, request.head
         try:
-            owner = self._settings.tokens.owner(request.head.authorization)
+            owner = self._settings.tokens.owner(head.authorization)
             request.owner = owner.name
             account = self.accounts.begin(owner)
             if (rate := account.quota.requests).is_limited:
                 await throttle((rate,))
                 rate.record()
-            route = self.post_routes[request.head.path]
-            if request.head.is_small:
-                return await route.handler(request, account)
-            max_body = account.limits.body if route.accepts_large else SMALL_BODY
-            async with self.accounts.reserve_body(account, request.head.length, max_body):
-                return await route.handler(request, account)
+            route = self.post_routes[head.path]
+            if head.is_small:
+                return await self._act(route, request, account)
+            max_body = account.limits.body if route.in_session else SMALL_BODY
+            async with self.accounts.reserve_body(account, head.length, max_body):
+                return await self._act(route, request, account)
         except RefusedError as error:
-            return refused(error, request.head.reply_format)
+            return refused(error, head.reply_format)
         except Exception as error:
-            return failure(request.head.path, error, request.head.reply_format)
+            return failure(head.path, error, head.reply_format)
         finally:
             if account is not None:
                 self.accounts.end(account)
 
-    def close(self) -> None:
-        self._decoders.shutdown(wait=False)
+    async def _act(self, route: MessageRoute, request: Request, account: Account) -> Reply:
+        head = request.head
+        message, digest = await self._receive(request, route.model)
+        if not route.in_session:
+            return _ok(await route.act(message, account, head), head.reply_format)
+        assert isinstance(message, messages.SessionRequestModel)
+        session = self.sessions.get(message.session_id, account.owner)
+
+        async def reply() -> Reply:
+            try:
+                return _ok(await route.act(message, session, head), head.reply_format)
+            except Exception as error:
+                refusal = refusal_of(error, self._settings.permissions.tracebacks)
+                if refusal is None:
+                    raise
+                if isinstance(refusal, EnvsFailedError):
+                    self.metrics.failures += refusal.is_env_failure
+                    logger.warning("session %d, error %s: %s", session.number, refusal.id, error)
+                return refused(refusal, head.reply_format)
+
+        return await session.run_once(message.sequence, digest, reply)
+
+    async def _receive(self, request: Request, model: type[M]) -> tuple[M, bytes]:
+        """Return the message, and a digest that identifies the request."""
+        head, limits = request.head, self._limits
+        if head.body_format is None:
+            expected = f"a content type of {' or '.join(CONTENT_TYPES)}"
+            raise RefusedError(415, "content_type", f"expected {expected}")
+        max_body = min(limits.body, SMALL_BODY) if head.is_small else limits.body
+        body = await request.read(max_body, limits.upload)
+        message, digest = await self._decode(
+            head, _decode_message, model, head.body_format, limits.nodes, body
+        )
+        return message, digest + f"{head.path} {head.reply_format.content_type}".encode()
+
+    async def _decode(self, head: RequestHead, decode: Callable[..., T], *args: Any) -> T:
+        """Decode part of a request, in a thread unless the request is small."""
+        if head.is_small:
+            return decode(*args)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._decoders, partial(decode, *args))
 
     async def _answer_http(self, http: StarletteRequest) -> Response:
-        """Answer a POST request that arrives through ASGI."""
+        """Answer a POST request that arrives through ASGI, for example because it has a query."""
+
+        async def read_body(limit: int) -> bytes:
+            body = bytearray()
+            async for piece in http.stream():
+                body += piece
+                if len(body) > limit:
+                    raise body_too_large(limit)
+            return bytes(body)
 
         async def read(limit: int, seconds: float) -> bytes:
-            async def read_body() -> bytes:
-                body = bytearray()
-                async for piece in http.stream():
-                    body += piece
-                    if len(body) > limit:
-                        raise RefusedError(
-                            413, "body", f"expected a request of at most {limit} bytes"
-                        )
-                return bytes(body)
-
             try:
-                return await asyncio.wait_for(read_body(), seconds)
+                return await asyncio.wait_for(read_body(limit), seconds)
             except asyncio.TimeoutError:
-                raise RefusedError(
-                    408, "slow", f"the request did not arrive completely within {seconds:g} s"
-                ) from None
+                raise body_too_slow(seconds) from None
             except ClientDisconnect:
-                raise RefusedError(
-                    400, "disconnected", "the client disconnected before the request was complete"
-                ) from None
+                raise client_disconnected() from None
 
         path = http.scope["path"].removeprefix(http.scope.get("root_path", ""))
         request = Request(RequestHead(path, http.scope["headers"]), read)
@@ -167,121 +208,94 @@ class Api:
         """Return the versions of the server and the protocol. Requires no token."""
         return {"name": "xuance_envs", "version": __version__, "protocol": PROTOCOL_VERSION}
 
-    async def create_session(self, request: Request, account: Account) -> Reply:
-        message, _, _ = await self._receive(request, messages.CreateSession)
+    async def create_session(
+        self, message: messages.CreateSession, account: Account, head: RequestHead
+    ) -> bytes:
         session = self.sessions.open(account, message.share_frames, message.nonce)
         answer = {"session_id": session.id, "env_ids": self._settings.catalogue.ids}
-        return _ok(dumps(answer, request.head.reply_format), request.head.reply_format)
+        return dumps(answer, head.reply_format)
 
-    def create_episodes(self, request: Request, account: Account) -> Awaitable[Reply]:
-        async def act(
-            message: messages.CreateEpisodes, session: Session, wire_format: WireFormat
-        ) -> bytes:
-            kwargs = await self._decode_in_thread(request, _decode_kwargs, message.kwargs)
-            functions = self._settings.catalogue.functions(message.env_id, message.num_envs, kwargs)
-            config = HostedEnvConfig(functions, message.seed, message.auto_reset)
-            host, ids = await self.sessions.create_envs(session, config)
-            return dumps({"episode_ids": ids, **host.description}, wire_format)
+    async def create_episodes(
+        self, message: messages.CreateEpisodes, session: Session, head: RequestHead
+    ) -> bytes:
+        kwargs = await self._decode(head, _decode_kwargs, message.kwargs)
+        functions = self._settings.catalogue.functions(message.env_id, message.num_envs, kwargs)
+        config = HostedEnvConfig(functions, message.seed, message.auto_reset)
+        host, ids = await self.sessions.create_envs(session, config)
+        return dumps({"episode_ids": ids, **host.description}, head.reply_format)
 
-        return self._in_session(request, account, messages.CreateEpisodes, act)
+    async def reset(self, message: messages.Reset, session: Session, head: RequestHead) -> bytes:
+        host, envs = session.find(message.episode_ids)
+        if isinstance(message.seed, list):
+            _check_count("seed", "seeds", message.seed, len(envs))
+        self._settings.permissions.check_options(message.options)
+        reset = partial(commands.reset, envs=envs, seed=message.seed, options=message.options)
+        run = partial(host.run, reset, head.reply_format, reset_envs=envs)
+        return await self._with_reply_budget(host, len(envs), head.reply_format, run)
 
-    def reset(self, request: Request, account: Account) -> Awaitable[Reply]:
-        async def act(message: messages.Reset, session: Session, wire_format: WireFormat) -> bytes:
-            host, envs = session.find(message.episode_ids)
-            if isinstance(message.seed, list) and len(message.seed) != len(envs):
-                raise RefusedError(
-                    422, "seed", f"expected {len(envs)} seeds, got {len(message.seed)}"
-                )
-            self._settings.permissions.check_options(message.options)
-            reset = partial(commands.reset, envs=envs, seed=message.seed, options=message.options)
-            run = partial(host.run, reset, wire_format, reset_envs=envs)
-            return await self._with_reply_budget(host, len(envs), wire_format, run)
-
-        return self._in_session(request, account, messages.Reset, act)
-
-    def step(self, request: Request, account: Account) -> Awaitable[Reply]:
-        async def act(message: messages.Step, session: Session, wire_format: WireFormat) -> bytes:
-            host, envs = session.find(message.episode_ids)
-            actions, steps = message.actions, message.steps
-            if steps > account.limits.repeats:
-                raise RefusedError(
-                    422,
-                    "steps",
-                    f"this server allows at most {account.limits.repeats} steps per request, "
-                    f"got {steps}",
-                )
-            if not host.auto_reset:
-                repeat = partial(host.repeat, envs, actions, steps, wire_format)
-                return await self._with_reply_budget(host, len(envs) * steps, wire_format, repeat)
-            if steps != 1 or list(envs) != list(range(host.num_envs)):
-                raise RefusedError(
-                    422,
-                    "auto_reset",
-                    "episodes created with auto_reset are stepped together and once per request: "
-                    f"expected steps=1 and all {host.num_envs} episodes in order, got "
-                    f"steps={steps} and {len(envs)} episodes",
-                )
-            layout = message.layout if wire_format is WireFormat.MSGPACK else None
-            large = not request.head.is_small
-            step = partial(host.step, actions, wire_format, large, layout)
-            return await self._with_reply_budget(host, len(envs), wire_format, step)
-
-        return self._in_session(request, account, messages.Step, act)
-
-    def call(self, request: Request, account: Account) -> Awaitable[Reply]:
-        async def act(message: messages.Call, session: Session, wire_format: WireFormat) -> bytes:
-            host, envs = session.find(message.episode_ids)
-            self._settings.permissions.check_operation(message.operation, message.name)
-            if message.operation == "set_attr" and len(message.values) != len(envs):
-                raise RefusedError(
-                    422, "values", f"expected {len(envs)} values, got {len(message.values)}"
-                )
-            fields = {name: getattr(message, name) for name in CALL_FIELDS}
-            return await host.invoke(envs, wire_format, **fields)
-
-        return self._in_session(request, account, messages.Call, act)
-
-    def states(self, request: Request, account: Account) -> Awaitable[Reply]:
-        async def act(message: messages.States, session: Session, wire_format: WireFormat) -> bytes:
-            numbers = message.states
-            if message.operation == "drop":
-                return dumps({"dropped": await session.drop_states(numbers)}, wire_format)
-            host, envs = session.find(message.episode_ids)
-            if message.operation == "save":
-                return await host.save_states(envs, session.state_numbers, wire_format)
-            if message.operation == "load":
-                if len(numbers) != len(envs):
-                    raise RefusedError(
-                        422, "states", f"expected {len(envs)} states, got {len(numbers)}"
-                    )
-                load = host.state_loader(envs, numbers, session.state_holders(numbers))
-            else:
-                source_host, sources = session.find(message.sources, distinct=False)
-                if source_host is not host or len(sources) not in (1, len(envs)):
-                    raise RefusedError(
-                        422,
-                        "sources",
-                        f"expected 1 or {len(envs)} sources that were created by the same request "
-                        f"as the episodes, got {len(sources)}",
-                    )
-                host.check_ready(sources)
-                load = partial(host.clone, sources, envs, message.fork_rng)
-            load_states = partial(
-                commands.load_states, envs=envs, repeating=not host.auto_reset, load=load
+    async def step(self, message: messages.Step, session: Session, head: RequestHead) -> bytes:
+        host, envs = session.find(message.episode_ids)
+        actions, steps, wire_format = message.actions, message.steps, head.reply_format
+        if steps > (limit := session.account.limits.repeats):
+            text = f"this server allows at most {limit} steps per request, got {steps}"
+            raise RefusedError(422, "steps", text)
+        if not host.auto_reset:
+            repeat = partial(host.repeat, envs, actions, steps, wire_format)
+            return await self._with_reply_budget(host, len(envs) * steps, wire_format, repeat)
+        if steps != 1 or list(envs) != list(range(host.num_envs)):
+            raise RefusedError(
+                422,
+                "auto_reset",
+                "episodes created with auto_reset are stepped together and once per request: "
+                f"expected steps=1 and all {host.num_envs} episodes in order, got steps={steps} "
+                f"and {len(envs)} episodes",
             )
-            run = partial(host.run, load_states, wire_format, reset_envs=envs)
-            return await self._with_reply_budget(host, len(envs), wire_format, run)
+        layout = message.layout if wire_format is WireFormat.MSGPACK else None
+        step = partial(host.step, actions, wire_format, not head.is_small, layout)
+        return await self._with_reply_budget(host, len(envs), wire_format, step)
 
-        return self._in_session(request, account, messages.States, act)
+    async def call(self, message: messages.Call, session: Session, head: RequestHead) -> bytes:
+        host, envs = session.find(message.episode_ids)
+        self._settings.permissions.check_operation(message.operation, message.name)
+        if message.operation == "set_attr":
+            _check_count("values", "values", message.values, len(envs))
+        fields = {name: getattr(message, name) for name in CALL_FIELDS}
+        return await host.invoke(envs, head.reply_format, **fields)
 
-    async def statistics(self, request: Request, account: Account) -> Reply:
+    async def states(self, message: messages.States, session: Session, head: RequestHead) -> bytes:
+        numbers, wire_format = message.states, head.reply_format
+        if message.operation == "drop":
+            return dumps({"dropped": await session.drop_states(numbers)}, wire_format)
+        host, envs = session.find(message.episode_ids)
+        if message.operation == "save":
+            return await host.save_states(envs, session.state_numbers, wire_format)
+        if message.operation == "load":
+            _check_count("states", "states", numbers, len(envs))
+            load = host.state_loader(envs, numbers, session.state_holders(numbers))
+        else:
+            source_host, sources = session.find(message.sources, distinct=False)
+            if source_host is not host or len(sources) not in (1, len(envs)):
+                raise RefusedError(
+                    422,
+                    "sources",
+                    f"expected 1 or {len(envs)} sources that were created by the same request as "
+                    f"the episodes, got {len(sources)}",
+                )
+            host.check_ready(sources)
+            load = partial(host.clone, sources, envs, message.fork_rng)
+        load_states = partial(
+            commands.load_states, envs=envs, repeating=not host.auto_reset, load=load
+        )
+        run = partial(host.run, load_states, wire_format, reset_envs=envs)
+        return await self._with_reply_budget(host, len(envs), wire_format, run)
+
+    async def statistics(
+        self, message: messages.Statistics, account: Account, head: RequestHead
+    ) -> bytes:
         """Return step times, even while the session executes another request."""
-        message, _, _ = await self._receive(request, messages.Statistics)
         session = self.sessions.get(message.session_id, account.owner)
         host, _ = session.find(message.episode_ids)
-        return _ok(
-            dumps({"times": host.times()}, request.head.reply_format), request.head.reply_format
-        )
+        return dumps({"times": host.times()}, head.reply_format)
 
     async def delete_session(self, session_id: str, request: StarletteRequest) -> Response:
         """Close a session and its environments."""
@@ -302,57 +316,6 @@ class Api:
             return self.owner(request).is_admin
         except RefusedError:
             return False
-
-    async def _in_session(
-        self,
-        request: Request,
-        account: Account,
-        model: type[S],
-        act: Callable[[S, Session, WireFormat], Awaitable[bytes]],
-    ) -> Reply:
-        """Execute a request in its session; a repeated request gets the stored reply."""
-        message, wire_format, digest = await self._receive(request, model)
-        session = self.sessions.get(message.session_id, account.owner)
-
-        async def reply() -> Reply:
-            try:
-                return _ok(await act(message, session, wire_format), wire_format)
-            except Exception as error:
-                refusal = refusal_of(error, self._settings.permissions.tracebacks)
-                if refusal is None:
-                    raise
-                if isinstance(refusal, EnvsFailedError):
-                    self.metrics.failures += refusal.is_env_failure
-                    logger.warning("session %d, error %s: %s", session.number, refusal.id, error)
-                return refused(refusal, wire_format)
-
-        return await session.run_once(message.sequence, digest, reply)
-
-    async def _receive(self, request: Request, model: type[M]) -> tuple[M, WireFormat, bytes]:
-        """Return the message, the reply format, and a digest that identifies the request."""
-        wire_format, limits = request.head.body_format, self._limits
-        if wire_format is None:
-            raise RefusedError(
-                415, "content_type", f"expected a content type of {' or '.join(CONTENT_TYPES)}"
-            )
-        max_body = min(limits.body, SMALL_BODY) if request.head.is_small else limits.body
-        body = await request.read(max_body, limits.upload)
-        if request.head.is_small:
-            message, digest = _decode(model, wire_format, limits.nodes, body)
-        else:
-            decoding = self._decode_in_thread(
-                request, _decode, model, wire_format, limits.nodes, body
-            )
-            message, digest = await decoding
-        fields = f"{request.head.path} {request.head.reply_format.content_type}"
-        return message, request.head.reply_format, digest + fields.encode()
-
-    async def _decode_in_thread(self, request: Request, decode: Callable[..., T], *args: Any) -> T:
-        """Decode part of a request, in a thread unless it is small."""
-        if request.head.is_small:
-            return decode(*args)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._decoders, partial(decode, *args))
 
     def _with_reply_budget(
         self,
@@ -377,11 +340,18 @@ class Api:
             return await act()
 
 
+def _check_count(code: str, unit: str, given: Sized, count: int) -> None:
+    if len(given) != count:
+        raise RefusedError(422, code, f"expected {count} {unit}, got {len(given)}")
+
+
 def _decode_kwargs(values: dict[str, Any]) -> dict[str, Any]:
     return {name: from_client(value) for name, value in values.items()}
 
 
-def _decode(model: type[M], wire_format: WireFormat, nodes: int, body: bytes) -> tuple[M, bytes]:
+def _decode_message(
+    model: type[M], wire_format: WireFormat, nodes: int, body: bytes
+) -> tuple[M, bytes]:
     try:
         node = loads(body, wire_format, nodes)
     except TooManyNodesError as error:
