@@ -9,14 +9,14 @@ import logging
 import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from xuance_envs.engine.system.current import system
 from xuance_envs.errors import EnvError, VecEnvError
 from xuance_envs.remote.server.access.permissions import Permissions, allowed_values
-from xuance_envs.remote.server.access.proxies import Network, Proxies, network_of, root_path_of
-from xuance_envs.remote.server.access.tokens import ParseLimit
+from xuance_envs.remote.server.access.proxies import Proxies, network_of, root_path_of
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
 from xuance_envs.remote.server.monitoring.logs import BackgroundHandler
 from xuance_envs.remote.server.server import Server
@@ -32,6 +32,8 @@ from xuance_envs.remote.server.settings import (
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 logger = logging.getLogger("xuance_envs")
+
+T = TypeVar("T")
 
 _DEFAULTS = Limits()
 
@@ -112,25 +114,29 @@ class ServeError(Exception):
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--env", action="append", default=[], metavar="ID",
-        help="Gymnasium id to serve; module:ID first imports the module that registers the id; "
-        "may be repeated")  # fmt: skip
-    add("--multi-agent", action="append", default=[], metavar="PACKAGE:NAME",
-        help="module of a multi-agent environment to serve, such as mpe2:simple_spread_v3; may "
-        "be repeated")  # fmt: skip
+
+    def add_list(option: str, metavar: str, text: str, **options: Any) -> None:
+        text = f"{text}; may be repeated"
+        add(option, action="append", default=[], metavar=metavar, help=text, **options)
+
+    add_list("--env", "ID",
+        "Gymnasium id to serve; module:ID first imports the module that registers it")  # fmt: skip
+    add_list("--multi-agent", "PACKAGE:NAME",
+        "module of a multi-agent environment to serve, such as mpe2:simple_spread_v3")  # fmt: skip
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    add("--port", type=_port, default=8001, help="port; 0 for any free port (default: %(default)s)")
+    add("--port", type=_argument(_port), default=8001,
+        help="port; 0 for any free port (default: %(default)s)")  # fmt: skip
     add("--unix", type=Path, metavar="PATH",
         help="listen on a Unix socket instead of a port, for a proxy on this machine")  # fmt: skip
     add("--certfile", type=Path, metavar="FILE",
         help="serve HTTPS with this certificate chain")  # fmt: skip
     add("--keyfile", type=Path, metavar="FILE",
         help="private key of the certificate, if not in the same file")  # fmt: skip
-    add("--root-path", type=_root_path, default="", metavar="PATH",
+    add("--root-path", type=_argument(root_path_of), default="", metavar="PATH",
         help="path under which a proxy mounts this server, such as /envs")  # fmt: skip
-    add("--trusted-proxy", action="append", default=[], type=_network, metavar="ADDRESS",
-        help="address or network of a proxy whose X-Forwarded headers are trusted; may be "
-        "repeated")  # fmt: skip
+    add_list("--trusted-proxy", "ADDRESS",
+        "address or network of a proxy whose X-Forwarded headers are trusted",
+        type=_argument(network_of))  # fmt: skip
     add("--tokens", type=Path, metavar="FILE",
         help="file whose lines contain a token, or a name, a token and optional settings: limits "
         "such as max-envs-per-session=8, or 'admin'. The server accepts only requests with one of "
@@ -138,13 +144,10 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "commas. Without tokens the server accepts every request and listens only on loopback "
         "addresses. SIGHUP reloads the file")  # fmt: skip
     add("--reload", action="store_true", help="reload the tokens file when it changes")
-    add("--allow-host", action="append", default=[], metavar="NAME",
-        help="additional host name that a server without tokens accepts; may be "
-        "repeated")  # fmt: skip
+    add_list("--allow-host", "NAME", "additional host name that a server without tokens accepts")
     add("--pages-need-token", action="store_true",
-        help="require a token for the status page's data, /metrics and "
-        "/openapi.json")  # fmt: skip
-    add("--shutdown-grace", type=_at_least(0, float), metavar="SECONDS",
+        help="require a token for the status page's data, /metrics and /openapi.json")  # fmt: skip
+    add("--shutdown-grace", type=_argument(partial(_at_least, 0, float)), metavar="SECONDS",
         help="seconds after SIGINT or SIGTERM for requests in progress to finish, before the "
         "server kills their environments (default: the larger of --request-timeout and "
         "--start-timeout)")  # fmt: skip
@@ -170,13 +173,8 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
             with_tokens = ", or more so that each name in the tokens file has a share"
         elif name in LIMIT_SHARES.values():
             with_tokens = "; with tokens, an equal share of the total"
-        limits.add_argument(
-            option,
-            dest=f"limit_{name}",
-            type=_parser(name),
-            metavar="N",
-            help=f"{text} (default: {default:g}{with_tokens})",
-        )
+        limits.add_argument(option, dest=f"limit_{name}", type=_argument(_parser(name)),
+            metavar="N", help=f"{text} (default: {default:g}{with_tokens})")  # fmt: skip
 
 
 def run_serve(args: argparse.Namespace) -> None:
@@ -232,9 +230,8 @@ def make_server(args: argparse.Namespace) -> Server:
 
 
 def _log(level: str) -> None:
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(message)s", handlers=[BackgroundHandler()]
-    )
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(format=form, handlers=[BackgroundHandler()])
     for name in ("xuance_envs", "uvicorn"):
         logging.getLogger(name).setLevel(level.upper())
 
@@ -252,10 +249,11 @@ def _permissions(args: argparse.Namespace) -> Permissions:
 
 
 def _limits(args: argparse.Namespace) -> Limits:
-    given: dict[str, Any] = {}
-    for _, name, unit, _ in _LIMITS:
-        if (value := getattr(args, f"limit_{name}")) is not None:
-            given[name] = (value * unit or None) if name in _OPTIONAL else value * unit
+    given: dict[str, Any] = {
+        name: value * unit or None  # 0 means no limit
+        for _, name, unit, _ in _LIMITS
+        if (value := getattr(args, f"limit_{name}")) is not None
+    }
     return dataclasses.replace(_DEFAULTS, **given)
 
 
@@ -270,68 +268,54 @@ def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
     for env_id in ids:
         functions = settings.catalogue.functions(env_id, 1, {})
         with SubprocVecEnv(functions, context=settings.context, pin_workers=False) as envs:
-            logger.info(
-                "%s: observations %s, actions %s",
-                env_id,
-                envs.observation_space,
-                envs.action_space,
-            )
+            spaces = envs.observation_space, envs.action_space
+            logger.info("%s: observations %s, actions %s", env_id, *spaces)
+
+
+def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a parser whose ValueErrors argparse prints."""
+
+    def parse_argument(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse_argument
 
 
 def _port(text: str) -> int:
     port = int(text) if text.isascii() and text.isdigit() else -1
     if not 0 <= port < 1 << 16:
-        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text}")
+        raise ValueError(f"expected a port from 0 to 65535, got {text}")
     return port
 
 
-def _root_path(text: str) -> str:
+def _at_least(least: int, kind: type[int] | type[float], text: str) -> float:
     try:
-        return root_path_of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _network(text: str) -> Network:
-    try:
-        return network_of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], float]:
-    def parse(text: str) -> float:
         value = kind(text)
-        if not least <= value < float("inf"):
-            raise argparse.ArgumentTypeError(f"expected a number of at least {least}, got {text}")
-        return value
-
-    parse.__name__ = kind.__name__
-    return parse
+    except ValueError:
+        value = -1
+    if not least <= value < float("inf"):
+        number = "an int" if kind is int else "a number"
+        raise ValueError(f"expected {number} of at least {least}, got {text}")
+    return value
 
 
 def _parser(name: str) -> Callable[[str], float]:
     """Return the parser of a limit's value."""
     least = PROCESSES_PER_WORKER if name.startswith("processes") else 1
-    return _at_least(0 if name in _OPTIONAL else least, float if name in _SECONDS else int)
+    kind = float if name in _SECONDS else int
+    return partial(_at_least, 0 if name in _OPTIONAL else least, kind)
 
 
-def _token_limit(name: str, unit: int) -> ParseLimit:
-    parse = _parser(name)
-
-    def parse_limit(text: str) -> dict[str, float | None]:
-        try:
-            value = parse(text) * unit
-        except argparse.ArgumentTypeError as error:
-            raise ValueError(str(error)) from None
-        return {name: value or None}
-
-    return parse_limit
+def _token_limit(name: str, unit: int, text: str) -> dict[str, float | None]:
+    return {name: _parser(name)(text) * unit or None}
 
 
+# Parsers of the limits that a line of the tokens file may set.
 TOKEN_LIMITS = {
-    option.removeprefix("--"): _token_limit(name, unit)
+    option.removeprefix("--"): partial(_token_limit, name, unit)
     for option, name, unit, _ in _LIMITS
     if name.endswith(("_per_token", "_per_session")) or name == "repeats"
 }
-"""Parsers of the limits that a line of the tokens file may set."""

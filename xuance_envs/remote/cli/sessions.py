@@ -22,11 +22,8 @@ COLUMNS = ("session", "name", "environments", "steps", "age_seconds", "idle_seco
 
 def add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--url",
-        default="http://127.0.0.1:8001",
-        help="address of the server (default: %(default)s)",
-    )
+    add("--url", default="http://127.0.0.1:8001",
+        help="address of the server (default: %(default)s)")  # fmt: skip
     add("--token-file", type=Path, metavar="FILE",
         help="file that contains only an admin token (default: the token in the environment "
         f"variable {TOKEN_VARIABLE})")  # fmt: skip
@@ -53,10 +50,8 @@ def run_sessions(args: argparse.Namespace) -> None:
             connection.request("DELETE", f"{API_PREFIX}/sessions/{number}")
         print(_session_table(connection, args.json))
     except RemoteAuthenticationError as error:
-        raise ServeError(
-            f"{connection.server} requires an admin token: give --token-file FILE or set "
-            f"{TOKEN_VARIABLE}"
-        ) from error
+        remedy = f"give --token-file FILE or set {TOKEN_VARIABLE}"
+        raise ServeError(f"{connection.server} requires an admin token: {remedy}") from error
     except RemoteError as error:
         raise ServeError(str(error)) from error
     finally:

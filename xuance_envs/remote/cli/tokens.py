@@ -15,22 +15,12 @@ def add_tokens_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     summary = "print lines for a tokens file, each with a name and a new random token"
     new = actions.add_parser("new", help=summary, description=f"tokens new: {summary}.")
-    new.add_argument(
-        "names", nargs="*", metavar="NAME", help="name of a user: letters, digits and . @ + - _"
-    )
-    new.add_argument(
-        "--count",
-        type=int,
-        default=0,
-        metavar="N",
-        help="create N tokens with numbered names, such as student001",
-    )
-    new.add_argument(
-        "--prefix",
-        default="student",
-        metavar="TEXT",
-        help="beginning of the numbered names (default: %(default)s)",
-    )
+    add = new.add_argument
+    add("names", nargs="*", metavar="NAME", help="name of a user: letters, digits and . @ + - _")
+    add("--count", type=int, default=0, metavar="N",
+        help="create N tokens with numbered names, such as student001")  # fmt: skip
+    add("--prefix", default="student", metavar="TEXT",
+        help="beginning of the numbered names (default: %(default)s)")  # fmt: skip
 
 
 def run_tokens(args: argparse.Namespace) -> None:
@@ -42,9 +32,8 @@ def run_tokens(args: argparse.Namespace) -> None:
     names = [*args.names, *numbered]
     for name in names:
         if not NAME.fullmatch(name):
-            raise ServeError(
-                f"expected a name of at most 64 letters, digits and any of . @ + - _, got {name!a}"
-            )
+            expected = "a name of at most 64 letters, digits and any of . @ + - _"
+            raise ServeError(f"expected {expected}, got {name!a}")
     width = max(map(len, names))
     for name in names:
         print(f"{name:{width}}  {secrets.token_hex(TOKEN_BYTES)}")

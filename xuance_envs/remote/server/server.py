@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import importlib
 import math
 import socket
 import ssl
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Server"]
 
-logger = logging.getLogger("xuance_envs")
 
 TIMEOUT_CHECK_INTERVAL = 1.0  # seconds
 
@@ -111,14 +110,9 @@ class Server:
                 hosts = _allowed_hosts({host, shown, *settings.allowed_hosts})
         proxies = proxies or Proxies()
         request_log = RequestLog(api.metrics, settings.access_log)
+        limits, routes = api.capacity.limits, api.post_routes
         manager = ConnectionManager(
-            api.capacity.limits,
-            api.answer,
-            api.post_routes,
-            request_log,
-            api.replies,
-            hosts,
-            proxies,
+            limits, api.answer, routes, request_log, api.replies, hosts, proxies
         )
         app = BehindProxies(_app(api, request_log, manager, settings), proxies)
         self._server = _uvicorn(app, manager, tls, settings.seconds_to_finish)
@@ -180,14 +174,11 @@ def _app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        tasks = [
-            asyncio.create_task(loop())
-            for loop in (check_timeouts, api.sessions.expire, api.sessions.watch)
-        ]
         tokens = TokenReloader(settings.tokens, api.capacity, api.accounts, api.sessions)
         tokens.handle_sighup()
-        if settings.watch_tokens:
-            tasks.append(asyncio.create_task(tokens.watch()))
+        loops = [check_timeouts, api.sessions.expire, api.sessions.watch]
+        loops += [tokens.watch] if settings.watch_tokens else []
+        tasks = [asyncio.create_task(loop()) for loop in loops]
         try:
             yield
         finally:
@@ -215,10 +206,7 @@ def _app(
 
 
 def _uvicorn(
-    app: ASGIApp,
-    manager: ConnectionManager,
-    tls: ssl.SSLContext | None,
-    seconds_to_finish: float,
+    app: ASGIApp, manager: ConnectionManager, tls: ssl.SSLContext | None, seconds_to_finish: float
 ) -> uvicorn.Server:
     import uvicorn
 
@@ -249,10 +237,7 @@ def _allowed_hosts(names: Iterable[str]) -> frozenset[bytes]:
 
 def _require_packages() -> None:
     try:
-        import fastapi
-        import msgpack
-        import psutil
-        import uvicorn
+        for name in ("fastapi", "msgpack", "psutil", "uvicorn"):
+            importlib.import_module(name)
     except ImportError as error:
         raise missing_extra("the HTTP server", "remote", error) from error
-    del fastapi, msgpack, psutil, uvicorn

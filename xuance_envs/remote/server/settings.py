@@ -13,7 +13,7 @@ from typing import Any
 from xuance_envs.engine.system.current import system
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.multi_agent.making import make_agents_env
-from xuance_envs.remote.server.access.permissions import Permissions, check_keyword
+from xuance_envs.remote.server.access.permissions import Keywords, Permissions, check_keyword
 from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE, Owner, Tokens
 from xuance_envs.remote.wire.failures import RefusedError
 from xuance_envs.vector_envs.options import StartMethod
@@ -127,17 +127,13 @@ class Limits:
     def __post_init__(self) -> None:
         if self.memory is not None and not system.LIMITS_MEMORY:
             raise ValueError(
-                f"memory: expected no limit, because {system.NAME} does not limit the memory that "
-                "a process allocates. Omit it, or run the server on Linux"
+                f"memory: expected None, because {system.NAME} does not limit the memory of "
+                f"processes, got {self.memory}: omit it, or run the server on Linux"
             )
 
 
-LIMIT_SHARES = {
-    "sessions": "sessions_per_token",
-    "environments": "environments_per_token",
-    "processes": "processes_per_token",
-}
-"""Limits of the whole server, and the corresponding limits per token."""
+# Limits of the whole server, and the corresponding limits per token.
+LIMIT_SHARES = {name: f"{name}_per_token" for name in ("sessions", "environments", "processes")}
 
 
 class Catalogue:
@@ -157,22 +153,20 @@ class Catalogue:
     def __init__(
         self,
         environments: Mapping[str, Callable[..., Any]],
-        allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
+        allowed_kwargs: Iterable[str] | Keywords = (),
     ) -> None:
         if not environments:
             raise ValueError("expected at least one environment to serve, got none")
         self._environments = dict(environments)
-        self._allowed_kwargs: dict[str, tuple[Any, ...] | None] = (
-            dict(allowed_kwargs)
-            if isinstance(allowed_kwargs, Mapping)
-            else dict.fromkeys(allowed_kwargs)
+        self._allowed_kwargs: Keywords = (
+            allowed_kwargs if isinstance(allowed_kwargs, Mapping) else dict.fromkeys(allowed_kwargs)
         )
 
     @classmethod
     def of_ids(
         cls,
         ids: Iterable[str],
-        allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
+        allowed_kwargs: Iterable[str] | Keywords = (),
         multi_agent: Iterable[str] = (),
     ) -> Catalogue:
         """Create a catalogue from Gymnasium ids and modules of multi-agent environments.
@@ -183,11 +177,9 @@ class Catalogue:
             multi_agent: modules of multi-agent environments, as ``"package:name"``; see
                 :func:`~xuance_envs.multi_agent.making.make_multi_agent_vec`.
         """
-        environments: dict[str, Callable[..., Any]] = {
-            **{env_id: partial(_make_gym_env, env_id) for env_id in ids},
-            **{name: partial(make_agents_env, name) for name in multi_agent},
-        }
-        return cls(environments, allowed_kwargs)
+        single = {env_id: partial(_make_gym_env, env_id) for env_id in ids}
+        multi = {name: partial(make_agents_env, name) for name in multi_agent}
+        return cls({**single, **multi}, allowed_kwargs)
 
     @property
     def ids(self) -> list[str]:
@@ -197,32 +189,17 @@ class Catalogue:
     def functions(
         self, env_id: str | None, num_envs: int, kwargs: Mapping[str, Any]
     ) -> list[Callable[..., Any]]:
-        """Return one factory per environment.
-
-        Args:
-            env_id: id of the environment; None if the catalogue has only one.
-            num_envs: number of environments.
-            kwargs: the client's keyword arguments.
-
-        Raises:
-            RefusedError: the id is unknown, or a keyword argument or its value is not allowed.
-        """
+        """Return one factory per environment, or refuse the id or a keyword argument."""
+        offered = f"this server offers {', '.join(map(repr, self._environments))}"
         if env_id is None:
             if len(self._environments) > 1:
-                raise RefusedError(
-                    422, "env_id", f"env_id is required: this server offers {self._listed()}"
-                )
+                raise RefusedError(422, "env_id", f"env_id is required: {offered}")
             (env_id,) = self._environments
         if env_id not in self._environments:
-            raise RefusedError(
-                404, "env_id", f"no environment {env_id!a}: this server offers {self._listed()}"
-            )
+            raise RefusedError(404, "env_id", f"no environment {env_id!a}: {offered}")
         for name in sorted(kwargs):
             check_keyword(name, kwargs[name], self._allowed_kwargs)
         return [partial(self._environments[env_id], **kwargs)] * num_envs
-
-    def _listed(self) -> str:
-        return ", ".join(map(repr, self._environments))
 
 
 def _make_gym_env(env_id: str, *, env_seed: int | None = None, **kwargs: Any) -> Gym_Env:
@@ -238,7 +215,7 @@ class Settings:
         tokens: accepted tokens.
         limits: limits on what clients may request.
         permissions: names that clients may call, get and set, and infos that they receive.
-        context: start method of worker processes.
+        context: start method of worker processes; by default the fastest one that is safe here.
         access_log: whether requests are logged.
         allowed_hosts: additional accepted host names for a server without tokens.
         pages_need_token: whether the status page and ``/metrics`` require a token.
@@ -274,7 +251,7 @@ class Settings:
     def limits_of(self, owner: Owner) -> Limits:
         """Return the limits of one owner."""
         overrides: dict[str, Any] = dict(owner.limits)
-        return replace(self.limits, **overrides) if overrides else self.limits
+        return replace(self.limits, **overrides)
 
 
 def safe_context() -> StartMethod:

@@ -9,10 +9,10 @@ from typing import Any
 
 from xuance_envs.remote.wire.failures import RefusedError
 
-ALL_INFOS = "*"
-"""Wildcard that allows all keys of infos."""
+ALL_INFOS = "*"  # wildcard for all keys of infos
 
 Names = frozenset[str]
+Keywords = Mapping[str, tuple[Any, ...] | None]  # allowed values by name; None allows any value
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,10 @@ class Permissions:
 
     def check_options(self, options: Mapping[str, Any] | None) -> None:
         """Raise unless clients may pass these options to ``reset``."""
-        refused = [name for name in options or () if name not in self.options]
-        if refused:
-            raise _not_allowed(
-                "options", f"the option {refused[0]!a}", "for resets", "--allow-option"
-            )
+        for name in options or ():
+            if name not in self.options:
+                what = f"the option {name!a}"
+                raise _not_allowed("options", what, "for resets", "--allow-option")
 
     def infos_of(self, repeating: bool) -> Names | None:
         """Return the keys of infos that the server sends; None for all."""
@@ -63,20 +62,15 @@ class Permissions:
         return None if ALL_INFOS in self.infos else self.infos
 
 
-def check_keyword(name: str, value: Any, allowed: Mapping[str, tuple[Any, ...] | None]) -> None:
+def check_keyword(name: str, value: Any, allowed: Keywords) -> None:
     """Raise unless clients may pass a keyword argument to new environments."""
+    what = f"the keyword argument {name!a}"
     if name not in allowed:
-        raise _not_allowed(
-            "kwargs", f"the keyword argument {name!a}", "for new environments", "--allow-kwarg"
-        )
+        raise _not_allowed("kwargs", what, "for new environments", "--allow-kwarg")
     values = allowed[name]
     if values is not None and not any(type(value) is type(one) and value == one for one in values):
-        raise RefusedError(
-            403,
-            "kwargs",
-            f"the keyword argument {name!a} must be {' or '.join(map(repr, values))} on this "
-            "server",
-        )
+        expected = " or ".join(map(repr, values))
+        raise RefusedError(403, "kwargs", f"{what} must be {expected} on this server")
 
 
 def allowed_values(options: Iterable[str]) -> dict[str, tuple[Any, ...] | None]:
@@ -87,10 +81,7 @@ def allowed_values(options: Iterable[str]) -> dict[str, tuple[Any, ...] | None]:
         if not name:
             raise ValueError(f"expected NAME or NAME=VALUE, got {option!r}")
         before = allowed.get(name, ())
-        if not given or before is None:
-            allowed[name] = None
-        else:
-            allowed[name] = (*before, _value(text))
+        allowed[name] = None if not given or before is None else (*before, _value(text))
     return allowed
 
 
@@ -102,8 +93,5 @@ def _value(text: str) -> Any:
 
 
 def _not_allowed(code: str, what: str, where: str, option: str) -> RefusedError:
-    return RefusedError(
-        403,
-        code,
-        f"{what} is not allowed {where}; the server's operator can allow it with {option} NAME",
-    )
+    text = f"{what} is not allowed {where}; the server's operator can allow it with {option} NAME"
+    return RefusedError(403, code, text)

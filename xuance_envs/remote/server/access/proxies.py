@@ -19,9 +19,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-def network_of(address: str) -> Network:
-    """Parse an address or network such as ``10.0.0.5`` or ``10.1.0.0/16``."""
-    return ipaddress.ip_network(address)
+network_of = ipaddress.ip_network  # parses an address or a network such as 10.1.0.0/16
 
 
 def root_path_of(text: str) -> str:
@@ -55,10 +53,8 @@ def _is_stale(path: Path) -> bool:
     with system.unix_socket() as probe:
         try:
             probe.connect(str(path))
-        except ConnectionRefusedError:
-            return path.is_socket()
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError) and path.is_socket()
     return False
 
 
@@ -73,16 +69,12 @@ class Proxies:
         """Return a client's address, which trusted proxies report in headers."""
         if peer is not None and not self.trusts(peer):
             return peer
-        hops = [
-            hop.strip()
-            for name, value in headers
-            if name == b"x-forwarded-for"
-            for hop in value.decode("latin-1").split(",")
-        ]
+        values = [value for name, value in headers if name == b"x-forwarded-for"]
+        hops = b",".join(values).decode("latin-1").split(",")
         # Each proxy appends its client's address. A client can forge any entry before its own.
         for hop in reversed(hops):
             try:
-                peer = str(ipaddress.ip_address(hop)), 0
+                peer = str(ipaddress.ip_address(hop.strip())), 0
             except ValueError:
                 break
             if not self.trusts(peer):
@@ -116,10 +108,8 @@ class BehindProxies:
                     scope["raw_path"] = root.encode() + scope["raw_path"]
             peer, headers = scope.get("client"), scope["headers"]
             if peer is None or self._proxies.trusts(peer):
-                proto = next(
-                    (value for name, value in headers if name == b"x-forwarded-proto"), b""
-                )
-                if proto in (b"http", b"https"):
-                    scope["scheme"] = proto.decode()
+                protos = [value for name, value in headers if name == b"x-forwarded-proto"]
+                if protos and protos[0] in (b"http", b"https"):
+                    scope["scheme"] = protos[0].decode()
                 scope["client"] = self._proxies.client(peer, headers)
         await self._app(scope, receive, send)

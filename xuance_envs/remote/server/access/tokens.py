@@ -30,10 +30,9 @@ logger = logging.getLogger("xuance_envs")
 
 TOKENS_VARIABLE = "XUANCE_ENVS_TOKENS"
 
-ADMIN = "admin"
-"""Word after a token in the file. It allows the token's owner to list and end all sessions."""
+ADMIN = "admin"  # word after a token in the file; its owner may list and end all sessions
 
-ParseLimit = Callable[[str], Mapping[str, float | None]]
+TokenLimits = Mapping[str, Callable[[str], Mapping[str, float | None]]]
 
 NAME = re.compile(r"[\w.@+-]{1,64}")
 _SALT = secrets.token_bytes(32)
@@ -70,14 +69,13 @@ class Tokens:
         self,
         tokens: Iterable[str] = (),
         file: Path | None = None,
-        limits: Mapping[str, ParseLimit] | None = None,
+        limits: TokenLimits | None = None,
     ) -> None:
         self._fixed = [(token, _owner_of_token(token)) for token in tokens]
         for number, (token, _) in enumerate(self._fixed, start=1):
             if not _is_token(token):
-                raise ValueError(
-                    f"token {number} of {len(self._fixed)}: expected visible ASCII characters only"
-                )
+                which = f"token {number} of {len(self._fixed)}"
+                raise ValueError(f"{which}: expected visible ASCII characters only")
         self._file = file
         self._limits = limits or {}
         self._loaded_version: tuple[int, ...] | None = None
@@ -86,18 +84,10 @@ class Tokens:
         self.reload()
 
     @classmethod
-    def load(
-        cls, file: Path | None = None, limits: Mapping[str, ParseLimit] | None = None
-    ) -> Tokens:
+    def load(cls, file: Path | None = None, limits: TokenLimits | None = None) -> Tokens:
         """Load the tokens from a file and the environment variable ``XUANCE_ENVS_TOKENS``.
 
-        Args:
-            file: as for the class.
-            limits: as for the class.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: a token or a line of the file is malformed, or the file has no tokens.
+        The arguments and errors are those of the class.
         """
         listed = os.environ.get(TOKENS_VARIABLE, "").split(",")
         return cls([token.strip() for token in listed if token.strip()], file, limits)
@@ -131,26 +121,14 @@ class Tokens:
         self._owners = owners
 
     def reload_if_changed(self) -> bool:
-        """Read the file again if it has changed; return whether it was read.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: a line of the file is malformed, or the file has no tokens.
-        """
+        """Read the file again if it has changed, as :meth:`reload` does; return whether it was."""
         if self._file is None or self._file_version() == self._loaded_version:
             return False
         self.reload()
         return True
 
     def owner(self, authorization: bytes | None) -> Owner:
-        """Return the owner of a request.
-
-        Args:
-            authorization: the request's ``Authorization`` header.
-
-        Raises:
-            RefusedError: the request has no token, or the server does not accept its token.
-        """
+        """Return the owner of a request with this ``Authorization`` header, or refuse it."""
         scheme, _, token = (authorization or b"").strip().partition(b" ")
         given = token.strip() if scheme.lower() == b"bearer" else b""
         if not self._owners:
@@ -158,13 +136,10 @@ class Tokens:
         digest = _digest(given)
         owner = self._owners.get(digest)
         if owner is None:
-            raise RefusedError(
-                401,
-                "token",
-                "this server requires a token: send it as 'Authorization: Bearer TOKEN'"
-                if authorization is None
-                else "this server does not accept the given token",
-            )
+            text = "this server does not accept the given token"
+            if authorization is None:
+                text = "this server requires a token: send it as 'Authorization: Bearer TOKEN'"
+            raise RefusedError(401, "token", text)
         return owner
 
     def accepts(self, owner: Owner) -> bool:
@@ -178,9 +153,8 @@ class Tokens:
 
     def _read_file(self, file: Path) -> list[tuple[str, Owner]]:
         if system.HAS_FILE_MODES and file.stat().st_mode & stat.S_IROTH:
-            logger.warning(
-                "all users of this machine can read the tokens in %s: run chmod 600", file
-            )
+            text = "all users of this machine can read the tokens in %s: run chmod 600"
+            logger.warning(text, file)
         found = []
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
             words = line.partition(" #")[0].split()

@@ -25,9 +25,9 @@ Answer = dict[str, Any]
 
 
 def describe(vec_env: VecEnv) -> Answer:
-    vectors = vec_env.reward_space
+    rewards = vec_env.reward_space
     return {
-        **({} if vectors is None else {"reward_space": space_to_wire(vectors)}),
+        **({} if rewards is None else {"reward_space": space_to_wire(rewards)}),
         "observation_space": space_to_wire(vec_env.observation_space),
         "action_space": space_to_wire(vec_env.action_space),
         "metadata": to_wire(drop_unsendable(vec_env.metadata)),
@@ -42,33 +42,32 @@ def reset(
     seed: int | Sequence[int | None] | None,
     options: dict[str, Any] | None,
 ) -> Answer:
-    all_envs = list(envs) == list(range(vec_env.num_envs))
+    some_envs = None if list(envs) == list(range(vec_env.num_envs)) else envs
     options = None if options is None else from_client(options)
-    observations, infos = vec_env.reset(
-        seed=seed, options=options, env_ids=None if all_envs else envs
-    )
+    observations, infos = vec_env.reset(seed=seed, options=options, env_ids=some_envs)
+    return _episodes_to_wire(vec_env, observations, infos)
+
+
+def _episodes_to_wire(vec_env: HostedVecEnv, observations: Any, infos: Sequence[Any]) -> Answer:
     return {
         "observations": batch_to_wire(vec_env.observation_space, observations),
         "infos": _infos_to_wire(infos),
-        **action_masks(vec_env),
+        **_action_masks(vec_env),
     }
 
 
-def action_masks(vec_env: HostedVecEnv) -> Answer:
+def _action_masks(vec_env: HostedVecEnv) -> Answer:
     """Return the action masks of all environments, if the client has requested them."""
     masks = vec_env.watched_masks
     return {} if masks is None else {"masks": masks}
 
 
 def step(vec_env: HostedVecEnv, layout: int | None = None) -> Answer:
-    """Finish the pending step; the result is valid until the next step.
-
-    It is a frame if the client names a layout, unless the infos or observations are objects.
-    """
+    """Finish the pending step; return a frame or other fields, valid until the next step."""
     space = vec_env.observation_space
     observations, rewards, terminated, truncated, infos = vec_env.finish_step()
     batch, ends = infos.parts
-    masks = action_masks(vec_env)
+    masks = _action_masks(vec_env)
     if layout is not None and vec_env.step_frames is not None:
         reset_infos = None if ends is None else ends.infos
         frame = vec_env.step_frames.frame(batch, reset_infos, bool(masks), layout)
@@ -108,14 +107,14 @@ def repeat(
     action_of = dict(zip(envs, rows.reader()(), strict=True))
     results = vec_env.call("repeat", action_of, times, next(_requests), env_ids=envs)
     space = vec_env.observation_space
-    steps = [result.steps for result in results]
+    steps = [each.steps for each in results]
     answer = {
-        "observations": [batch_to_wire(space, result.observations) for result in results],
+        "observations": [batch_to_wire(space, each.observations) for each in results],
         "lengths": np.maximum(steps, 1),
-        "rewards": np.array([result.reward for result in results], np.float64),
-        "terminated": np.array([result.terminated for result in results]),
-        "truncated": np.array([result.truncated for result in results]),
-        "infos": _infos_to_wire([loads(result.info) for result in results]),
+        "rewards": np.array([each.reward for each in results], np.float64),
+        "terminated": np.array([each.terminated for each in results]),
+        "truncated": np.array([each.truncated for each in results]),
+        "infos": _infos_to_wire([loads(each.info) for each in results]),
     }
     return answer, sum(steps)
 
@@ -154,21 +153,17 @@ def load_states(
     repeating: bool,
     load: Callable[[HostedVecEnv], tuple[Any, Sequence[Any]]],
 ) -> Answer:
-    observations, infos_node = load(vec_env)
-    infos, space, count = list(infos_node), vec_env.observation_space, len(envs)
+    observations, loaded_infos = load(vec_env)
+    infos = list(loaded_infos)
     if repeating:
-        rows = SpaceRows.allocate(SpaceLayout(space), count)
-        rows.put(observations, ALL_ENVS, count)
+        rows = SpaceRows.allocate(SpaceLayout(vec_env.observation_space), len(envs))
+        rows.put(observations, ALL_ENVS, len(envs))
         for i, last_shown in enumerate(vec_env.call("last_shown", env_ids=envs)):
             if last_shown is not None:
                 rows.row(i, copy_of)[:] = last_shown[0]
                 infos[i] = loads(last_shown[1])
         observations = rows.copy()
-    return {
-        "observations": batch_to_wire(space, observations),
-        "infos": _infos_to_wire(infos),
-        **action_masks(vec_env),
-    }
+    return _episodes_to_wire(vec_env, observations, infos)
 
 
 def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:
@@ -186,7 +181,6 @@ def _each_to_wire(envs: Sequence[int], values: Any, command: str) -> list[Any]:
         try:
             nodes.append(to_wire(value))
         except WireError as error:
-            raise EnvError(
-                env, command, f"the result cannot be sent to the client: {error}"
-            ) from None
+            reason = f"the result cannot be sent to the client: {error}"
+            raise EnvError(env, command, reason) from None
     return nodes

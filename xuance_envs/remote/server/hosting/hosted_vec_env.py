@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ class HostedEnvConfig:
 class HostedVecEnv(GroupedVecEnv):
     """Vec env with one worker, extended for :class:`EnvHost`.
 
-    Closing does not end the worker; :meth:`end_worker` does. An error may close the vec env in the
-    event loop, which must not wait for a process to exit.
+    Only :meth:`end_worker` ends the worker. ``close`` does not, because an error may close the vec
+    env in the event loop, which must not wait for a process to exit.
     """
 
     def __init__(
@@ -56,15 +57,16 @@ class HostedVecEnv(GroupedVecEnv):
     ) -> None:
         recipe = checked_recipe(functions, env_seed)
         if shared_backend is None:
+            settings = ProcessSettings(
+                num_workers=1,
+                context=context,
+                step_timeout=step_timeout,
+                start_timeout=start_timeout,
+                pin_workers=False,
+            )
             groups = start_processes(
                 recipe,
-                ProcessSettings(
-                    num_workers=1,
-                    context=context,
-                    step_timeout=step_timeout,
-                    start_timeout=start_timeout,
-                    pin_workers=False,
-                ),
+                settings,
                 spin=SPIN,
                 event_loop_waits=True,  # spinning would block other sessions
                 on_backend_created=on_backend_created,
@@ -108,10 +110,7 @@ class HostedVecEnv(GroupedVecEnv):
         return observations, arrays.rewards, arrays.terminated, arrays.truncated, infos
 
     def watch_masks(self, envs: Sequence[int]) -> list[Any]:
-        """Return the action masks of these environments and collect masks with every later step.
-
-        The mask of an environment without a mask method is None.
-        """
+        """Return action masks, or None for each; collect masks with every later step."""
         self._groups.check_idle("action_masks")
         if self._arrays.masks is None:
             return [None] * len(envs)
@@ -128,14 +127,11 @@ class HostedVecEnv(GroupedVecEnv):
     ) -> list[int]:
         """Save states in the worker under these numbers; return their sizes in bytes.
 
-        If the states together exceed ``max_bytes``, none is kept, and the last size is that of the
-        state that exceeded the limit.
+        If they exceed ``max_bytes`` together, the worker keeps none, and stops after that state.
         """
         self._groups.check_idle("save_state")
-        arguments = envs, numbers, packed_registry(), max_bytes
-        return self._close_on_error(
-            state_unknown_after, lambda: self._run("store_states", *arguments)
-        )
+        save = partial(self._run, "store_states", envs, numbers, packed_registry(), max_bytes)
+        return self._close_on_error(state_unknown_after, save)
 
     def load_stored(self, numbers: Sequence[int], envs: Sequence[int]) -> tuple[Any, StepInfos]:
         """Load states that the worker keeps."""
@@ -173,7 +169,7 @@ class HostedVecEnv(GroupedVecEnv):
         return reply
 
     def close_extras(self) -> None:
-        """Reject further commands. The worker runs until :meth:`end_worker`."""
+        """Reject further commands; the worker runs until :meth:`end_worker`."""
         self._groups.mark_closed()
 
     def end_worker(self) -> None:

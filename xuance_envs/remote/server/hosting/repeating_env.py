@@ -5,9 +5,8 @@ The wrappers filter infos, so that keys without permission never leave the worke
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,17 +32,16 @@ class HostedFunction(DropUnpicklableInfos):
     index: int
     repeating: bool
     memory_limit: int | None
-    infos: frozenset[str] | None = None
-    first_in_process: bool = True
-    objects: ObjectBudget = field(default_factory=lambda: ObjectBudget(sys.maxsize))
+    infos: frozenset[str] | None
+    first_in_process: bool
+    objects: ObjectBudget
 
     def __call__(self, **keywords: Any) -> Any:
         if self.first_in_process and self.index == 0:  # once per process
             _limit_process(self.memory_limit)
-        env = self.make(**keywords)
+        env = check_env_api(self.make(**keywords))
         if self.repeating:
-            return RepeatingEnv(check_env_api(env), self.index, self.infos, self.objects)
-        env = check_env_api(env)
+            return RepeatingEnv(env, self.index, self.infos, self.objects)
         if has_objects(SpaceLayout(env.observation_space)):
             return ObjectCounter(env, self.index, self.infos, self.objects)
         return env if self.infos is None else InfoFilter(env, self.infos)
@@ -133,8 +131,7 @@ class ObjectCounter(InfoFilter):
         return self._objects.size_of(self._index)
 
 
-RESET = 0
-"""Request number of all resets; each request that repeats actions has its own number."""
+RESET = 0  # request number of all resets; each request that repeats actions has its own
 
 
 @dataclass(frozen=True)
@@ -187,10 +184,7 @@ class RepeatingEnv(ObjectCounter):
         return result
 
     def repeat(self, actions: Mapping[int, Any], times: int, request: int) -> RepeatResult:
-        """Repeat an action up to ``times`` times, or until the episode ends.
-
-        After the episode's end, return its last observation, flags and info with reward 0.
-        """
+        """Repeat an action until the episode ends; afterwards return its end with reward 0."""
         self._objects.begin(request)
         if self._ended is not None:
             return self._ended
@@ -209,14 +203,13 @@ class RepeatingEnv(ObjectCounter):
             total = total + fit_reward(reward, self._reward_shape)
         terminated, truncated, self._can_step = bool(terminated), bool(truncated), True
         self._step += len(rows)
-        ending = {"step": self._step, "terminated": terminated, "truncated": truncated}
-        pickled = dumps_for_main({**self._filtered(info), **ending})
+        flags = {"terminated": terminated, "truncated": truncated}
+        pickled = dumps_for_main({**self._filtered(info), "step": self._step, **flags})
         self._last_shown = self._layout.unflatten(rows[-1]), pickled
+        ending = terminated, truncated, pickled
         if terminated or truncated:
-            self._ended = RepeatResult(
-                self._batch(rows[-1:]), 0, nothing, terminated, truncated, pickled
-            )
-        return RepeatResult(self._batch(rows), len(rows), total, terminated, truncated, pickled)
+            self._ended = RepeatResult(self._batch(rows[-1:]), 0, nothing, *ending)
+        return RepeatResult(self._batch(rows), len(rows), total, *ending)
 
     def _leaves(self, observation: Any) -> list[Any]:
         """Copy an observation's leaves, because the environment may reuse its arrays."""
@@ -230,13 +223,11 @@ class RepeatingEnv(ObjectCounter):
         return leaves
 
     def _batch(self, rows: list[list[Any]]) -> Any:
-        columns = zip(*rows, strict=True)
-        return self._layout.unflatten(
-            [
-                list(column) if leaf.dtype is None else np.stack(column)
-                for leaf, column in zip(self._layout.leaves, columns, strict=True)
-            ]
-        )
+        parts = [
+            list(column) if leaf.dtype is None else np.stack(column)
+            for leaf, column in zip(self._layout.leaves, zip(*rows, strict=True), strict=True)
+        ]
+        return self._layout.unflatten(parts)
 
 
 def _limit_process(memory_limit: int | None) -> None:

@@ -19,7 +19,12 @@ class ReplyEncoder:
 
     def __init__(self, space: Space[Any], limit: int) -> None:
         self._limit = limit
-        self._sizes = max_observation_bytes(space)
+        self._sizes = {WireFormat.MSGPACK: 0, WireFormat.JSON: 0}  # of one observation
+        for leaf in SpaceLayout(space).leaves:
+            if leaf.dtype is not None:
+                count = math.prod(leaf.shape)
+                self._sizes[WireFormat.MSGPACK] += count * leaf.dtype.itemsize
+                self._sizes[WireFormat.JSON] += count * _max_json_chars(leaf.dtype)
 
     def encode(self, reply: Any, wire_format: WireFormat) -> bytes:
         try:
@@ -34,17 +39,6 @@ class ReplyEncoder:
     def max_bytes(self, count: int, wire_format: WireFormat) -> int:
         """Return the maximum encoded size of the fixed-shape parts of ``count`` observations."""
         return self._sizes[wire_format] * count
-
-
-def max_observation_bytes(space: Space[Any]) -> dict[WireFormat, int]:
-    """Return the maximum encoded size of an observation's fixed-shape parts, per format."""
-    raw = text = 0
-    for leaf in SpaceLayout(space).leaves:
-        if leaf.dtype is not None:
-            count = math.prod(leaf.shape)
-            raw += count * leaf.dtype.itemsize
-            text += count * _max_json_chars(leaf.dtype)
-    return {WireFormat.MSGPACK: raw, WireFormat.JSON: text}
 
 
 def _max_json_chars(dtype: np.dtype[Any]) -> int:

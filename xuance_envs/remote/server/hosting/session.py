@@ -27,7 +27,7 @@ class Session:
         number: int,
         share_frames: bool,
         replies: LargeReplies,
-        nonce: str | None = None,
+        nonce: str | None,
     ) -> None:
         limits = account.limits
         self.id = secrets.token_urlsafe(18)

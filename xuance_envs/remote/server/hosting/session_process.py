@@ -1,4 +1,4 @@
-"""Worker process of a session: its commands, replies and exit.
+"""Worker process of a session: its commands, replies, saved states and exit.
 
 Commands do not block the event loop: a thread runs them, and the event loop polls the file
 descriptors of a running step. The session runs one command at a time, even with several groups.
@@ -7,7 +7,7 @@ descriptors of a running step. The session runs one command at a time, even with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -15,7 +15,6 @@ from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.worker_process import WorkerProcess
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
-from xuance_envs.remote.server.hosting.state_store import StateStore
 from xuance_envs.remote.server.limits.admission import Quota
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
 from xuance_envs.remote.server.limits.fifo_semaphore import FifoSemaphore
@@ -24,10 +23,42 @@ from xuance_envs.remote.wire.failures import RefusedError, no_session
 
 T = TypeVar("T")
 
-POLL_INTERVAL = 0.005
-"""While closing, seconds between checks whether a running command has finished."""
-
+POLL_INTERVAL = 0.005  # while closing, seconds between checks for the end of a running command
 SLOW_STEP = 0.01  # seconds after which a running step releases its slot
+
+
+class StateStore:
+    """Sizes of the states that a worker process keeps; they count towards quotas."""
+
+    def __init__(self, quotas: Sequence[Quota]) -> None:
+        self.sizes: dict[int, int] = {}  # in bytes, by number
+        self.object_sizes: dict[int, int] = {}  # of the parts of replies without a fixed shape
+        self._quotas = quotas
+
+    @property
+    def room(self) -> float:
+        """Bytes of states that may be added."""
+        return min((quota.room("state_bytes") for quota in self._quotas), default=0)
+
+    def check(self, count: int, nbytes: int = 0) -> None:
+        for quota in self._quotas:
+            quota.check(states=count, state_bytes=nbytes)
+
+    def add(
+        self, numbers: Sequence[int], sizes: Sequence[int], object_sizes: Sequence[int]
+    ) -> None:
+        self.sizes.update(zip(numbers, sizes, strict=True))
+        self.object_sizes.update(zip(numbers, object_sizes, strict=True))
+        for quota in self._quotas:
+            quota.add(states=len(sizes), state_bytes=sum(sizes))
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        kept = self.sizes.keys() & numbers
+        nbytes = sum(self.sizes.pop(number) for number in kept)
+        for number in kept:
+            del self.object_sizes[number]
+        for quota in self._quotas:
+            quota.add(states=-len(kept), state_bytes=-nbytes)
 
 
 class SessionProcess:
@@ -35,10 +66,10 @@ class SessionProcess:
 
     def __init__(
         self,
-        seconds: float,
-        quotas: Sequence[Quota] = (),
-        step_slots: FifoSemaphore | None = None,
-        slow_step_timer: SharedTimer | None = None,
+        request_timeout: float,
+        quotas: Sequence[Quota],
+        step_slots: FifoSemaphore,
+        slow_step_timer: SharedTimer,
     ) -> None:
         self._backends: list[ProcessBackend] = []
         self.environments = 0
@@ -46,13 +77,11 @@ class SessionProcess:
         self.closing = False
         self.usage = Usage(0.0, 0)
         self.states = StateStore(quotas)
-        self._request_timeout = seconds
+        self._request_timeout = request_timeout
         self._quotas = quotas
         self._step_slots = step_slots
-        self._held_slots: FifoSemaphore | None = None
-        self._slow_step_timer = (
-            SharedTimer(SLOW_STEP) if slow_step_timer is None else slow_step_timer
-        )
+        self._holds_slot = False
+        self._slow_step_timer = slow_step_timer
         self._timeout_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()  # cached, because get_running_loop() calls getpid()
         self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
@@ -64,8 +93,6 @@ class SessionProcess:
         self._num_users = 0
         self._counted = 0
         self._count(PROCESSES_PER_WORKER)
-
-    # -- environments and quotas ------------------------------------------------------
 
     def add_envs(self, environments: int) -> None:
         self._num_users += 1
@@ -83,7 +110,7 @@ class SessionProcess:
         if not self._num_users:
             self._thread.shutdown(wait=False)
             self._count(0)
-            self.states.drop(list(self.states.sizes))
+            self.states.drop(self.states.sizes)
             for quota in self._quotas:
                 quota.cpu += self.usage.cpu
             self.usage = Usage(0.0, 0)
@@ -108,14 +135,12 @@ class SessionProcess:
         """Remove the process and its states from the quotas if it has ended."""
         if not self.alive:
             self._count(0)
-            self.states.drop(list(self.states.sizes))
+            self.states.drop(self.states.sizes)
 
     def _count(self, processes: int) -> None:
         before, self._counted = self._counted, processes
         for quota in self._quotas:
             quota.add(processes=processes - before)
-
-    # -- ending -----------------------------------------------------------------------
 
     def kill(self) -> None:
         """Kill the process; a request that waits for its reply raises."""
@@ -134,22 +159,18 @@ class SessionProcess:
                 409,
                 "closed",
                 "these environments are closed because their worker process, which they shared "
-                "with other environments of the session, has ended: "
-                f"{self._exit_message}",
+                f"with other environments of the session, has ended: {self._exit_message}",
             )
 
     async def wait_idle(self, seconds: float) -> None:
-        loop = self._loop
-        until = loop.time() + seconds
-        while self.busy and loop.time() < until:
+        until = self._loop.time() + seconds
+        while self.busy and self._loop.time() < until:
             await asyncio.sleep(POLL_INTERVAL)
 
     @property
     def is_running(self) -> bool:
         """Return whether the thread still runs a command, even an abandoned one."""
         return self._command_future is not None and not self._command_future.done()
-
-    # -- commands ---------------------------------------------------------------------
 
     def __enter__(self) -> None:
         self.busy = True
@@ -179,26 +200,19 @@ class SessionProcess:
             if running.done():
                 self.count()
 
-    # -- steps ------------------------------------------------------------------------
-
     def try_acquire_slot(self) -> bool:
         """Acquire a step slot if one is free; call :meth:`release_slot` after it."""
-        if self._step_slots is None:
-            return True
-        if not self._step_slots.try_acquire():
-            return False
-        self._held_slots = self._step_slots
-        return True
+        self._holds_slot = self._step_slots.try_acquire()
+        return self._holds_slot
 
     async def acquire_slot(self) -> None:
-        if self._step_slots is not None:
-            await self._step_slots.acquire()
-            self._held_slots = self._step_slots
+        await self._step_slots.acquire()
+        self._holds_slot = True
 
     def release_slot(self) -> None:
-        held, self._held_slots = self._held_slots, None
-        if held is not None:
-            held.release()
+        if self._holds_slot:
+            self._holds_slot = False
+            self._step_slots.release()
 
     async def wait_for_reply(self, wake_fds: tuple[int, ...]) -> bool:
         """Wait for a reply or the end of the process; return False after the request timeout."""

@@ -57,7 +57,7 @@ class Sessions:
         self._metrics.max_sessions = limits.sessions
         self._quota.limit(limits)
 
-    def open(self, account: Account, share_frames: bool, nonce: str | None = None) -> Session:
+    def open(self, account: Account, share_frames: bool, nonce: str | None) -> Session:
         """Open a session, or return the one that was opened with the same nonce."""
         if nonce is not None:
             for session in self._sessions.values():

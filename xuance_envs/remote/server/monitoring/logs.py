@@ -1,7 +1,4 @@
-"""Log handler that never blocks and writes one line per record.
-
-When its queue is full, the handler drops records and counts them.
-"""
+"""Log handler that never blocks, and writes one line per record."""
 
 from __future__ import annotations
 
@@ -13,15 +10,14 @@ from contextlib import suppress
 
 MAX_QUEUED = 10_000
 
-FLUSH_TIMEOUT = 1.0
-"""Seconds to wait for queued records when the handler closes."""
+FLUSH_TIMEOUT = 1.0  # seconds to wait for queued records when the handler closes
 
 
 class BackgroundHandler(logging.Handler):
-    """Handler that writes records to a file descriptor in a background thread.
+    """Handler whose background thread writes to a file descriptor; a full queue drops records.
 
-    Writing to a pipe that is not read blocks, but only this thread. The thread does not use
-    ``sys.stderr``, because a blocked write to it holds a lock that Python needs at exit.
+    A pipe that is not read blocks only this thread. The thread does not use ``sys.stderr``, because
+    a blocked write to it holds a lock that Python needs at exit.
     """
 
     def __init__(self, fd: int = 2) -> None:
@@ -54,9 +50,8 @@ class BackgroundHandler(logging.Handler):
                 lines = [f"cannot format a record of {record.name}: {error}"]
             if (dropped := self.dropped - self._reported) and self._records.empty():
                 self._reported += dropped
-                lines.append(
-                    f"{dropped} earlier lines were dropped: the log was not read fast enough"
-                )
+                reason = "the log was not read fast enough"
+                lines.append(f"{dropped} earlier lines were dropped: {reason}")
             rest = memoryview("".join(f"{_escaped(line)}\n" for line in lines).encode())
             while rest:
                 try:

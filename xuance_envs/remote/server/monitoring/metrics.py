@@ -6,7 +6,7 @@ import bisect
 import itertools
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 
 from xuance_envs.remote.server.monitoring.logs import dropped_lines
@@ -15,10 +15,12 @@ from xuance_envs.remote.server.monitoring.logs import dropped_lines
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 WINDOW = 10.0  # seconds over which steps per second are averaged
 
+_DROPPED = "Log lines dropped because the log was not read fast enough."
+_FAILURES = "Requests in which an environment raised, crashed or timed out."
 _PER_NAME = (
-    ("sessions", "gauge", "Open sessions by token name."),
-    ("environments", "gauge", "Environments by token name."),
-    ("steps", "counter", "Environment steps by token name."),
+    ("sessions", "name_sessions", "gauge", "Open sessions by token name."),
+    ("environments", "name_environments", "gauge", "Environments by token name."),
+    ("steps", "name_steps_total", "counter", "Environment steps by token name."),
 )
 
 
@@ -30,8 +32,8 @@ class Metrics:
         self.max_sessions = 0
         self.environments = 0
         self.failures = 0
-        self._requests: dict[tuple[str, int], int] = {}
-        self._steps = 0
+        self._requests: dict[tuple[str, int], int] = defaultdict(int)
+        self.steps = 0
         self._step_seconds = 0.0
         self._step_requests = [0] * (len(BUCKETS) + 1)
         self._recent: deque[list[float]] = deque()  # [start time, steps]
@@ -39,14 +41,13 @@ class Metrics:
         self._lock = threading.Lock()
 
     def count_request(self, method: str, status: int) -> None:
-        kind = method, status
-        self._requests[kind] = self._requests.get(kind, 0) + 1
+        self._requests[method, status] += 1
 
     def count_steps(self, steps: int, seconds: float) -> None:
         now = time.monotonic()
         place = bisect.bisect_left(BUCKETS, seconds)
         with self._lock:
-            self._steps += steps
+            self.steps += steps
             self._step_seconds += seconds
             self._step_requests[place] += 1
             # One entry per tenth of a second limits their number.
@@ -68,31 +69,17 @@ class Metrics:
         while self._recent and now - self._recent[0][0] > WINDOW:
             self._recent.popleft()
 
-    @property
-    def steps(self) -> int:
-        return self._steps
-
     def text(self, names: Mapping[str, Mapping[str, int]] | None = None) -> str:
         with self._lock:
             counts = list(itertools.accumulate(self._step_requests))
-            steps, seconds = self._steps, self._step_seconds
+            steps, seconds = self.steps, self._step_seconds
         lines = [
             *_metric("sessions", "gauge", "Open sessions.", self.sessions),
             *_metric("max_sessions", "gauge", "Maximum open sessions.", self.max_sessions),
             *_metric("environments", "gauge", "Environments in open sessions.", self.environments),
-            *_metric(
-                "log_lines_dropped_total",
-                "counter",
-                "Log lines dropped because the log was not read fast enough.",
-                dropped_lines(),
-            ),
+            *_metric("log_lines_dropped_total", "counter", _DROPPED, dropped_lines()),
             *_metric("steps_total", "counter", "Environment steps.", steps),
-            *_metric(
-                "failures_total",
-                "counter",
-                "Requests in which an environment raised, crashed or timed out.",
-                self.failures,
-            ),
+            *_metric("failures_total", "counter", _FAILURES, self.failures),
             *_head("step_seconds", "histogram", "Seconds that environments take per step request."),
             *(
                 f'xuance_envs_step_seconds_bucket{{le="{bound}"}} {count}'
@@ -106,12 +93,11 @@ class Metrics:
                 for (method, status), count in sorted(self._requests.items())
             ),
         ]
-        for what, kind, text in _PER_NAME:
-            if names is not None:
-                suffix = "_total" if kind == "counter" else ""
-                lines += _head(f"name_{what}{suffix}", kind, text)
+        if names is not None:
+            for what, metric, kind, text in _PER_NAME:
+                lines += _head(metric, kind, text)
                 lines += [
-                    f'xuance_envs_name_{what}{suffix}{{name="{name}"}} {own[what]}'
+                    f'xuance_envs_{metric}{{name="{name}"}} {own[what]}'
                     for name, own in sorted(names.items())
                 ]
         return "\n".join(lines) + "\n"

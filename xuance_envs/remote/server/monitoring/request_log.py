@@ -16,24 +16,14 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-OWNER_KEY = "xuance_envs.owner"
-"""Key in an ASGI scope for the name of the request's token."""
-
-STEP_PATH_SUFFIX = "/episode/vectorized_step"
-"""Path suffix of step requests, which are logged at DEBUG."""
-
-SECRET_LENGTH = 20
-"""Minimum length of a path segment that may be a session id, which has 24 characters."""
-
+OWNER_KEY = "xuance_envs.owner"  # of an ASGI scope, for the name of the request's token
+STEP_PATH_SUFFIX = "/episode/vectorized_step"  # such requests are logged at DEBUG
+SECRET_LENGTH = 20  # longer path segments may be session ids, which have 24 characters
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class RequestLog:
-    """Logger and counter of requests.
-
-    A line has the client's address, token name, method, path, status and duration. It has no
-    header, query or session id, because tokens and session ids are secrets.
-    """
+    """Logger and counter of requests; it logs no headers, queries or session ids (secrets)."""
 
     def __init__(self, metrics: Metrics, log: bool) -> None:
         self._metrics = metrics
@@ -49,16 +39,9 @@ class RequestLog:
             return
         level = logging.DEBUG if path.endswith(STEP_PATH_SUFFIX) else logging.INFO
         if logger.isEnabledFor(level):
-            logger.log(
-                level,
-                "%s %s %s %s %d %.1f ms",
-                (client or ("-",))[0],
-                owner,
-                method,
-                loggable_path(path),
-                status,
-                (perf_counter() - start) * 1e3,
-            )
+            address, milliseconds = (client or ("-",))[0], (perf_counter() - start) * 1e3
+            fields = address, owner, method, loggable_path(path), status, milliseconds
+            logger.log(level, "%s %s %s %s %d %.1f ms", *fields)
 
 
 def loggable_path(path: str) -> str:
@@ -91,11 +74,5 @@ class RequestLogMiddleware:
         try:
             await self._app(scope, receive, send_and_record)
         finally:
-            self._request_log.record(
-                scope.get("client"),
-                scope.get(OWNER_KEY, "-"),
-                method,
-                scope["path"],
-                status,
-                start,
-            )
+            client, owner = scope.get("client"), scope.get(OWNER_KEY, "-")
+            self._request_log.record(client, owner, method, scope["path"], status, start)

@@ -10,37 +10,27 @@ from fastapi import FastAPI, Request
 from xuance_envs.remote.server.access.tokens import ADMIN
 from xuance_envs.remote.server.hosting.session import Session
 from xuance_envs.remote.server.routes.api import Api
-from xuance_envs.remote.server.routes.openapi import REFUSALS
+from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
 from xuance_envs.remote.wire.constants import API_PREFIX
 from xuance_envs.remote.wire.failures import RefusedError
 
 
 def add_admin_routes(app: FastAPI, api: Api) -> None:
-    described: dict[str, Any] = {
-        "openapi_extra": {"security": [{"token": []}]},
-        "responses": REFUSALS,
-    }
+    path = f"{API_PREFIX}/sessions"
 
     def check(request: Request) -> None:
         if not api.owner(request).is_admin:
-            raise RefusedError(
-                403,
-                "admin",
-                f"an admin token is required: the token file declares one as 'NAME TOKEN {ADMIN}'",
-            )
+            declared = f"the token file declares one as 'NAME TOKEN {ADMIN}'"
+            raise RefusedError(403, "admin", f"an admin token is required: {declared}")
 
-    @app.get(
-        f"{API_PREFIX}/sessions", summary="All sessions. Requires an admin token.", **described
-    )
+    @app.get(path, summary="All sessions. Requires an admin token.", **NEEDS_TOKEN)
     async def sessions(request: Request) -> dict[str, Any]:
         check(request)
         return {"sessions": [_session_row(session) for session in api.sessions]}
 
-    @app.delete(
-        f"{API_PREFIX}/sessions/{{number}}",
-        summary="End any session. Requires an admin token.",
-        **described,
-    )
+    end_summary = "End any session. Requires an admin token."
+
+    @app.delete(f"{path}/{{number}}", summary=end_summary, **NEEDS_TOKEN)
     async def end(number: int, request: Request) -> dict[str, Any]:
         check(request)
         for session in api.sessions:

@@ -42,7 +42,7 @@ from xuance_envs.remote.server.routes.error_replies import (
     reply_format,
     to_response,
 )
-from xuance_envs.remote.server.routes.openapi import REFUSALS
+from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.bounds import TooManyNodesError
 from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
@@ -101,14 +101,8 @@ class Api:
         for path in self.post_routes:
             # Starlette routes, because FastAPI routes accept only JSON.
             app.router.routes.append(Route(path, self._answer_http, methods=["POST"]))
-        app.add_api_route(f"{API_PREFIX}/version", self.version, methods=["GET"])
-        app.add_api_route(
-            f"{API_PREFIX}/session/{{session_id}}",
-            self.delete_session,
-            methods=["DELETE"],
-            openapi_extra={"security": [{"token": []}]},
-            responses=REFUSALS,
-        )
+        app.get(f"{API_PREFIX}/version")(self.version)
+        app.delete(f"{API_PREFIX}/session/{{session_id}}", **NEEDS_TOKEN)(self.delete_session)
         add_error_handlers(app)
 
     def close(self) -> None:

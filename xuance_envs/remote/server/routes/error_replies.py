@@ -26,9 +26,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
 def failure(path: str, error: Exception, wire_format: WireFormat) -> Reply:
     logger.error("%s failed", loggable_path(path), exc_info=error)
-    return refused(
-        RefusedError(500, "server", "internal server error; see the server's log"), wire_format
-    )
+    refusal = RefusedError(500, "server", "internal server error; see the server's log")
+    return refused(refusal, wire_format)
 
 
 def to_response(reply: Reply) -> Response:

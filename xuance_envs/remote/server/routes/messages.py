@@ -192,11 +192,8 @@ M = TypeVar("M", bound=RequestModel)
 
 def message_of(model: type[M], node: Any) -> M:
     if isinstance(node, dict) and len(node) > MAX_FIELDS:
-        raise RefusedError(
-            422,
-            "invalid",
-            f"expected only the fields {', '.join(model.model_fields)}, got {len(node)} fields",
-        )
+        expected = f"expected only the fields {', '.join(model.model_fields)}"
+        raise RefusedError(422, "invalid", f"{expected}, got {len(node)} fields")
     try:
         return model.__pydantic_validator__.validate_python(node)  # type: ignore[no-any-return]  # what model_validate calls
     except ValidationError as error:

@@ -29,21 +29,24 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
+_SECURITY = {"security": [{"token": list[str]()}]}
+
+# Keyword arguments of routes that need a token.
+NEEDS_TOKEN: dict[str, Any] = {"openapi_extra": _SECURITY, "responses": REFUSALS}
+
+
 def _described(path: str, model: type[messages.RequestModel]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    answer = {form.value: {"schema": {"type": "object"}} for form in WireFormat}
+    def content(schema: dict[str, Any]) -> dict[str, Any]:
+        return {wire_format.value: {"schema": schema} for wire_format in WireFormat}
+
+    success = {"description": "success", "content": content({"type": "object"})}
+    refusals = {str(status): answer for status, answer in REFUSALS.items()}
     return {
         "summary": model.__doc__,
         "operationId": path.removeprefix(f"{API_PREFIX}/").replace("/", "_"),
-        "requestBody": {
-            "required": True,
-            "content": {form.value: {"schema": schema} for form in WireFormat},
-        },
-        "responses": {
-            "200": {"description": "success", "content": answer},
-            **{str(status): answer for status, answer in REFUSALS.items()},
-        },
-        "security": [{"token": []}],
+        "requestBody": {"required": True, "content": content(model.model_json_schema())},
+        "responses": {"200": success, **refusals},
+        **_SECURITY,
     }
 
 
@@ -53,10 +56,7 @@ def add_document(
     root_path: str,
     check: Callable[[Request], Any],
 ) -> Reply:
-    """Add a route that calls ``check`` and returns the OpenAPI document; return its reply.
-
-    FastAPI would encode the document for each request, which would delay other clients.
-    """
+    """Add a route that calls ``check`` and returns the OpenAPI document; return its reply."""
     document = app.openapi()
     components = document.setdefault("components", {})
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -64,6 +64,7 @@ def add_document(
         document["paths"][path] = {"post": _described(path, model)}
     if root_path:
         document["servers"] = [{"url": root_path}]
+    # Encoded once: FastAPI would encode it for each request, which would delay other clients.
     reply = Reply(200, "application/json", json.dumps(document).encode())
 
     async def encoded(request: Request) -> Response:

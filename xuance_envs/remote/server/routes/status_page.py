@@ -23,16 +23,11 @@ from xuance_envs.remote.server.routes.api import Api
 from xuance_envs.remote.wire.failures import RefusedError
 
 HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
-
-
 MAX_CACHED = 16
 
 
 def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], None]:
-    """Add the routes and return the function that checks a request's token.
-
-    The routes show token names only to admins, and session ids to no client.
-    """
+    """Add the routes, which show token names only to admins; return the check of a token."""
     sessions, metrics, png_cache = api.sessions, api.metrics, PngCache()
     page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
     headers = {"Content-Security-Policy": policy_for(page), "X-Content-Type-Options": "nosniff"}
@@ -62,14 +57,13 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Reque
             **({"names": sessions.by_name()} if api.is_admin(request) else {}),
         }
 
-    @app.get(
-        "/frames/{number}.png",
-        summary="Last rendered frame of a session that shares its frames.",
-        responses={
-            404: {"description": "the session shares no frame"},
-            422: {"description": "the session number is not an integer"},
-        },
-    )
+    refusals: dict[int | str, dict[str, Any]] = {
+        404: {"description": "the session shares no frame"},
+        422: {"description": "the session number is not an integer"},
+    }
+    frame_summary = "Last rendered frame of a session that shares its frames."
+
+    @app.get("/frames/{number}.png", summary=frame_summary, responses=refusals)
     async def frame(number: int, request: Request) -> Response:
         check_token(request)
         for session in sessions:
@@ -134,13 +128,8 @@ def png(frame: NDArray[np.uint8]) -> bytes:
     rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row starts with filter type 0
     rows[:, 1:] = frame.reshape(height, 3 * width)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        [
-            _chunk(b"IHDR", header),
-            _chunk(b"IDAT", zlib.compress(rows.tobytes(), 1)),
-            _chunk(b"IEND", b""),
-        ]
-    )
+    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:

@@ -12,8 +12,7 @@ from xuance_envs.remote.server.limits.capacity import Capacity
 
 logger = logging.getLogger("xuance_envs")
 
-POLL_INTERVAL = 1.0
-"""Seconds between checks of the token file."""
+POLL_INTERVAL = 1.0  # seconds between checks of the token file
 
 
 class TokenReloader:
@@ -31,9 +30,8 @@ class TokenReloader:
     def handle_sighup(self) -> None:
         """Reload the tokens on SIGHUP, if this thread can handle signals."""
         with suppress(NotImplementedError, RuntimeError, ValueError):
-            asyncio.get_running_loop().add_signal_handler(
-                system.hangup_signal(), self._start_reload
-            )
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(system.hangup_signal(), self._start_reload)
 
     def _start_reload(self) -> None:
         self._reload_task = asyncio.create_task(self.reload())
@@ -41,11 +39,9 @@ class TokenReloader:
     async def reload(self, only_if_changed: bool = False) -> None:
         """Reload the tokens; if they cannot be read, keep the old ones."""
         try:
-            if only_if_changed:
-                if not await asyncio.to_thread(self._tokens.reload_if_changed):
-                    return
-            else:
-                await asyncio.to_thread(self._tokens.reload)
+            reload = self._tokens.reload_if_changed if only_if_changed else self._tokens.reload
+            if await asyncio.to_thread(reload) is False:
+                return
         except (OSError, ValueError) as error:
             logger.error("cannot reload the tokens, the previous ones stay valid: %s", error)
             return
