@@ -15,7 +15,7 @@ from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, HostedVecEnv
 from xuance_envs.remote.server.hosting.session_process import SLOW_STEP, SessionProcess
 from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
-from xuance_envs.remote.server.limits.fifo_semaphore import FifoSemaphore
+from xuance_envs.remote.server.limits.waiting import FifoSemaphore
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.settings import safe_context
 from xuance_envs.remote.settings import Catalogue, Settings

@@ -25,9 +25,9 @@ from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.settings import safe_context
 from xuance_envs.remote.wire.bounds import TooLargeError
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
-from xuance_envs.remote.wire.infos import infos_from_wire
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.step_frames import StepFrameReader
+from xuance_envs.remote.wire.values import infos_from_wire
 
 
 class Various(gymnasium.Env[Any, Any]):

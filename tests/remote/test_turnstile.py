@@ -9,7 +9,7 @@ import pytest
 from serving import Asking, ServerMaker
 
 from xuance_envs.remote.server.hosting import sessions
-from xuance_envs.remote.server.limits.fifo_semaphore import FifoSemaphore
+from xuance_envs.remote.server.limits.waiting import FifoSemaphore
 
 
 def test_so_many_are_inside_and_the_others_follow_in_their_order() -> None:

@@ -30,10 +30,9 @@ from xuance_envs.remote.wire.bounds import (
     check_nodes,
 )
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
-from xuance_envs.remote.wire.infos import infos_from_wire
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_from_wire, space_to_wire
-from xuance_envs.remote.wire.values import from_wire, to_wire
+from xuance_envs.remote.wire.values import from_wire, infos_from_wire, to_wire
 
 FORMS = list(WireFormat)
 

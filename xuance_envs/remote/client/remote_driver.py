@@ -41,11 +41,10 @@ from xuance_envs.remote.client.remote_session import (
 )
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.infos import infos_from_wire
 from xuance_envs.remote.wire.nodes import WireError, shortened
 from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
 from xuance_envs.remote.wire.step_frames import StepFrameReader
-from xuance_envs.remote.wire.values import from_wire, to_wire
+from xuance_envs.remote.wire.values import from_wire, infos_from_wire, to_wire
 
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)

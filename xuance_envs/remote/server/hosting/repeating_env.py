@@ -21,7 +21,7 @@ from xuance_envs.env_layers import reward_space_of
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import original_info_key
 from xuance_envs.remote.wire.bounds import ObjectBudget
-from xuance_envs.remote.wire.infos import drop_unsendable
+from xuance_envs.remote.wire.values import drop_unsendable
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from time import monotonic
 
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
-from xuance_envs.remote.server.http.large_replies import LARGE_REPLY, LargeReplies
-from xuance_envs.remote.server.http.requests import Reply
+from xuance_envs.remote.server.http.requests import LARGE_REPLY, LargeReplies, Reply
 from xuance_envs.remote.server.limits.admission import Account, Quota, throttle, too_many_requests
-from xuance_envs.remote.server.limits.fifo_semaphore import FifoSemaphore
+from xuance_envs.remote.server.limits.waiting import FifoSemaphore
 from xuance_envs.remote.wire.failures import RefusedError, no_session
 
 

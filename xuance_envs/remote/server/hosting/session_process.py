@@ -17,8 +17,8 @@ from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
 from xuance_envs.remote.server.limits.admission import Quota
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
-from xuance_envs.remote.server.limits.fifo_semaphore import FifoSemaphore
 from xuance_envs.remote.server.limits.usage import Usage
+from xuance_envs.remote.server.limits.waiting import FifoSemaphore
 from xuance_envs.remote.wire.failures import RefusedError, no_session
 
 T = TypeVar("T")

@@ -17,11 +17,11 @@ from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig
 from xuance_envs.remote.server.hosting.session import Session
 from xuance_envs.remote.server.hosting.session_process import SLOW_STEP, SessionProcess
 from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
-from xuance_envs.remote.server.http.large_replies import LargeReplies
+from xuance_envs.remote.server.http.requests import LargeReplies
 from xuance_envs.remote.server.limits.admission import Account, Quota
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER, Capacity
-from xuance_envs.remote.server.limits.fifo_semaphore import FifoSemaphore
 from xuance_envs.remote.server.limits.usage import usage_of
+from xuance_envs.remote.server.limits.waiting import FifoSemaphore
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.wire.failures import RefusedError, no_session
 

@@ -19,8 +19,7 @@ from time import monotonic
 from typing import Protocol
 
 from xuance_envs.remote.server.access.proxies import Proxies
-from xuance_envs.remote.server.http.large_replies import LargeReplies
-from xuance_envs.remote.server.http.requests import Reply, Request
+from xuance_envs.remote.server.http.requests import LargeReplies, Reply, Request
 from xuance_envs.remote.server.monitoring.request_log import RequestLog
 from xuance_envs.remote.server.settings import Limits
 

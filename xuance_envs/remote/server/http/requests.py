@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
+from xuance_envs.remote.server.limits.waiting import ByteBudget
+from xuance_envs.remote.server.settings import Limits
 from xuance_envs.remote.wire.failures import RefusedError
 from xuance_envs.remote.wire.formats import WireFormat, dumps
 
@@ -24,6 +27,7 @@ SINGLE_HEADERS = frozenset(
     b"authorization content-length content-type host origin transfer-encoding".split()
 )
 
+LARGE_REPLY = 64 * 2**10  # bytes from which a reply counts as large
 SMALL_BODY = 32 * 2**10  # maximum bytes of a body that is decoded in the event loop
 NO_OWNER = "-"  # owner that the log shows for a request without a valid token
 
@@ -144,3 +148,31 @@ def encode_head(reply: Reply, keep_alive: bool) -> bytes:
 
 
 _HEAD_STARTS: dict[tuple[int, str], bytes] = {}
+
+
+class LargeReplies:
+    """Budgets for large replies, and stored large replies for repeated requests."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.build_budget = ByteBudget(limits.replies, "large replies")
+        self.send_budget = ByteBudget(limits.replies, "large replies")
+        self._max_bytes = limits.kept
+        self._replies: OrderedDict[str, Reply] = OrderedDict()
+        self._bytes = 0
+
+    def store(self, session: str, reply: Reply) -> None:
+        """Store a session's last reply; drop the oldest stored replies if necessary."""
+        self.discard(session)
+        self._replies[session] = reply
+        self._bytes += len(reply.body)
+        while self._bytes > self._max_bytes:
+            self.discard(next(iter(self._replies)))
+
+    def get(self, session: str) -> Reply | None:
+        """Return a session's last reply, unless it was dropped."""
+        return self._replies.get(session)
+
+    def discard(self, session: str) -> None:
+        reply = self._replies.pop(session, None)
+        if reply is not None:
+            self._bytes -= len(reply.body)

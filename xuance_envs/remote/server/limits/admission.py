@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from time import monotonic
 
 from xuance_envs.remote.server.access.tokens import Owner
-from xuance_envs.remote.server.limits.byte_budget import ByteBudget
 from xuance_envs.remote.server.limits.capacity import Capacity
+from xuance_envs.remote.server.limits.waiting import ByteBudget
 from xuance_envs.remote.server.settings import Limits
 from xuance_envs.remote.wire.failures import RefusedError, body_too_large
 

@@ -22,10 +22,11 @@ from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig
 from xuance_envs.remote.server.hosting.session import Session
 from xuance_envs.remote.server.hosting.sessions import Sessions
-from xuance_envs.remote.server.http.large_replies import LARGE_REPLY, LargeReplies
 from xuance_envs.remote.server.http.requests import (
     CONTENT_TYPES,
+    LARGE_REPLY,
     SMALL_BODY,
+    LargeReplies,
     Reply,
     Request,
     RequestHead,
