@@ -42,42 +42,39 @@ _LIMITS = (
     ("--max-sessions", "sessions", 1, "maximum concurrent sessions"),
     ("--max-sessions-per-token", "sessions_per_token", 1, "maximum concurrent sessions per token"),
     ("--max-envs", "environments", 1, "maximum concurrent environments"),
-    ("--max-envs-per-token", "environments_per_token", 1,
-     "maximum environments per token; 0 for no limit"),
+    ("--max-envs-per-token", "environments_per_token", 1, "maximum environments per token"),
     ("--max-envs-per-session", "environments_per_session", 1, "maximum environments per session"),
     ("--max-processes", "processes", 1,
      "maximum concurrent processes; a worker and its guardian count as two"),
-    ("--max-processes-per-token", "processes_per_token", 1,
-     "maximum processes per token; 0 for no limit"),
+    ("--max-processes-per-token", "processes_per_token", 1, "maximum processes per token"),
     ("--max-processes-per-session", "processes_per_session", 1,
      "maximum processes per session. Each request that creates environments starts a worker; at "
      "the limit, the new environments share an existing worker"),
     ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
-     "maximum requests per second per token; 0 for no limit"),
+     "maximum requests per second per token"),
     ("--max-requests-per-second", "requests_rate_per_session", 1,
-     "maximum requests per second per session; 0 for no limit"),
+     "maximum requests per second per session"),
     ("--max-steps-per-second-per-token", "steps_rate_per_token", 1,
-     "maximum environment steps per second per token; 0 for no limit"),
+     "maximum environment steps per second per token"),
     ("--max-steps-per-second", "steps_rate_per_session", 1,
-     "maximum environment steps per second per session; 0 for no limit"),
-    ("--worker-memory", "memory", MIB, "maximum MiB of data per worker process; 0 for no limit"),
+     "maximum environment steps per second per session"),
+    ("--worker-memory", "memory", MIB, "maximum MiB of data per worker process"),
     ("--max-memory-per-token", "memory_per_token", MIB,
-     "maximum MiB for all worker processes of a token; 0 for no limit"),
+     "maximum MiB for all worker processes of a token"),
     ("--max-memory", "memory_per_session", MIB,
-     "maximum MiB for all worker processes of a session; 0 for no limit"),
-    ("--max-cpu-per-token", "cpu_per_token", 1, "maximum CPU seconds per token; 0 for no limit"),
-    ("--max-cpu", "cpu_per_session", 1, "maximum CPU seconds per session; 0 for no limit"),
+     "maximum MiB for all worker processes of a session"),
+    ("--max-cpu-per-token", "cpu_per_token", 1, "maximum CPU seconds per token"),
+    ("--max-cpu", "cpu_per_session", 1, "maximum CPU seconds per session"),
     ("--max-connections", "connections", 1,
      "maximum concurrent connections; if the limit on open files is too low, the server reduces "
      "connections and processes"),
     ("--max-states", "states", 1, "maximum saved environment states"),
-    ("--max-states-per-token", "states_per_token", 1,
-     "maximum saved environment states per token; 0 for no limit"),
+    ("--max-states-per-token", "states_per_token", 1, "maximum saved environment states per token"),
     ("--max-states-per-session", "states_per_session", 1,
      "maximum saved environment states per session"),
     ("--max-state-memory", "state_bytes", MIB, "maximum MiB of saved environment states"),
     ("--max-state-memory-per-token", "state_bytes_per_token", MIB,
-     "maximum MiB of saved environment states per token; 0 for no limit"),
+     "maximum MiB of saved environment states per token"),
     ("--max-state-memory-per-session", "state_bytes_per_session", MIB,
      "maximum MiB of saved environment states per session"),
     ("--max-repeats", "repeats", 1, "maximum steps of one environment per request"),
@@ -168,13 +165,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for option, name, unit, text in _LIMITS:
         default = (getattr(_DEFAULTS, name) or 0) / unit
+        zero = "; 0 for no limit" if name in _OPTIONAL else ""
         with_tokens = ""
         if name in LIMIT_SHARES:
             with_tokens = ", or more so that each name in the tokens file has a share"
         elif name in LIMIT_SHARES.values():
             with_tokens = "; with tokens, an equal share of the total"
         limits.add_argument(option, dest=f"limit_{name}", type=_argument(_parser(name)),
-            metavar="N", help=f"{text} (default: {default:g}{with_tokens})")  # fmt: skip
+            metavar="N", help=f"{text}{zero} (default: {default:g}{with_tokens})")  # fmt: skip
 
 
 def run_serve(args: argparse.Namespace) -> None:

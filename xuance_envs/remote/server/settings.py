@@ -37,30 +37,25 @@ class Limits:
 
     The server refuses a request beyond a limit with a 4xx status and a message that names the
     limit. Rate limits delay requests, and refuse a request only if the delay would be too long.
-    None means no limit. A limit of ``memory`` needs Linux: elsewhere its default is None, and other
-    values raise ``ValueError``.
+    None means no limit.
+
+    ``_per_token`` and ``_per_session`` limit one token and one session. The attributes below
+    describe them together with the limit of the whole server.
 
     Attributes:
-        sessions: concurrent sessions.
-        sessions_per_token: concurrent sessions per token.
-        environments: concurrent environments.
-        environments_per_token: concurrent environments per token.
-        environments_per_session: environments per session.
-        processes: concurrent processes. On Linux, a worker counts as two: itself and its guardian,
-            which ends the processes that the worker started.
-        processes_per_token: processes per token.
-        processes_per_session: processes per session. Each request that creates environments starts
-            a worker. At a process limit, they share an existing worker of the session.
+        sessions: concurrent sessions; also per token.
+        environments: concurrent environments; also per token and per session.
+        processes: concurrent processes; also per token and per session. On Linux, a worker counts
+            as two: itself and its guardian, which ends the processes that the worker started. Each
+            request that creates environments starts a worker. At a limit, the new environments
+            share an existing worker of the session.
         requests_per_session: concurrent requests per session, including waiting ones.
-        requests_rate_per_token: requests per second per token.
-        requests_rate_per_session: requests per second per session.
-        steps_rate_per_token: environment steps per second per token.
-        steps_rate_per_session: environment steps per second per session.
-        memory: bytes of data per worker process.
-        memory_per_token: bytes of memory for all worker processes of a token.
-        memory_per_session: bytes of memory for all worker processes of a session.
-        cpu_per_token: CPU seconds per token.
-        cpu_per_session: CPU seconds per session.
+        requests_rate_per_token: requests per second per token; also per session.
+        steps_rate_per_token: environment steps per second per token; also per session.
+        memory: bytes of data per worker process. It needs Linux: elsewhere its default is None, and
+            other values raise ``ValueError``.
+        memory_per_token: bytes of memory for all worker processes of a token; also of a session.
+        cpu_per_token: CPU seconds per token; also per session.
         connections: concurrent connections. If the limit on open files is too low, the server
             reduces connections and processes.
         body: bytes per request.
@@ -69,13 +64,9 @@ class Limits:
         reply: bytes per reply, in the requested format.
         replies: bytes for all large replies in progress.
         kept: bytes for all large replies stored for repeated requests.
-        states: saved environment states.
-        states_per_token: saved environment states per token.
-        states_per_session: saved environment states per session.
-        state_bytes: bytes of saved environment states. They are in the memory of worker processes,
-            so the limits on memory include them.
-        state_bytes_per_token: bytes of saved environment states per token.
-        state_bytes_per_session: bytes of saved environment states per session.
+        states: saved environment states; also per token and per session.
+        state_bytes: bytes of saved environment states; also per token and per session. They are in
+            the memory of worker processes, so the limits on memory include them.
         repeats: steps of one environment per request.
         idle: seconds after which an idle session is closed.
         request: seconds that environments may take per request before their process is killed.
@@ -225,8 +216,7 @@ class Settings:
             the larger of ``limits.request`` and ``limits.start``.
         limits_by_tokens: names of limits that depend on the number N of names in ``tokens``, if N
             is not 0. ``sessions`` and ``environments`` are at least N, ``processes`` at least 2 N.
-            ``sessions_per_token``, ``environments_per_token`` and ``processes_per_token`` are equal
-            shares of these totals.
+            Their limits per token are equal shares of these totals.
     """
 
     catalogue: Catalogue

@@ -12,39 +12,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from xuance_envs import errors
 from xuance_envs.engine.data.space_layout import BadValueError
-from xuance_envs.errors import (
-    ClosedVecEnvError,
-    EnvError,
-    NotResetError,
-    RemoteAuthenticationError,
-    RemoteConflictError,
-    RemoteError,
-    RemoteForbiddenError,
-    RemoteLimitError,
-    RemoteNotFoundError,
-    RemoteRequestError,
-    RemoteTooLargeError,
-    RemoteUnreachableError,
-    StateError,
-    StateMismatchError,
-    VecEnvError,
-    WorkerDiedError,
-    WorkerTimeoutError,
-)
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 # Client exception for each status; some error codes select a more specific exception.
-STATUSES: dict[int, type[RemoteError]] = {
-    **dict.fromkeys((400, 408, 415, 422), RemoteRequestError),
-    401: RemoteAuthenticationError,
-    403: RemoteForbiddenError,
-    404: RemoteNotFoundError,
-    409: RemoteConflictError,
-    413: RemoteTooLargeError,
-    429: RemoteLimitError,
-    **dict.fromkeys((502, 503, 504), RemoteUnreachableError),
+STATUSES: dict[int, type[errors.RemoteError]] = {
+    **dict.fromkeys((400, 408, 415, 422), errors.RemoteRequestError),
+    401: errors.RemoteAuthenticationError,
+    403: errors.RemoteForbiddenError,
+    404: errors.RemoteNotFoundError,
+    409: errors.RemoteConflictError,
+    413: errors.RemoteTooLargeError,
+    429: errors.RemoteLimitError,
+    **dict.fromkeys((502, 503, 504), errors.RemoteUnreachableError),
 }
 
 # Error messages of the client for replies without a message.
@@ -115,20 +97,20 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
         return {name: getattr(error, name) for name in names}
 
     text = str(error)
-    if isinstance(error, StateMismatchError):
+    if isinstance(error, errors.StateMismatchError):
         values = {name: _to_wire_or_repr(value) for name, value in fields("saved", "here").items()}
         details = fields("env_index", "command", "reason", "what")
         return RefusedError(409, "state_mismatch", text, **details, **values)
-    if isinstance(error, StateError):
+    if isinstance(error, errors.StateError):
         return RefusedError(409, "state", text, **fields("env_index", "command", "reason"))
-    if isinstance(error, EnvError):
+    if isinstance(error, errors.EnvError):
         text = f"environment {error.env_index} failed in {error.command!r}: {error.reason}"
         details = fields("env_index", "command", "reason")
         failed = EnvsFailedError("env_failed", text, **details, cause=_cause_of(error))
         failed.details["env_traceback"] = failed.or_log_reference(error.env_traceback, tracebacks)
         return failed
-    if isinstance(error, WorkerDiedError | WorkerTimeoutError):
-        died = isinstance(error, WorkerDiedError)
+    if isinstance(error, errors.WorkerDiedError | errors.WorkerTimeoutError):
+        died = isinstance(error, errors.WorkerDiedError)
         code, value = ("worker_died", "exitcode") if died else ("worker_timeout", "timeout")
         text = text if tracebacks else text.partition("\n")[0]
         failed = EnvsFailedError(
@@ -136,7 +118,7 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
         )
         failed.details["details"] = failed.or_log_reference(error.details, tracebacks)
         return failed
-    if isinstance(error, ClosedVecEnvError):
+    if isinstance(error, errors.ClosedVecEnvError):
         return envs_closed()
     if isinstance(error, WireError | BadValueError):
         return RefusedError(422, "invalid", text)
@@ -159,19 +141,19 @@ def error_of(status: int, message: Any, server: str) -> Exception:
             return build(text, details if isinstance(details, dict) else {})
         except (KeyError, TypeError, ValueError):
             pass  # details from a different kind of server
-    return STATUSES.get(status, RemoteError)(text, server, status)
+    return STATUSES.get(status, errors.RemoteError)(text, server, status)
 
 
-def _env_error(text: str, details: dict[str, Any]) -> VecEnvError:
+def _env_error(text: str, details: dict[str, Any]) -> errors.VecEnvError:
     texts = [str(details[name]) for name in ("command", "reason", "env_traceback")]
-    error = EnvError(int(details["env_index"]), *texts)
+    error = errors.EnvError(int(details["env_index"]), *texts)
     with suppress(KeyError, TypeError, ValueError):  # no builtin exception, or unknown arguments
         name, args = details["cause"]
         error.__cause__ = _CAUSES[name](*from_wire(args))
     return error
 
 
-def _cause_of(error: EnvError) -> list[Any] | None:
+def _cause_of(error: errors.EnvError) -> list[Any] | None:
     """Return the name and the arguments of the cause if it is a builtin exception."""
     cause = error.__cause__
     if cause is None or _CAUSES.get(type(cause).__name__) is not type(cause):
@@ -188,26 +170,26 @@ def _to_wire_or_repr(value: Any) -> Any:
         return to_wire(repr(value))
 
 
-def _state_error(text: str, details: dict[str, Any]) -> StateError:
+def _state_error(text: str, details: dict[str, Any]) -> errors.StateError:
     common = int(details["env_index"]), str(details["command"]), str(details["reason"])
     if "what" not in details:
-        return StateError(*common)
+        return errors.StateError(*common)
     values = from_wire(details["saved"]), from_wire(details["here"])
-    return StateMismatchError(*common, "", str(details["what"]), *values)
+    return errors.StateMismatchError(*common, "", str(details["what"]), *values)
 
 
-def _worker_error(text: str, details: dict[str, Any]) -> VecEnvError:
+def _worker_error(text: str, details: dict[str, Any]) -> errors.VecEnvError:
     envs, pid = [int(env) for env in details["env_indices"]], details["pid"]
     texts = str(details["command"]), str(details["details"])
     if "timeout" in details:
-        return WorkerTimeoutError(envs, pid, float(details["timeout"]), *texts)
+        return errors.WorkerTimeoutError(envs, pid, float(details["timeout"]), *texts)
     exitcode = details["exitcode"]
-    return WorkerDiedError(envs, pid, None if exitcode is None else int(exitcode), *texts)
+    return errors.WorkerDiedError(envs, pid, None if exitcode is None else int(exitcode), *texts)
 
 
 # Errors about arguments keep their class. Derived classes come first.
 _BUILTINS: dict[type[Exception], tuple[str, Callable[[str], Exception]]] = {
-    NotResetError: ("not_reset", NotResetError),
+    errors.NotResetError: ("not_reset", errors.NotResetError),
     AttributeError: ("no_attribute", AttributeError),
     ValueError: ("value", ValueError),
     TypeError: ("type", TypeError),

@@ -35,44 +35,29 @@ def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> Befor
     return BeforeValidator(check)
 
 
-def _is_id(item: Any) -> bool:
-    return type(item) is str and len(item) <= MAX_ID
-
-
 def _is_seed(item: Any) -> bool:
     return item is None or (type(item) is int and 0 <= item < MAX_SEED)
 
 
-def _is_number(item: Any) -> bool:
-    return type(item) is int and 1 <= item <= 2**53
-
-
+Id = Annotated[str, Field(max_length=MAX_ID)]
+Number = Annotated[int, Field(ge=1, le=2**53)]
+Seed = Annotated[int, Field(ge=0, lt=MAX_SEED)]
 EpisodeIds = Annotated[
-    list[Annotated[str, Field(max_length=MAX_ID)]] | None,
+    list[Id] | None,
     Field(
         min_length=1,
         max_length=MAX_ENVS,
         description="ids of episodes that one request created; null for all episodes",
     ),
-    _at_most(MAX_ENVS, _is_id),
+    _at_most(MAX_ENVS, lambda item: type(item) is str and len(item) <= MAX_ID),
 ]
-Seed = Annotated[int, Field(ge=0, lt=MAX_SEED)]
 Seeds = Annotated[Seed | list[Seed | None] | None, _at_most(MAX_ENVS, _is_seed)]
 StateNumbers = Annotated[
-    list[Annotated[int, Field(ge=1, le=2**53)]], _at_most(MAX_ENVS, _is_number)
+    list[Number], _at_most(MAX_ENVS, lambda item: type(item) is int and 1 <= item <= 2**53)
 ]
 Values = Annotated[list[Any], _at_most(MAX_ENVS)]
 Arguments = Annotated[list[Any], _at_most(MAX_NAMES)]
 Named = Annotated[dict[str, Any], _at_most(MAX_NAMES)]
-Sequence = Annotated[
-    int | None,
-    Field(
-        ge=1,
-        le=2**53,
-        description="a number larger than in the session's previous requests. If the client "
-        "repeats its last request with the same number, the server only repeats the reply",
-    ),
-]
 
 
 class RequestModel(BaseModel):
@@ -87,22 +72,22 @@ class CreateSession(RequestModel):
     share_frames: bool = Field(
         False, description="whether the status page may show the last rendered frame"
     )
-    nonce: Annotated[
-        str | None,
-        Field(
-            min_length=16,
-            max_length=MAX_ID,
-            description="random text chosen by the client. A repeated request with the same nonce "
-            "returns the session that is already open",
-        ),
-    ] = None
+    nonce: Annotated[str, Field(min_length=16, max_length=MAX_ID)] | None = Field(
+        None,
+        description="random text chosen by the client. A repeated request with the same nonce "
+        "returns the session that is already open",
+    )
 
 
 class SessionRequestModel(RequestModel):
     """Base of requests within a session."""
 
-    session_id: Annotated[str, Field(max_length=MAX_ID)]
-    sequence: Sequence = None
+    session_id: Id
+    sequence: Number | None = Field(
+        None,
+        description="a number larger than in the session's previous requests. If the client "
+        "repeats its last request with the same number, the server only repeats the reply",
+    )
 
 
 class CreateEpisodes(SessionRequestModel):
