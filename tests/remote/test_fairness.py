@@ -46,7 +46,7 @@ def test_few_pipelined_requests_start_before_other_tasks_run() -> None:
     async def start() -> None:
         manager = manager_of(1024)
         for _ in range(1000):
-            manager.start_pipelined(Waiting(manager, started))
+            manager.start_pipelined(Waiting(manager, started).proceed)
         while sum(started) < 1000:
             started.append(0)
             await asyncio.sleep(0)

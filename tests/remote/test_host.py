@@ -13,8 +13,7 @@ from serving import assert_nothing_is_left, wait_until
 from xuance_envs.errors import ClosedVecEnvError, EnvError
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, HostedVecEnv
-from xuance_envs.remote.server.hosting.session_process import SLOW_STEP, SessionProcess
-from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
+from xuance_envs.remote.server.hosting.session_process import SLOW_STEP, SessionProcess, SharedTimer
 from xuance_envs.remote.server.limits.waiting import FifoSemaphore
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.settings import safe_context

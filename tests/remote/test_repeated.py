@@ -18,7 +18,7 @@ from remote_envs import SlowStepEnv
 from serving import API_PREFIX, Asking, ServerMaker
 
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
+from xuance_envs.remote.server.hosting.session_process import SharedTimer
 from xuance_envs.remote.wire.formats import WireFormat, loads
 
 # -- requests ---------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, shape_of_rewards
@@ -17,6 +16,7 @@ from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError, EnvError, NotSteppingError
 from xuance_envs.remote.client.remote_session import (
+    CreatedEnvs,
     RemoteSession,
     checked_seeds,
     episode_ids_of,
@@ -24,7 +24,6 @@ from xuance_envs.remote.client.remote_session import (
 )
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
 from xuance_envs.remote.wire.values import infos_from_wire
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states, seed_per_env
@@ -93,19 +92,15 @@ class StudentGymEnvVectorized:
         self.num_envs = num_envs
         self.step_size = step_size
         request = {"env_id": env_id, "num_envs": num_envs, "auto_reset": False}
-        session.request("create", request, self._parse_description)
+        created = session.request("create", request, CreatedEnvs.of)
+        self.episode_ids = created.episode_ids
+        self.observation_space, self.action_space, self.reward_space = created.description.spaces
+        self.max_episode_steps = created.description.max_episode_steps
         self._ended = np.zeros(num_envs, np.bool_)
         self._actions = SpaceRows.allocate(SpaceLayout(self.action_space), num_envs)
         text = "environment %d of %d is episode %s at %s"
         for index, episode in enumerate(self.episode_ids):
             logger.info(text, index, num_envs, episode, session.server)
-
-    def _parse_description(self, answer: Any) -> None:
-        self.episode_ids: list[str] = list(map(str, answer["episode_ids"]))
-        self.observation_space: Space[Any] = space_from_wire(answer["observation_space"])
-        self.action_space: Space[Any] = space_from_wire(answer["action_space"])
-        self.reward_space = reward_space_from_wire(answer)
-        self.max_episode_steps = int(answer["max_episode_steps"])
 
     def reset(self, *, seed: Seeds = None) -> tuple[Any, Infos]:
         """Start a new episode in every environment.

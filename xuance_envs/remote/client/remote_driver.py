@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -18,7 +17,6 @@ from gymnasium import Space
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.info_writer import InfoWriter
-from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
@@ -30,9 +28,9 @@ from xuance_envs.engine.group.outcome import (
     Reset,
     StepExtras,
 )
-from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.remote.client.remote_session import (
+    CreatedEnvs,
     RemoteSession,
     checked_reply,
     checked_seeds,
@@ -42,38 +40,11 @@ from xuance_envs.remote.client.remote_session import (
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.nodes import WireError, shortened
-from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
 from xuance_envs.remote.wire.step_frames import StepFrameReader
-from xuance_envs.remote.wire.values import from_wire, infos_from_wire, to_wire
+from xuance_envs.remote.wire.values import infos_from_wire, to_wire
 
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
-
-
-@dataclass(frozen=True)
-class CreatedEnvs:
-    """Reply to a request that created environments."""
-
-    episode_ids: list[str]
-    description: EnvDescription
-    checks_actions: bool
-
-    @classmethod
-    def of(cls, answer: Any) -> CreatedEnvs:
-        return cls(
-            list(map(str, answer["episode_ids"])),
-            EnvDescription(
-                StepSpaces(
-                    space_from_wire(answer["observation_space"]),
-                    space_from_wire(answer["action_space"]),
-                    reward_space_from_wire(answer),
-                ),
-                dict(from_wire(answer["metadata"])),
-                from_wire(answer["render_mode"]),
-                int(answer["max_episode_steps"]),
-            ),
-            bool(answer["checks_actions"]),
-        )
 
 
 def sendable(command: str, value: Any) -> Any:

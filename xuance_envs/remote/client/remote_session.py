@@ -13,12 +13,15 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from xuance_envs.engine.data.space_layout import StepSpaces
+from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
 from xuance_envs.errors import RemoteError, RemoteUnreachableError
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.server_states import RemoteStates
 from xuance_envs.remote.wire.constants import API_PREFIX, MAX_SEED
 from xuance_envs.remote.wire.formats import WireFormat, dumps
+from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
 from xuance_envs.remote.wire.values import from_wire
 
 T = TypeVar("T")
@@ -35,6 +38,28 @@ class _PendingRequest:
     sequence: int
     content: bytes
     parse: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class CreatedEnvs:
+    """Reply to a request that created environments."""
+
+    episode_ids: list[str]
+    description: EnvDescription
+    checks_actions: bool
+
+    @classmethod
+    def of(cls, answer: Any) -> CreatedEnvs:
+        observations = space_from_wire(answer["observation_space"])
+        actions = space_from_wire(answer["action_space"])
+        description = EnvDescription(
+            StepSpaces(observations, actions, reward_space_from_wire(answer)),
+            dict(from_wire(answer["metadata"])),
+            from_wire(answer["render_mode"]),
+            int(answer["max_episode_steps"]),
+        )
+        episode_ids = list(map(str, answer["episode_ids"]))
+        return cls(episode_ids, description, bool(answer["checks_actions"]))
 
 
 class RemoteSession:

@@ -11,8 +11,13 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
 from xuance_envs.remote.client.api_client import ApiClient
-from xuance_envs.remote.client.remote_driver import CreatedEnvs, RemoteDriver, sendable
-from xuance_envs.remote.client.remote_session import RemoteSession, checked_count, checked_seeds
+from xuance_envs.remote.client.remote_driver import RemoteDriver, sendable
+from xuance_envs.remote.client.remote_session import (
+    CreatedEnvs,
+    RemoteSession,
+    checked_count,
+    checked_seeds,
+)
 from xuance_envs.remote.client.server_states import ServerSaver
 from xuance_envs.remote.client.transport import Verify
 from xuance_envs.vector_envs.arguments import checked_seed

@@ -9,7 +9,7 @@ import math
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,7 +107,8 @@ class Server:
             shown = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]
             self.url = f"{'http' if tls is None else 'https'}://{shown}:{bound[1]}"
             if not settings.tokens:
-                hosts = _allowed_hosts({host, shown, *settings.allowed_hosts})
+                names = {host, shown, "localhost", "127.0.0.1", "[::1]", *settings.allowed_hosts}
+                hosts = frozenset(name.lower().encode() for name in names if name)
         proxies = proxies or Proxies()
         request_log = RequestLog(api.metrics, settings.access_log)
         limits, routes = api.capacity.limits, api.post_routes
@@ -227,12 +228,6 @@ def _uvicorn(
         backlog=1024,
     )
     return ListeningServer(config, manager, tls)
-
-
-def _allowed_hosts(names: Iterable[str]) -> frozenset[bytes]:
-    """Return the accepted Host headers, without ports."""
-    loopback = ("localhost", "127.0.0.1", "[::1]")
-    return frozenset(name.lower().encode() for name in (*loopback, *names) if name)
 
 
 def _require_packages() -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.worker_process import WorkerProcess
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
-from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
 from xuance_envs.remote.server.limits.admission import Quota
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
 from xuance_envs.remote.server.limits.usage import Usage
@@ -25,6 +24,42 @@ T = TypeVar("T")
 
 POLL_INTERVAL = 0.005  # while closing, seconds between checks for the end of a running command
 SLOW_STEP = 0.01  # seconds after which a running step releases its slot
+
+
+class _Client(Protocol):
+    def on_timeout(self) -> None: ...
+
+
+class SharedTimer:
+    """Timer that calls ``on_timeout`` of each client after the same delay; cheap to stop."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._deadlines: dict[_Client, float] = {}  # ordered by deadline
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def set(self, client: _Client) -> None:
+        """Start the delay of a client that has none running."""
+        loop = self._loop
+        if loop is None:  # cached, because get_running_loop() calls getpid()
+            loop = self._loop = asyncio.get_running_loop()
+        deadline = self._deadlines[client] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(deadline, self._fire, loop)
+
+    def stop(self, client: _Client) -> None:
+        self._deadlines.pop(client, None)
+
+    def _fire(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        expired = [client for client, deadline in self._deadlines.items() if deadline <= now]
+        for client in expired:
+            del self._deadlines[client]
+        first = next(iter(self._deadlines.values()), None)
+        self._timer = None if first is None else loop.call_at(first, self._fire, loop)
+        for client in expired:
+            client.on_timeout()
 
 
 class StateStore:

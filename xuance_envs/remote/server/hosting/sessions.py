@@ -15,8 +15,7 @@ from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig
 from xuance_envs.remote.server.hosting.session import Session
-from xuance_envs.remote.server.hosting.session_process import SLOW_STEP, SessionProcess
-from xuance_envs.remote.server.hosting.shared_timer import SharedTimer
+from xuance_envs.remote.server.hosting.session_process import SLOW_STEP, SessionProcess, SharedTimer
 from xuance_envs.remote.server.http.requests import LargeReplies
 from xuance_envs.remote.server.limits.admission import Account, Quota
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER, Capacity

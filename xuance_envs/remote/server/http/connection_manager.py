@@ -46,11 +46,6 @@ class ManagedConnection(Protocol):
         """Close the connection if it has exceeded a time limit."""
 
 
-class PipelinedConnection(Protocol):
-    def proceed(self) -> None:
-        """Start the next request."""
-
-
 class ConnectionManager:
     """Routes, settings and limits that the connections of a server share."""
 
@@ -76,7 +71,7 @@ class ConnectionManager:
         self.hosts = hosts
         self.connections: set[ManagedConnection] = set()
         self.unparsed_bytes = 0
-        self._pipelined: deque[PipelinedConnection] = deque()
+        self._pipelined: deque[Callable[[], None]] = deque()
         self._max_connections = limits.connections
         self._replies = replies
         self._send_started: dict[ManagedConnection, float] = {}
@@ -106,15 +101,15 @@ class ConnectionManager:
         self.log_limit("closed an idle connection", f"the limit is {self._max_connections}")
         return True
 
-    def start_pipelined(self, connection: PipelinedConnection) -> None:
+    def start_pipelined(self, start: Callable[[], None]) -> None:
         """Queue the start of a connection's next request."""
-        self._pipelined.append(connection)
+        self._pipelined.append(start)
         if len(self._pipelined) == 1:
             asyncio.get_running_loop().call_soon(self._start_some)
 
     def _start_some(self) -> None:
         for _ in range(min(MAX_PIPELINED_STARTS, len(self._pipelined))):
-            self._pipelined.popleft().proceed()
+            self._pipelined.popleft()()
         if self._pipelined:
             asyncio.get_running_loop().call_soon(self._start_some)
 

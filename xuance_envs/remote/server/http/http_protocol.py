@@ -258,7 +258,7 @@ class ServerConnection(HttpToolsProtocol):
         self.flow.pause_reading()  # pipelined
         self.pipeline.appendleft((cycle, self.app))
         if idle:
-            manager.start_pipelined(self)
+            manager.start_pipelined(self.proceed)
 
     def _delegate_to_app(self) -> None:
         """Dispatch the request to the application through uvicorn's own handling."""
@@ -275,7 +275,7 @@ class ServerConnection(HttpToolsProtocol):
             self.flow.pause_reading()
             self._awaits_reader = True
         elif self.pipeline:
-            self.manager.start_pipelined(self)
+            self.manager.start_pipelined(self.proceed)
         else:
             self.proceed()
 

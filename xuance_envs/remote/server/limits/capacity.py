@@ -23,7 +23,9 @@ class Capacity:
 
     def __init__(self, settings: Settings) -> None:
         self._given = settings
-        self._max_files = max_open_files()
+        system.raise_open_files_limit()
+        open_files = system.open_files_limits()
+        self._max_files = None if open_files is None else open_files[0]
         if self._max_files is not None and self._max_files < MIN_FILES:
             raise ValueError(
                 f"the server needs a limit of at least {MIN_FILES} open files, got "
@@ -100,10 +102,3 @@ class Capacity:
         if workers > most:
             limits = replace(limits, processes=most * PROCESSES_PER_WORKER)
         return replace(limits, connections=connections)
-
-
-def max_open_files() -> int | None:
-    """Increase the limit on open files to its maximum and return it; None if unlimited."""
-    system.raise_open_files_limit()
-    limits = system.open_files_limits()
-    return None if limits is None else limits[0]

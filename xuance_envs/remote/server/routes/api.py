@@ -213,7 +213,9 @@ class Api:
     async def create_episodes(
         self, message: messages.CreateEpisodes, session: Session, head: RequestHead
     ) -> bytes:
-        kwargs = await self._decode(head, _decode_kwargs, message.kwargs)
+        kwargs = await self._decode(
+            head, lambda: {name: from_client(value) for name, value in message.kwargs.items()}
+        )
         functions = self._settings.catalogue.functions(message.env_id, message.num_envs, kwargs)
         config = HostedEnvConfig(functions, message.seed, message.auto_reset)
         host, ids = await self.sessions.create_envs(session, config)
@@ -338,10 +340,6 @@ class Api:
 def _check_count(code: str, unit: str, given: Sized, count: int) -> None:
     if len(given) != count:
         raise RefusedError(422, code, f"expected {count} {unit}, got {len(given)}")
-
-
-def _decode_kwargs(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: from_client(value) for name, value in values.items()}
 
 
 def _decode_message(

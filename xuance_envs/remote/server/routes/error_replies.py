@@ -18,9 +18,8 @@ logger = logging.getLogger("xuance_envs")
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    app.add_exception_handler(RequestValidationError, _refused_parameters)
-    app.add_exception_handler(HTTPException, _refused_route)
-    app.add_exception_handler(RefusedError, _refused)
+    for kind in (RefusedError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _refused)
     app.add_exception_handler(Exception, _failed)
 
 
@@ -40,18 +39,11 @@ def reply_format(request: StarletteRequest) -> WireFormat:
 
 
 async def _refused(request: StarletteRequest, error: Exception) -> Response:
-    assert isinstance(error, RefusedError)
+    if isinstance(error, HTTPException):
+        error = RefusedError(error.status_code, "route", str(error.detail))
+    elif not isinstance(error, RefusedError):  # without the input, which JSON may not represent
+        error = RefusedError(422, "invalid", "the path or query is not valid")
     return to_response(refused(error, reply_format(request)))
-
-
-async def _refused_route(request: StarletteRequest, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return await _refused(request, RefusedError(error.status_code, "route", str(error.detail)))
-
-
-async def _refused_parameters(request: StarletteRequest, error: Exception) -> Response:
-    # FastAPI's default handler repeats the input, and raises if JSON cannot represent the input.
-    return await _refused(request, RefusedError(422, "invalid", "the path or query is not valid"))
 
 
 async def _failed(request: StarletteRequest, error: Exception) -> Response:
