@@ -6,6 +6,7 @@ import asyncio
 from time import monotonic
 from typing import Any
 
+from xuance_envs.remote.server.access.proxies import Proxies
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
 from xuance_envs.remote.server.settings import Limits
 
@@ -37,7 +38,8 @@ class Waiting:
 
 def manager_of(connections: int) -> ConnectionManager:
     unused: Any = None
-    return ConnectionManager(Limits(connections=connections), unused, [], unused, unused)
+    limits = Limits(connections=connections)
+    return ConnectionManager(limits, unused, [], unused, unused, None, Proxies())
 
 
 def test_few_pipelined_requests_start_before_other_tasks_run() -> None:

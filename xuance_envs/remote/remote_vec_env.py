@@ -1,7 +1,5 @@
 """Public path of :class:`~xuance_envs.RemoteVecEnv`."""
 
-from __future__ import annotations
-
 from xuance_envs.remote.client.remote_driver import RemoteDriver
 from xuance_envs.remote.client.remote_vec_env import RemoteVecEnv
 

@@ -17,18 +17,11 @@ from xuance_envs.engine.system.current import system
 from xuance_envs.errors import EnvError, VecEnvError
 from xuance_envs.remote.server.access.permissions import Permissions, allowed_values
 from xuance_envs.remote.server.access.proxies import Proxies, network_of, root_path_of
+from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE, Tokens
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
 from xuance_envs.remote.server.monitoring.logs import BackgroundHandler
 from xuance_envs.remote.server.server import Server
-from xuance_envs.remote.server.settings import (
-    LIMIT_SHARES,
-    MIB,
-    TOKENS_VARIABLE,
-    Catalogue,
-    Limits,
-    Settings,
-    Tokens,
-)
+from xuance_envs.remote.server.settings import LIMIT_SHARES, MIB, Catalogue, Limits, Settings
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 logger = logging.getLogger("xuance_envs")

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from xuance_envs._version import __version__
 from xuance_envs.extras import missing_extra
 from xuance_envs.remote.server.access.proxies import BehindProxies, Proxies, unix_socket
-from xuance_envs.remote.server.settings import TOKENS_VARIABLE, Settings, is_loopback
+from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE
+from xuance_envs.remote.server.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
     import uvicorn

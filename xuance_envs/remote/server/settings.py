@@ -14,19 +14,9 @@ from xuance_envs.engine.system.current import system
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.multi_agent.making import make_agents_env
 from xuance_envs.remote.server.access.permissions import Keywords, Permissions, check_keyword
-from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE, Owner, Tokens
+from xuance_envs.remote.server.access.tokens import Owner, Tokens
 from xuance_envs.remote.wire.failures import RefusedError
 from xuance_envs.vector_envs.options import StartMethod
-
-__all__ = [
-    "TOKENS_VARIABLE",
-    "Catalogue",
-    "Limits",
-    "Permissions",
-    "Settings",
-    "Tokens",
-    "is_loopback",
-]
 
 MIB = 2**20
 

@@ -10,7 +10,7 @@ from xuance_envs.remote.wire.arrays import TaggedArray
 from xuance_envs.remote.wire.nodes import TAG, WireError
 
 # Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes. Clients can
-# predict the hashes of all others, and creating a set of equal hashes takes quadratic time.
+# choose numbers with equal hashes, and creating a set of these takes quadratic time.
 MAX_COLLIDING = 64
 
 BLOCK = 8192  # maximum values to encode in one call

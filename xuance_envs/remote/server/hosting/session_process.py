@@ -31,7 +31,7 @@ class _Client(Protocol):
 
 
 class SharedTimer:
-    """Timer that calls ``on_timeout`` of each client after the same delay; cheap to stop."""
+    """Timer that calls ``on_timeout`` of its clients; cheaper than an asyncio timer for each."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -190,12 +190,9 @@ class SessionProcess:
     def check_alive(self) -> None:
         """Raise if the process has ended because of other environments of the session."""
         if self._exit_message is not None:
-            raise RefusedError(
-                409,
-                "closed",
-                "these environments are closed because their worker process, which they shared "
-                f"with other environments of the session, has ended: {self._exit_message}",
-            )
+            process = "worker process, which they shared with other environments of the session"
+            text = f"these environments are closed because their {process}, has ended"
+            raise RefusedError(409, "closed", f"{text}: {self._exit_message}")
 
     async def wait_idle(self, seconds: float) -> None:
         until = self._loop.time() + seconds

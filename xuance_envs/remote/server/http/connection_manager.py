@@ -26,7 +26,7 @@ from xuance_envs.remote.server.settings import Limits
 logger = logging.getLogger("xuance_envs")
 
 SLOW_READER_TIMEOUT = 5.0  # seconds that a large reply may take while others wait for the budget
-MAX_PIPELINED_STARTS = 4  # before other tasks run; a step waits for them about five times
+MAX_PIPELINED_STARTS = 4  # per turn of the event loop; a step of another client takes five turns
 EVICTED_FRACTION = 16  # a connection beyond the limit replaces one connection in this many
 
 
@@ -56,13 +56,13 @@ class ConnectionManager:
         post_routes: Iterable[str],
         request_log: RequestLog,
         replies: LargeReplies,
-        hosts: frozenset[bytes] | None = None,
-        proxies: Proxies | None = None,
+        hosts: frozenset[bytes] | None,
+        proxies: Proxies,
     ) -> None:
         self.limits = limits
         self.handler = handler
-        self.proxies = proxies or Proxies()
-        self._roots = {"", self.proxies.root_path}
+        self.proxies = proxies
+        self._roots = {"", proxies.root_path}
         self.post_routes = {
             (root + path).encode(): path for path in post_routes for root in self._roots
         }

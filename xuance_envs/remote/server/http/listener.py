@@ -29,7 +29,7 @@ require_attributes(
 
 MAX_ACCEPTS = 32  # maximum connections to accept before other tasks run
 ACCEPT_PAUSE = 0.1  # seconds to wait if the process has no file descriptor for a new connection
-MAX_UNSENT = 64 * 2**10  # bytes of a connection that the kernel may hold unsent, not megabytes
+MAX_UNSENT = 64 * 2**10  # bytes of a connection that the kernel may hold; by default megabytes
 
 
 class ListeningServer(uvicorn.Server):

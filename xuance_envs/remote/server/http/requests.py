@@ -34,7 +34,7 @@ NO_OWNER = "-"  # owner that the log shows for a request without a valid token
 _RETRY_AFTER = "retry-after", "1"
 _REFUSAL_HEADERS = {401: ("www-authenticate", "Bearer"), 429: _RETRY_AFTER, 503: _RETRY_AFTER}
 
-Read = Callable[[int, float], Awaitable[bytes]]  # of a body, at most these bytes and seconds
+Read = Callable[[int, float], Awaitable[bytes]]  # reads a body, given maximum bytes and seconds
 
 
 class Reply(NamedTuple):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 logger = logging.getLogger("xuance_envs.access")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 OWNER_KEY = "xuance_envs.owner"  # of an ASGI scope, for the name of the request's token
 STEP_PATH_SUFFIX = "/episode/vectorized_step"  # such requests are logged at DEBUG
@@ -23,7 +22,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class RequestLog:
-    """Logger and counter of requests; it logs no headers, queries or session ids (secrets)."""
+    """Logger and counter of requests; it logs no headers, queries and session ids, for secrecy."""
 
     def __init__(self, metrics: Metrics, log: bool) -> None:
         self._metrics = metrics
@@ -51,11 +50,11 @@ def loggable_path(path: str) -> str:
 
 
 class RequestLogMiddleware:
-    def __init__(self, app: Callable[..., Awaitable[None]], request_log: RequestLog) -> None:
+    def __init__(self, app: ASGIApp, request_log: RequestLog) -> None:
         self._app = app
         self._request_log = request_log
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

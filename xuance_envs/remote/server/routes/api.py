@@ -240,13 +240,10 @@ class Api:
             repeat = partial(host.repeat, envs, actions, steps, wire_format)
             return await self._with_reply_budget(host, len(envs) * steps, wire_format, repeat)
         if steps != 1 or list(envs) != list(range(host.num_envs)):
-            raise RefusedError(
-                422,
-                "auto_reset",
-                "episodes created with auto_reset are stepped together and once per request: "
-                f"expected steps=1 and all {host.num_envs} episodes in order, got steps={steps} "
-                f"and {len(envs)} episodes",
-            )
+            rule = "episodes created with auto_reset are stepped together and once per request"
+            expected = f"expected steps=1 and all {host.num_envs} episodes in order"
+            text = f"{rule}: {expected}, got steps={steps} and {len(envs)} episodes"
+            raise RefusedError(422, "auto_reset", text)
         layout = message.layout if wire_format is WireFormat.MSGPACK else None
         step = partial(host.step, actions, wire_format, not head.is_small, layout)
         return await self._with_reply_budget(host, len(envs), wire_format, step)
@@ -272,12 +269,8 @@ class Api:
         else:
             source_host, sources = session.find(message.sources, distinct=False)
             if source_host is not host or len(sources) not in (1, len(envs)):
-                raise RefusedError(
-                    422,
-                    "sources",
-                    f"expected 1 or {len(envs)} sources that were created by the same request as "
-                    f"the episodes, got {len(sources)}",
-                )
+                expected = f"1 or {len(envs)} sources that the episodes' request created"
+                raise RefusedError(422, "sources", f"expected {expected}, got {len(sources)}")
             host.check_ready(sources)
             load = partial(host.clone, sources, envs, message.fork_rng)
         load_states = partial(
@@ -324,12 +317,10 @@ class Api:
         """Check the size of the reply of ``act``; reserve memory if it is large; run ``act``."""
         size = host.replies.max_bytes(observations, wire_format)
         if size > self._limits.reply:
-            raise RefusedError(
-                413,
-                "reply",
-                f"the reply could contain {size} bytes of observations as {wire_format.name}, but "
-                f"this server allows {self._limits.reply}: request fewer steps or fewer episodes",
-            )
+            reply = f"the reply could contain {size} bytes of observations as {wire_format.name}"
+            allowed = f"this server allows {self._limits.reply}"
+            text = f"{reply}, but {allowed}: request fewer steps or fewer episodes"
+            raise RefusedError(413, "reply", text)
         return act() if size <= LARGE_REPLY else self._with_reserved_reply(size, act)
 
     async def _with_reserved_reply(self, size: int, act: Callable[[], Awaitable[bytes]]) -> bytes:
