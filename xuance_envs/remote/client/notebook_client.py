@@ -280,11 +280,7 @@ class StudentGymEnvVectorized:
         return self._load_states(envs, state.extra(_ENDED) or (), operation)
 
     def clone_state(
-        self,
-        src_ids: int | Sequence[int],
-        dst_ids: int | Sequence[int],
-        *,
-        fork_rng: bool = False,
+        self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, Infos]:
         """Clone states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state` does.
 

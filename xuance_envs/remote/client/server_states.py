@@ -71,18 +71,15 @@ class RemoteStates:
         ]
 
     def numbers(self, state: EnvStates) -> list[int]:
-        found = []
-        for one in state.envs:
-            handle = one.handle if isinstance(one, RemoteSavedEnv) else None
-            if handle is None or handle.released is not self._released:
-                raise StateError(
-                    -1,
-                    "load_state",
-                    "a server loads only states that it keeps for the same session; states from "
-                    "the client or from another session cannot be loaded",
-                )
-            found.append(handle.number)
-        return found
+        handles = [one.handle if isinstance(one, RemoteSavedEnv) else None for one in state.envs]
+        numbers = [each.number for each in handles if each and each.released is self._released]
+        if len(numbers) < len(handles):
+            reason = (
+                "a server loads only states that it keeps for the same session; states from the "
+                "client or from another session cannot be loaded"
+            )
+            raise StateError(-1, "load_state", reason)
+        return numbers
 
 
 class ServerSaver(Saver):
@@ -95,12 +92,9 @@ class ServerSaver(Saver):
     @override
     def verify(self, ids: Sequence[int]) -> None:
         """Raise an error: a server creates no further environments for a client."""
-        raise StateError(
-            -1,
-            "save_state",
-            "verify=True is not supported for environments on a server: call check_saving where "
-            "the environments can be created",
-        )
+        remedy = "call check_saving where the environments can be created"
+        reason = f"verify=True is not supported for environments on a server: {remedy}"
+        raise StateError(-1, "save_state", reason)
 
     @override
     def save(self, ids: Sequence[int]) -> EnvStates:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -220,9 +220,4 @@ def _float(value: Any) -> float:
     raise WireError(f"expected numbers, got {shortened(value)}")
 
 
-_NUMBERS: dict[str, Callable[[Sequence[Any], np.dtype[Any]], NDArray[Any]]] = {
-    "b": _bools,
-    "i": _integers,
-    "u": _integers,
-    "f": _floats,
-}
+_NUMBERS = {"b": _bools, "i": _integers, "u": _integers, "f": _floats}

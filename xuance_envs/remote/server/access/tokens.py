@@ -102,9 +102,7 @@ class Tokens:
     def reload(self) -> None:
         """Read the file again and replace the tokens that came from it.
 
-        Raises:
-            OSError: the file cannot be read. The tokens stay unchanged after any error.
-            ValueError: a line of the file is malformed, or the file has no tokens.
+        The errors are those of the class. After an error, the tokens stay unchanged.
         """
         found = list(self._fixed)
         if self._file is not None:

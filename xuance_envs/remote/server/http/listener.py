@@ -22,9 +22,7 @@ from xuance_envs.extras import require_attributes
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
 
 require_attributes(
-    "uvicorn[standard]>=0.27,<0.55",
-    uvicorn.Server,
-    "config lifespan server_state servers startup",
+    "uvicorn[standard]>=0.27,<0.55", uvicorn.Server, "config lifespan server_state servers startup"
 )
 
 MAX_ACCEPTS = 32  # maximum connections to accept before other tasks run
@@ -47,9 +45,7 @@ class ListeningServer(uvicorn.Server):
 
         def make_connection() -> asyncio.Protocol:
             return self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
-                config=self.config,
-                server_state=self.server_state,
-                app_state=self.lifespan.state,
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
             )
 
         self.servers += [

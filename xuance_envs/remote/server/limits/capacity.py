@@ -66,17 +66,12 @@ class Capacity:
         }
         limits = replace(limits, **shares)
         self.settings = replace(self._given, limits=limits)
+        fields = {name: value or "no limit" for name, value in vars(limits).items()}
         logger.info(
-            "limits: %d sessions (%d per token), %d environments (%s), %d processes (%s), "
-            "%d connections, %s open files",
-            limits.sessions,
-            limits.sessions_per_token,
-            limits.environments,
-            limits.environments_per_token or "no limit",
-            limits.processes,
-            limits.processes_per_token or "no limit",
-            limits.connections,
-            self._max_files or "unlimited",
+            "limits: %(sessions)s sessions (%(sessions_per_token)s per token), %(environments)s "
+            "environments (%(environments_per_token)s), %(processes)s processes "
+            "(%(processes_per_token)s), %(connections)s connections, %(open_files)s open files",
+            fields | {"open_files": self._max_files or "unlimited"},
         )
         if limits.processes < wanted.processes or limits.connections < given.connections:
             logger.warning(
