@@ -50,8 +50,8 @@ class StudentGymEnvVectorized:
     If Ctrl-C or a timeout interrupts a step, repeat the ``step`` call with the same actions, or
     call :meth:`step_wait`, to get its result.
 
-    Methods that send a request raise :class:`~xuance_envs.RemoteError` if the server refuses it or
-    is unreachable, :class:`~xuance_envs.errors.EnvError` if an environment raised, and
+    Methods that send a request raise :class:`~xuance_envs.errors.RemoteError` if the server refuses
+    it or is unreachable, :class:`~xuance_envs.errors.EnvError` if an environment raised, and
     :class:`~xuance_envs.errors.ClosedVecEnvError` after :meth:`close`. In a forked process they
     raise :class:`~xuance_envs.errors.WrongProcessError`.
 
