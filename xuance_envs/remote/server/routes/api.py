@@ -162,17 +162,12 @@ class Api:
             raise RefusedError(415, "content_type", f"expected {expected}")
         max_body = min(limits.body, SMALL_BODY) if head.is_small else limits.body
         body = await request.read(max_body, limits.upload)
-        message, digest = await self._decode(
-            head, _decode_message, model, head.body_format, limits.nodes, body
-        )
+        decode = partial(_decode_message, model, head.body_format, limits.nodes, body)
+        message, digest = decode() if head.is_small else await self._run_in_thread(decode)
         return message, digest + f"{head.path} {head.reply_format.content_type}".encode()
 
-    async def _decode(self, head: RequestHead, decode: Callable[..., T], *args: Any) -> T:
-        """Decode part of a request, in a thread unless the request is small."""
-        if head.is_small:
-            return decode(*args)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._decoders, partial(decode, *args))
+    async def _run_in_thread(self, decode: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
 
     async def _answer_http(self, http: StarletteRequest) -> Response:
         """Answer a POST request that arrives through ASGI, for example because it has a query."""
@@ -213,9 +208,10 @@ class Api:
     async def create_episodes(
         self, message: messages.CreateEpisodes, session: Session, head: RequestHead
     ) -> bytes:
-        kwargs = await self._decode(
-            head, lambda: {name: from_client(value) for name, value in message.kwargs.items()}
-        )
+        def decode() -> dict[str, Any]:
+            return {name: from_client(value) for name, value in message.kwargs.items()}
+
+        kwargs = decode() if head.is_small else await self._run_in_thread(decode)
         functions = self._settings.catalogue.functions(message.env_id, message.num_envs, kwargs)
         config = HostedEnvConfig(functions, message.seed, message.auto_reset)
         host, ids = await self.sessions.create_envs(session, config)
