@@ -35,6 +35,7 @@ logger = logging.getLogger("xuance_envs.client")
 
 Seeds = int | Sequence[int | None] | None
 Infos = list[dict[str, Any]]
+Start = tuple[Any, Infos]
 Step = tuple[list[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], Infos]
 
 STEP = "vectorized_step"
@@ -102,7 +103,7 @@ class StudentGymEnvVectorized:
         for index, episode in enumerate(self.episode_ids):
             logger.info(text, index, num_envs, episode, session.server)
 
-    def reset(self, *, seed: Seeds = None) -> tuple[Any, Infos]:
+    def reset(self, *, seed: Seeds = None) -> Start:
         """Start a new episode in every environment.
 
         Args:
@@ -115,7 +116,7 @@ class StudentGymEnvVectorized:
         """
         return self._reset(range(self.num_envs), seed)
 
-    def reset_specific_envs(self, ids: Sequence[int], *, seed: Seeds = None) -> tuple[Any, Infos]:
+    def reset_specific_envs(self, ids: Sequence[int], *, seed: Seeds = None) -> Start:
         """Start a new episode in some environments; the others continue.
 
         Args:
@@ -130,7 +131,7 @@ class StudentGymEnvVectorized:
         """
         return self._reset(checked_env_ids(ids, self.num_envs), seed)
 
-    def _reset(self, envs: Sequence[int], seed: Seeds) -> tuple[Any, Infos]:
+    def _reset(self, envs: Sequence[int], seed: Seeds) -> Start:
         self._check_open()
         seeds = seed_per_env(seed, envs)
         if not envs:
@@ -148,9 +149,7 @@ class StudentGymEnvVectorized:
         logger.info("All %d environments reset successfully", len(envs))
         return result
 
-    def _parse_reset(
-        self, envs: Sequence[int], ended: bool | Sequence[bool], answer: Any
-    ) -> tuple[Any, Infos]:
+    def _parse_reset(self, envs: Sequence[int], ended: bool | Sequence[bool], answer: Any) -> Start:
         observations = batch_from_wire(self.observation_space, answer["observations"], len(envs))
         infos = infos_from_wire(answer["infos"], len(envs))
         self._ended[list(envs)] = ended
@@ -261,9 +260,7 @@ class StudentGymEnvVectorized:
         handles = self._session.request("states", request, self._session.states.parse_handles)
         return EnvStates(handles, {}).adding(_ENDED, [bool(self._ended[env]) for env in envs])
 
-    def load_state(
-        self, state: EnvStates, env_ids: Sequence[int] | None = None
-    ) -> tuple[Any, Infos]:
+    def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> Start:
         """Load saved states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
 
         Args:
@@ -281,7 +278,7 @@ class StudentGymEnvVectorized:
 
     def clone_state(
         self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
-    ) -> tuple[Any, Infos]:
+    ) -> Start:
         """Clone states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state` does.
 
         Args:
@@ -301,7 +298,7 @@ class StudentGymEnvVectorized:
 
     def _load_states(
         self, envs: Sequence[int], ended: Sequence[bool], operation: dict[str, Any]
-    ) -> tuple[Any, Infos]:
+    ) -> Start:
         if not envs:
             return self._no_observations(), []
         request = {"episode_ids": episode_ids_of(self.episode_ids, envs), **operation}

@@ -56,7 +56,7 @@ class Response(NamedTuple):
 
 
 class HttpTransport:
-    """Persistent connections to one server, through the proxy that the environment sets."""
+    """Persistent connections to one server; thread-safe. Environment variables set the proxy."""
 
     def __init__(self, server: Address, headers: Mapping[str, str], verify: Verify = True) -> None:
         self._server = server
@@ -83,16 +83,15 @@ class HttpTransport:
         length = b"" if content is None else b"Content-Length: %d\r\n" % len(content)
         message = b"%b%b\r\n%b" % (head, length, content or b"")
         connection = self._take_idle() or self._connect(min(connect, _seconds_until(deadline)))
+        keep_alive = False
         try:
             response, keep_alive = connection.exchange(method, message, deadline)
-        except BaseException:
-            connection.disconnect()
-            raise
-        if keep_alive:
-            self._idle.append(connection)
-        else:
-            connection.disconnect()
-        return response
+            return response
+        finally:
+            if keep_alive:
+                self._idle.append(connection)
+            else:
+                connection.disconnect()
 
     def close(self) -> None:
         while self._idle:

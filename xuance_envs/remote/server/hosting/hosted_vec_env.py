@@ -122,15 +122,14 @@ class HostedVecEnv(GroupedVecEnv):
         rows = self._groups.masks.watched_rows
         return None if rows is None else rows.parts
 
-    def store_states(
-        self, envs: Sequence[int], numbers: Sequence[int], max_bytes: float
-    ) -> list[int]:
+    def store_states(self, envs: Sequence[int], numbers: Sequence[int], room: float) -> list[int]:
         """Save states in the worker under these numbers; return their sizes in bytes.
 
-        If they exceed ``max_bytes`` together, the worker keeps none, and stops after that state.
+        If they exceed ``room`` together, the worker keeps none. The last size is then that of the
+        state with which they exceed it.
         """
         self._groups.check_idle("save_state")
-        save = partial(self._run, "store_states", envs, numbers, packed_registry(), max_bytes)
+        save = partial(self._run, "store_states", envs, numbers, packed_registry(), room)
         return self._close_on_error(state_unknown_after, save)
 
     def load_stored(self, numbers: Sequence[int], envs: Sequence[int]) -> tuple[Any, StepInfos]:

@@ -23,6 +23,8 @@ from xuance_envs.multi_agent.infos import original_info_key
 from xuance_envs.remote.wire.bounds import ObjectBudget
 from xuance_envs.remote.wire.values import drop_unsendable
 
+InfoKeys = frozenset[str] | None  # that clients receive; None for all
+
 
 @dataclass(frozen=True)
 class HostedFunction(DropUnpicklableInfos):
@@ -32,7 +34,7 @@ class HostedFunction(DropUnpicklableInfos):
     index: int
     repeating: bool
     memory_limit: int | None
-    infos: frozenset[str] | None
+    infos: InfoKeys
     first_in_process: bool
     objects: ObjectBudget
 
@@ -50,7 +52,7 @@ class HostedFunction(DropUnpicklableInfos):
 class InfoFilter:
     """Wrapper that keeps only the allowed keys of infos."""
 
-    def __init__(self, env: Any, infos: frozenset[str] | None) -> None:
+    def __init__(self, env: Any, infos: InfoKeys) -> None:
         self.env = env
         self._infos = infos
         # Multi-agent infos are one dict, whose keys name the agent.
@@ -96,9 +98,7 @@ def has_objects(layout: SpaceLayout) -> bool:
 class ObjectCounter(InfoFilter):
     """Wrapper that counts the bytes of observations without a fixed shape, which are limited."""
 
-    def __init__(
-        self, env: Any, index: int, infos: frozenset[str] | None, objects: ObjectBudget
-    ) -> None:
+    def __init__(self, env: Any, index: int, infos: InfoKeys, objects: ObjectBudget) -> None:
         super().__init__(env, infos)
         self._index = index
         self._objects = objects
@@ -149,9 +149,7 @@ class RepeatResult:
 class RepeatingEnv(ObjectCounter):
     """Wrapper that repeats an action; after the end of an episode, it waits for a reset."""
 
-    def __init__(
-        self, env: Any, index: int, infos: frozenset[str] | None, objects: ObjectBudget
-    ) -> None:
+    def __init__(self, env: Any, index: int, infos: InfoKeys, objects: ObjectBudget) -> None:
         super().__init__(env, index, infos, objects)
         self._layout = SpaceLayout(env.observation_space)
         self._reward_shape = shape_of_rewards(reward_space_of(env))

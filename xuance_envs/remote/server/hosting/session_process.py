@@ -79,11 +79,9 @@ class StateStore:
         for quota in self._quotas:
             quota.check(states=count, state_bytes=nbytes)
 
-    def add(
-        self, numbers: Sequence[int], sizes: Sequence[int], object_sizes: Sequence[int]
-    ) -> None:
+    def add(self, numbers: Sequence[int], sizes: Sequence[int], objects: Sequence[int]) -> None:
         self.sizes.update(zip(numbers, sizes, strict=True))
-        self.object_sizes.update(zip(numbers, object_sizes, strict=True))
+        self.object_sizes.update(zip(numbers, objects, strict=True))
         for quota in self._quotas:
             quota.add(states=len(sizes), state_bytes=sum(sizes))
 

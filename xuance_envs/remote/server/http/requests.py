@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ NO_OWNER = "-"  # owner that the log shows for a request without a valid token
 _RETRY_AFTER = "retry-after", "1"
 _REFUSAL_HEADERS = {401: ("www-authenticate", "Bearer"), 429: _RETRY_AFTER, 503: _RETRY_AFTER}
 
+Headers = Sequence[tuple[bytes, bytes]]
 Read = Callable[[int, float], Awaitable[bytes]]  # reads a body, given maximum bytes and seconds
 
 
@@ -60,9 +61,7 @@ class RequestHead:
         "reply_format",
     )
 
-    def __init__(
-        self, path: str, headers: Sequence[tuple[bytes, bytes]], method: str = "POST"
-    ) -> None:
+    def __init__(self, path: str, headers: Headers, method: str = "POST") -> None:
         self.path = path
         self.headers = headers
         self.method = method
@@ -103,7 +102,7 @@ def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) ->
     return Reply(refusal.status, body_format.content_type, body, headers)
 
 
-def check_single(headers: Iterable[tuple[bytes, bytes]]) -> RefusedError | None:
+def check_single(headers: Headers) -> RefusedError | None:
     """Return a refusal if a header of ``SINGLE_HEADERS`` is repeated, else None."""
     names = [name for name, _ in headers if name in SINGLE_HEADERS]
     if len(names) == len(set(names)):
@@ -112,9 +111,7 @@ def check_single(headers: Iterable[tuple[bytes, bytes]]) -> RefusedError | None:
     return RefusedError(400, "header", f"expected one header {repeated!r}, got several: send one")
 
 
-def check_host(
-    headers: Iterable[tuple[bytes, bytes]], hosts: frozenset[bytes]
-) -> RefusedError | None:
+def check_host(headers: Headers, hosts: frozenset[bytes]) -> RefusedError | None:
     """Return a refusal if Host or Origin names a host that is not in ``hosts``, else None."""
     for name, value in headers:
         if name == b"host" or name == b"origin":
