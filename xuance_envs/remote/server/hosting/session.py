@@ -137,16 +137,18 @@ class Session:
                 return self.hosts[0], range(self.hosts[0].num_envs)
             text = "episode_ids is required: several requests created the session's episodes"
             raise RefusedError(422, "episodes", text)
-        if distinct and len(set(episode_ids)) != len(episode_ids):
-            raise RefusedError(422, "episodes", "expected each episode at most once")
+        if distinct and (count := len(set(episode_ids))) != len(episode_ids):
+            got = f"{count} episodes in {len(episode_ids)} ids"
+            raise RefusedError(422, "episodes", f"expected each episode at most once, got {got}")
         found = []
         for episode in episode_ids:
             if episode not in self._places:
                 raise RefusedError(404, "episodes", f"this session has no episode {episode!a}")
             found.append(self._places[episode])
-        host = found[0][0]
-        if any(other is not host for other, _ in found):
-            raise RefusedError(422, "episodes", "expected episodes created by the same request")
+        host, *others = dict.fromkeys(host for host, _ in found)
+        if others:
+            text = f"expected episodes created by the same request, got {1 + len(others)} requests"
+            raise RefusedError(422, "episodes", text)
         return host, [place for _, place in found]
 
     def state_holders(self, numbers: Sequence[int]) -> dict[EnvHost, list[int]]:
