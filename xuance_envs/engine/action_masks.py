@@ -23,8 +23,8 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.errors import EnvError
 
+# Signature of Groups.command.
 RunCommand = Callable[[str, Sequence[int], Callable[[Sequence[int]], Any]], list[Any]]
-"""Signature of :meth:`~xuance_envs.engine.groups.Groups.command`."""
 
 
 class ActionMasks:

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import CommonDriver, Driver
@@ -17,11 +16,14 @@ from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.polling import Poller
 from xuance_envs.errors import WorkerDiedError
 
-FORCED_CLOSE_TIMEOUT = 1.0
-"""Seconds for closing environments when the user did not call ``close``.
+CLOSE_TIMEOUT = 5.0  # seconds for closing environments; then workers are ended or left behind
+FAILED_CLOSE_TIMEOUT = 0.5  # the same after a worker failed, so that its error is raised soon
+FORCED_CLOSE_TIMEOUT = 1.0  # the same after Ctrl-C, in finalizers and for worker restarts
 
-This applies to Ctrl-C, interpreter exit, garbage collection and worker restarts.
-"""
+# A check of a deadline does not prove that a worker hangs if it ends more than a second late (this
+# process and its workers were suspended, for example by Ctrl-Z) or begins late itself.
+SUSPENSION_THRESHOLD = 1.0
+LATE_TOLERANCE = 0.05
 
 
 class WorkerDriver(Driver):
@@ -45,9 +47,6 @@ class WorkerDriver(Driver):
         """Set the arrays of the main process to which the group's results are written."""
 
 
-STARTUP_COMMANDS = frozenset({"build", "attach", "rebuild"})
-"""Commands subject to the start timeout instead of the step timeout."""
-
 _DISPLAY_NAMES = {"build": "construct", "rebuild": "restart", "reset_after_restart": "restart"}
 
 
@@ -61,12 +60,7 @@ _W = TypeVar("_W", bound=WorkerDriver)
 class Backend(ABC, Generic[_W]):
     """All workers of one vectorized environment."""
 
-    def __init__(
-        self,
-        split: Sequence[tuple[int, int]],
-        recipe: Recipe,
-        info_bytes: int = INFO_BYTES,
-    ) -> None:
+    def __init__(self, split: Sequence[tuple[int, int]], recipe: Recipe, info_bytes: int) -> None:
         self.workers: list[_W] = []
         self.recipe = recipe
         self.info_bytes = info_bytes
@@ -135,9 +129,9 @@ class Backend(ABC, Generic[_W]):
     after_submit: Callable[[], None] | None = None
     """Hook run after commands were submitted; None if submitting sends them at once."""
 
-    @abstractmethod
     def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
-        """Allocate the arrays of all environments for an observation and an action space."""
+        """Allocate the arrays of all environments."""
+        return StepArrays.allocate(spaces, num_envs, info_bytes=self.info_bytes)
 
     @abstractmethod
     def poller(self, drivers: Sequence[Driver]) -> Poller:
@@ -148,8 +142,7 @@ class Backend(ABC, Generic[_W]):
         return None
 
     @abstractmethod
-    def end(self, close_timeout: float | None = None) -> None:
-        pass
+    def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None: ...
 
     @abstractmethod
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:

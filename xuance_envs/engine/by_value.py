@@ -49,17 +49,14 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
             return reduced
         if isinstance(obj, _CACHED) and _needs_by_value(obj):
             parameters = obj.cache_parameters()
-            attributes = _attributes(obj, "__wrapped__", "cache_parameters")
-            return (
-                _make_lru_cache,
-                (obj.__wrapped__, parameters["maxsize"], parameters["typed"]),
-                attributes,
-            )
+            arguments = obj.__wrapped__, parameters["maxsize"], parameters["typed"]
+            return _make_lru_cache, arguments, _attributes(obj, "__wrapped__", "cache_parameters")
         if isinstance(obj, typing.NewType) and _needs_by_value(obj):
             return typing.NewType, (obj.__name__, obj.__supertype__), _attributes(obj)
         if isinstance(obj, functools.cached_property):
             return functools.cached_property, (obj.func,), _attributes(obj, "lock")
-        if isinstance(obj, FunctionType) and _is_singledispatch(obj) and _needs_by_value(obj):
+        is_function = isinstance(obj, FunctionType)
+        if is_function and obj.__code__ is _DISPATCHING.__code__ and _needs_by_value(obj):
             return _make_singledispatch, (dict(vars(obj)["registry"]),)
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and reduced is not NotImplemented and len(reduced) > 2:
@@ -82,10 +79,6 @@ def _lookup(module: str, name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
-
-
-def _is_singledispatch(function: FunctionType) -> bool:
-    return function.__code__ is _DISPATCHING.__code__
 
 
 def _attributes(obj: Any, *exclude: str) -> dict[str, Any]:
@@ -164,11 +157,8 @@ class ByValueUnpickler(pickle.Unpickler):
         return own
 
     def _set_state(self, set_state: Any, obj: Any, state: Any) -> None:
-        if not self._is_known(obj):
+        if not any(known is obj for known in self._known):
             set_state(obj, state)
-
-    def _is_known(self, obj: Any) -> bool:
-        return any(known is obj for known in self._known)
 
 
 def _local_function(module: str, code: CodeType) -> FunctionType | None:
@@ -200,12 +190,12 @@ def assign_class_ids() -> None:
 
 # -- types of NumPy's values ----------------------------------------------------------------
 
+# Classes of the dtypes that pickles replace.
 _ALIASES = frozenset(
     type(dtype)
     for dtype in map(np.dtype, sorted(np.typecodes["All"]))
     if pickle.loads(pickle.dumps(dtype)).char != dtype.char
 )
-"""Classes of the dtypes that pickles replace."""
 
 
 def reduce_exactly(obj: Any) -> Any:

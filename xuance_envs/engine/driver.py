@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome
+from xuance_envs.engine.group.outcome import STARTUP_COMMANDS, STATE_COMMANDS, Outcome
 from xuance_envs.engine.group.recipe import Seeding
 from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.group.step_clock import StepTimes
@@ -20,12 +20,7 @@ from xuance_envs.engine.serialization import copy_of
 
 
 class Driver(ABC):
-    """Handle on one group of environments, local or remote.
-
-    Args:
-        lo: index of its first environment.
-        hi: index after its last environment.
-    """
+    """Handle on one group, local or remote: on the environments ``lo`` to ``hi - 1``."""
 
     runs_in_result = False
     """True if the group runs inside :meth:`result`, so only when its result is requested."""
@@ -54,10 +49,7 @@ class Driver(ABC):
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """File descriptors that become readable when a result may be available.
-
-        If a driver has none, its backend needs its own :class:`Poller`.
-        """
+        """File descriptors that become readable when a result may be available, if any."""
         return ()
 
     @property
@@ -71,29 +63,14 @@ class Driver(ABC):
 
     @abstractmethod
     def submit_step(self, tag: int, actions: Any) -> None:
-        """Start a step, whose actions are in the shared step arrays.
-
-        ``actions`` has the packed leaves without an array form: see :meth:`pack_actions`.
-        """
+        """Start a step; ``actions`` are the packed leaves that the step arrays cannot hold."""
 
     @abstractmethod
     def pack(self, command: str, *arguments: Any) -> Any:
-        """Serialize a group command for ``submit``.
-
-        Raises:
-            TypeError: the arguments cannot be sent to the group.
-        """
+        """Serialize a group command for ``submit``; raise TypeError if that is impossible."""
 
     def with_buffers(self, packed: Any, buffers: Sequence[Any]) -> Any:
-        """Add transfer buffers to a packed command for a group in another process.
-
-        Args:
-            packed: the command from :meth:`pack`.
-            buffers: the buffers from the backend's ``state_transfer``.
-
-        Raises:
-            NotImplementedError: the group takes all arguments directly.
-        """
+        """Add buffers of the backend's ``state_transfer`` to a command for another process."""
         raise NotImplementedError(f"{type(self).__name__} does not use transfer buffers")
 
     @abstractmethod
@@ -102,13 +79,7 @@ class Driver(ABC):
 
     @abstractmethod
     def result(self, deadline: float | None = None) -> Any:
-        """Wait for the result of the last request; may be called repeatedly.
-
-        Raises:
-            EnvError: an environment failed.
-            WorkerDiedError: the group's process ended.
-            TimeoutError: ``deadline`` passed.
-        """
+        """Return the last request's result; raise its error, or TimeoutError after ``deadline``."""
 
     def discard(self) -> Any:
         """Finish an interrupted request and return its result, or None if it failed."""
@@ -133,10 +104,7 @@ class SavingDriver(Driver):
 
     @abstractmethod
     def submit_and_save(self, tag: int, packed: Any, *how: Any) -> None:
-        """Start a packed command, or a step if None, that also returns the states after it.
-
-        ``how`` are further arguments of the group's ``run_and_save``.
-        """
+        """Start a command, or a step if None, with further arguments of ``run_and_save``."""
 
 
 class CommonDriver(ABC):
@@ -147,10 +115,7 @@ class CommonDriver(ABC):
 
     @abstractmethod
     def start(self, tag: int, actions: Mapping[int, Any]) -> bool:
-        """Start a step of all groups, or return False if each driver must start its own.
-
-        Can be repeated after an interrupt.
-        """
+        """Start a step of all groups; return False if each driver must start its own."""
 
     @abstractmethod
     def outcomes(self) -> list[tuple[int, Outcome]]:
@@ -165,8 +130,24 @@ class CommonDriver(ABC):
         """Let each driver wait for its own group's result of the current step."""
 
 
-class LocalDriver(Driver):
-    runs_in_result = shares_objects = survives_fork = True
+class ObjectDriver(Driver):
+    """Driver that passes arguments and results as objects, to a group in this process."""
+
+    shares_objects = True
+
+    @override
+    def pack_actions(self, actions: list[list[Any]]) -> list[list[Any]]:
+        return [list(map(copy_of, values)) for values in actions]  # environments may modify them
+
+    @override
+    def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
+        if command in STATE_COMMANDS or command in STARTUP_COMMANDS:  # never shared
+            return command, arguments
+        return command, copy_of(arguments)
+
+
+class LocalDriver(ObjectDriver):
+    runs_in_result = survives_fork = True
     tag = 0
 
     def __init__(self, lo: int, hi: int) -> None:
@@ -179,12 +160,6 @@ class LocalDriver(Driver):
     @override
     def submit_step(self, tag: int, actions: list[list[Any]] | None) -> None:
         self._call, self._result, self.tag = (self._stepping, (actions,), (tag,)), [], tag
-
-    @override
-    def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
-        if command in STATE_COMMANDS:  # their arguments are never shared
-            return command, arguments
-        return command, copy_of(arguments)
 
     @override
     def submit(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:
@@ -202,10 +177,7 @@ class LocalDriver(Driver):
 
     @abstractmethod
     def _method(self, command: str) -> Callable[..., Any]:
-        """Return the function that runs a command; a step's function also gets the tag.
-
-        The tag distinguishes a step repeated after an interrupt from a new one.
-        """
+        """Return a command's function; that of a step also gets the tag, to detect repetitions."""
 
     @override
     def discard(self) -> Any:
@@ -214,16 +186,12 @@ class LocalDriver(Driver):
 
 
 class GroupDriver(LocalDriver, SavingDriver):
-    """Driver of a restorable group in this process."""
+    """Driver of a group in this process."""
 
     def __init__(self, group: ResumableGroup, lo: int) -> None:
         self._group = group
         self.survives_fork = group.survives_fork
         super().__init__(lo, lo + len(group.envs))
-
-    @override
-    def pack_actions(self, actions: list[list[Any]]) -> list[list[Any]]:
-        return [list(map(copy_of, values)) for values in actions]  # environments may modify them
 
     @override
     def submit_and_save(

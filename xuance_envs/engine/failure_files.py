@@ -22,10 +22,7 @@ _NAME = "failure"
 
 
 class FailureRecord:
-    """Content of a failure file.
-
-    Loading a file unpickles its environment functions, so load only files that you trust.
-    """
+    """Content of a failure file; reading one unpickles functions, so it must be trusted."""
 
     def __init__(self, path: Path) -> None:
         data = path.read_bytes()

@@ -11,7 +11,7 @@ from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.action_masks import ActionMasks
-from xuance_envs.engine.backend import Backend
+from xuance_envs.engine.backend import CLOSE_TIMEOUT, Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, GroupDriver
@@ -35,8 +35,8 @@ from xuance_envs.errors import ClosedVecEnvError, EnvError
 
 logger = logging.getLogger("xuance_envs")
 
+# Function that merges (index, description) pairs into one description, or raises.
 Describe = Callable[[Sequence[tuple[int, EnvDescription]]], EnvDescription]
-"""Function that merges (index, description) pairs into one description, or raises."""
 
 
 class Groups(ABC):
@@ -85,10 +85,7 @@ class Groups(ABC):
         arguments: Callable[[Sequence[int]], Any],
         caller: str = "",
     ) -> list[Any]:
-        """Run a command on some environments and return one value per environment.
-
-        If a request is pending, the error names ``caller``, or else the command.
-        """
+        """Run a command on some environments; return their values. Errors may name ``caller``."""
         self.check_idle(caller or command)
         packed = {}
         order: list[int] = []
@@ -127,7 +124,7 @@ class Groups(ABC):
             self._wrong_process = WrongProcessProxy(self.name, owner)
             self.ledger.replace_drivers(self._wrong_process)
 
-    def close(self, close_timeout: float | None = None) -> None:
+    def close(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         """Close environments and workers; repeated calls do nothing."""
         if not self.closed:
             self.mark_closed()
@@ -139,8 +136,7 @@ class Groups(ABC):
         self.ledger.settle()
 
     @abstractmethod
-    def end(self, close_timeout: float | None = None) -> None:
-        pass
+    def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None: ...
 
 
 class LocalGroups(Groups):
@@ -168,7 +164,7 @@ class LocalGroups(Groups):
         return list(self._group.envs)
 
     @override
-    def end(self, close_timeout: float | None = None) -> None:
+    def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         _close(self._group)
 
 
@@ -222,7 +218,7 @@ class WorkerGroups(Groups):
         super().__init__(drivers, description, arrays, backend)
 
     @override
-    def end(self, close_timeout: float | None = None) -> None:
+    def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         try:
             if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
                 self.backend.end(close_timeout)

@@ -16,8 +16,7 @@ from xuance_envs.errors import AlreadySteppingError, NotSteppingError, name_envs
 
 _NO_WAIT = 0.0
 
-Request = tuple[int, Callable[[], None]]
-"""Tag of a request, and the function that submits it."""
+Request = tuple[int, Callable[[], None]]  # tag of a request, and the function that submits it
 
 
 class InFlight:
@@ -103,11 +102,8 @@ class InFlight:
                 break
             until = deadline
             if self._with_deadline:
-                deadlines = [*self._reply_deadlines().values(), deadline]
-                until = min(
-                    [reply_deadline for reply_deadline in deadlines if reply_deadline is not None],
-                    default=None,
-                )
+                ends = [*self._reply_deadlines().values(), *([] if until is None else [until])]
+                until = min(ends, default=None)
             self._collect(self._or_timed_out(poller.wait(busy, until)))
         return dict(sorted(ready.items()))
 
@@ -164,14 +160,8 @@ class InFlight:
 
     def _reply_deadlines(self) -> dict[int, float]:
         """Return the deadline of each busy group that has one."""
-        deadlines = {
-            k: self._drivers[k].reply_deadline for k in self._with_deadline & self._busy_groups()
-        }
-        return {
-            k: reply_deadline
-            for k, reply_deadline in deadlines.items()
-            if reply_deadline is not None
-        }
+        busy = self._with_deadline & self._busy_groups()
+        return {k: end for k in busy if (end := self._drivers[k].reply_deadline) is not None}
 
     def _collect(self, groups: Iterable[int]) -> None:
         """Collect the available results of these groups."""
@@ -201,7 +191,7 @@ class InFlight:
         if groups or not self._with_deadline:
             return groups
         now = monotonic()
-        return {k for k, reply_deadline in self._reply_deadlines().items() if reply_deadline < now}
+        return {k for k, end in self._reply_deadlines().items() if end < now}
 
     def _watch(self, k: int) -> None:
         if self._drivers[k].reply_deadline is not None:

@@ -15,11 +15,8 @@ from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import Outcome
 
-SMALL_BYTES = 1 << 15
-"""Size up to which copying all reset observations is faster than selecting the new ones."""
-
-Outcomes = Collection[tuple[int, Outcome]]
-"""Driver indices and the outcomes of their requests."""
+SMALL_BYTES = 1 << 15  # up to this size, copying all reset observations is fastest
+Outcomes = Collection[tuple[int, Outcome]]  # driver indices and the outcomes of their requests
 
 _NO_EXTRAS: Mapping[int, Frozen] = {}
 
@@ -99,11 +96,7 @@ class InfoCollector:
                 self._absorb_extras(k, outcome, {}, {})
 
     def _absorb_extras(
-        self,
-        k: int,
-        outcome: Outcome,
-        extras: dict[int, Frozen],
-        reset_extras: dict[int, Frozen],
+        self, k: int, outcome: Outcome, extras: dict[int, Frozen], reset_extras: dict[int, Frozen]
     ) -> None:
         driver, rest = self._drivers[k], outcome.rest
         assert rest is not None

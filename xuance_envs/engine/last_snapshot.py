@@ -57,14 +57,11 @@ class LastSnapshot:
 
     def infos(self) -> list[dict[Any, Any]]:
         """Return each environment's last info, but only values stored in columns."""
-        return [
-            self._built_infos[place]
-            if place in self._built_infos
-            else {}
-            if self._batch is None
-            else self._batch.build(place, place)
-            for place in range(self._n)
-        ]
+        infos, batch = self._built_infos, self._batch
+        if batch is not None:
+            others = set(range(self._n)) - infos.keys()
+            infos = infos | {place: batch.build(place, place) for place in others}
+        return [infos.get(place, {}) for place in range(self._n)]
 
     def restore(self, outcome: Outcome) -> Outcome:
         """Overwrite a step's observations with the stored ones; return the changed outcome."""

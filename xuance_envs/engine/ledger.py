@@ -45,17 +45,13 @@ class Pending(IntEnum):
 
 _NOTHING, _STEP, _COMMAND, _SENT = Pending
 
-Replies = Sequence[tuple[int, Any]]
-"""Groups and their replies to a command."""
+Replies = Sequence[tuple[int, Any]]  # groups and their replies to a command
 
 _T = TypeVar("_T")
 
 
 class StepContext:
-    """Context in which a step's results are copied; its end settles the step.
-
-    After an exception, such as a KeyboardInterrupt, the step stays pending.
-    """
+    """Context in which a step's results are copied; the step stays pending if it raises."""
 
     __slots__ = ("_infos", "_ledger")
 
@@ -136,10 +132,7 @@ class Ledger:
             self._after_submit()
 
     def finish_step(self, fail: Callable[[], Any]) -> StepContext:
-        """Wait for the step and return a context with its infos; if a group raises, call ``fail``.
-
-        The step stays pending until the context ends, unless it fails. The call can be repeated.
-        """
+        """Wait for the step; return a context that settles it. If a group raises, call ``fail``."""
         common, tag = self.common, self._tag
         if not self._all_submitted and (  # interrupted during submission
             common is None or not common.start(tag, self._actions)

@@ -17,13 +17,7 @@ from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.recovery import Recording
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS
-from xuance_envs.errors import (
-    EnvError,
-    StateError,
-    WorkerDiedError,
-    WorkerTimeoutError,
-    name_envs,
-)
+from xuance_envs.errors import EnvError, StateError, WorkerDiedError, WorkerTimeoutError, name_envs
 
 logger = logging.getLogger("xuance_envs")
 
@@ -33,24 +27,17 @@ _CANNOT_RESUME = (
 )
 _NOT_VERIFIED = "it was not verified that failed workers can be resumed exactly: %s"
 
+# Steps that new environments repeat once, to verify that they can be resumed.
 _VERIFIED_STEPS, _MIN_VERIFIED_STEPS = 32, 2
-"""Steps that new environments repeat once, to verify that they can be resumed."""
 
-_MAX_COST_FACTOR = 4
-"""Maximum cost of a save with its transfer, as a multiple of the time for saving alone."""
+_MAX_COST_FACTOR = 4  # maximum cost of a save, as a multiple of saving without the transfer
 
 
 class RecordingDriver(Driver):
-    """Driver around another one that keeps the replay log of its group.
-
-    A group in this process cannot record a failure that ends the process itself.
-    """
+    """Driver around another one that keeps the replay log of its group."""
 
     def __init__(
-        self,
-        driver: SavingDriver,
-        recording: Recording,
-        snapshot: LastSnapshot | None = None,
+        self, driver: SavingDriver, recording: Recording, snapshot: LastSnapshot | None = None
     ) -> None:
         super().__init__(driver.lo, driver.hi)
         self.runs_in_result = driver.runs_in_result

@@ -17,18 +17,11 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.failure_files import FailureRecorder
 from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.replay_log import ReplayLog
-from xuance_envs.errors import (
-    EnvError,
-    StateError,
-    WorkerDiedError,
-    WorkerTimeoutError,
-    name_envs,
-)
+from xuance_envs.errors import EnvError, StateError, WorkerDiedError, WorkerTimeoutError, name_envs
 
 logger = logging.getLogger("xuance_envs")
 
-Command = tuple[str, Sequence[Any]]
-"""A group command and its arguments."""
+Command = tuple[str, Sequence[Any]]  # a group command and its arguments
 
 WorkerFailure = EnvError | WorkerDiedError | WorkerTimeoutError
 
@@ -78,10 +71,7 @@ class NotResumedError(WorkerDiedError):
 
 
 class Recording:
-    """Replay log of a group, the failure files written from it, and the resumption of its worker.
-
-    If actions have no fixed shape, the log cannot record them, and the worker only restarts.
-    """
+    """Replay log of a group, its failure files, and the resumption of its worker."""
 
     def __init__(
         self, arrays: StepArrays, files: FailureRecorder | None, policy: RestartPolicy

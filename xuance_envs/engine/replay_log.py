@@ -12,8 +12,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.step_results import StepInfos, StepResult, StepResults, bytes_of
 from xuance_envs.errors import name_envs
 
-MAX_OVERHEAD = 0.0025
-"""Target share of the step time spent on saving; recording actions costs about the same."""
+MAX_OVERHEAD = 0.0025  # target share of step time for saving; recording actions costs as much
 
 MAX_STEPS = 2048
 MAX_BYTES = 1 << 26
@@ -23,19 +22,14 @@ MAX_SECONDS = 60.0
 A replay must finish within the default start timeout of two minutes.
 """
 
-_SPARE_STEPS = 16
-"""Extra capacity for steps at which saving the states fails."""
+_SPARE_STEPS = 16  # extra capacity for steps at which saving the states fails
 
+# Commands after which the log restarts.
 STATE_CHANGING_COMMANDS = ("reset", "call", "set_attr", "apply", "load_states")
-"""Commands after which the log restarts."""
 
 
 class ReplayLog:
-    """Saved states of a group and the actions of each step since then.
-
-    With ``with_results``, the log also records the results of these steps. It is disabled if
-    actions have no fixed shape.
-    """
+    """Saved states of a group and the actions of each step since then."""
 
     def __init__(self, arrays: StepArrays, *, with_results: bool = False) -> None:
         self._arrays = arrays

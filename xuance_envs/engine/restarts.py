@@ -42,11 +42,10 @@ from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
 _STEP_OF_ALL: Command = ("step", ())
 
+# Commands in which an environment's exception may trigger a restart.
 _RESTARTABLE = ("step", "reset", "construct")
-"""Commands in which an environment's exception may trigger a restart."""
 
-_PREPARING_TAG = -1
-"""Tag of the request that prepares new environments; no request of the ledger has it."""
+_PREPARING_TAG = -1  # of the request that prepares new environments; the ledger has no such tag
 
 
 class WorkerState(Enum):
@@ -198,12 +197,9 @@ class RestartingDriver(SavingDriver):
 
     def _must_truncate(self) -> bool:
         """Return whether the current request is a step that must truncate episodes."""
-        is_step = self._command[0] == "step"
-        return (
-            is_step
-            and bool(self._to_truncate)
-            and not self._to_truncate.isdisjoint(self._stepped_places())
-        )
+        if self._command[0] != "step" or not self._to_truncate:
+            return False
+        return not self._to_truncate.isdisjoint(self._stepped_places())
 
     def _stepped_places(self) -> Sequence[int]:
         """Return the positions of the environments that the current step includes."""
@@ -303,10 +299,8 @@ class RestartingDriver(SavingDriver):
         elif self._command == _STEP_OF_ALL:
             then = self._reset_command()
         elif command == "reset":
-            then = (
-                "reset",
-                ([(place, self._new_seed(place, seed), o) for place, seed, o in arguments[0]],),
-            )
+            resets = [(place, self._new_seed(place, seed), o) for place, seed, o in arguments[0]]
+            then = "reset", (resets,)
         else:
             then = "ready", (self._new_seeds(),)
             tag, state = _PREPARING_TAG, WorkerState.PREPARING
@@ -315,17 +309,13 @@ class RestartingDriver(SavingDriver):
                 {name: derived_seed(seed, self.seeds[place][1]) for name, seed in given.items()}
                 for place, given in enumerate(keywords)
             ]
-        self._backend.replace(
-            self._index, tag, keywords, self._attributes, sorted(self._watched), then
-        )
+        setup = keywords, self._attributes, sorted(self._watched)
+        self._backend.replace(self._index, tag, *setup, then)
         self._worker_state = state
 
     def _reset_command(self) -> Command:
-        return "reset_after_restart", (
-            self._new_seeds(),
-            self.last_snapshot.infos(),
-            self._stepped_places(),
-        )
+        arguments = self._new_seeds(), self.last_snapshot.infos(), self._stepped_places()
+        return "reset_after_restart", arguments
 
     def _new_seeds(self) -> list[int | None]:
         return [self._new_seed(place) for place in range(self.hi - self.lo)]

@@ -31,14 +31,9 @@ from xuance_envs.state.pickling import dumps_plain
 
 _LARGE = 1 << 24
 
-_BATCH_BYTES = 1 << 26
-"""Maximum bytes transferred to this process at a time, unless one state is larger."""
-
-_Shares = Sequence[tuple[int, Driver, Sequence[int]]]
-"""Environments by group, from :meth:`~xuance_envs.engine.ledger.Ledger.split_by_group`."""
-
-_SEEDS = "seeds"
-"""Key of the restart seeds in saved states."""
+_BATCH_BYTES = 1 << 26  # maximum transferred at a time, unless one state is larger
+_Shares = Sequence[tuple[int, Driver, Sequence[int]]]  # environments by group, from split_by_group
+_SEEDS = "seeds"  # key of the restart seeds in saved states
 
 
 class Saver(ABC):
@@ -198,10 +193,7 @@ class GroupSaver(Saver):
         self.holds_states = False
 
     def _save_in_groups(
-        self,
-        shares: _Shares,
-        exported: Collection[int] | None = None,
-        kept: Collection[int] = (),
+        self, shares: _Shares, exported: Collection[int] | None = None, kept: Collection[int] = ()
     ) -> tuple[dict[int, Any], dict[bytes, bytes]]:
         """Save states; return them by environment, and fingerprints by digest."""
         packed = {}
@@ -272,10 +264,7 @@ class GroupSaver(Saver):
         fork_rng: bool = False,
         trusted: bool = True,
     ) -> StepInfos:
-        """Transfer states, check them against their environments and load them.
-
-        If a worker restart makes the first attempt fail, try once more.
-        """
+        """Transfer, check and load states; try once more if a worker restart made this fail."""
 
         def attempt() -> StepInfos:
             self._prepare(load_plans, states, facts, fork_rng, trusted)
@@ -327,10 +316,7 @@ class GroupSaver(Saver):
 
 
 class _LoadPlan(NamedTuple):
-    """Sources of the states that one group loads, and its load command.
-
-    A source is a state that the group keeps, or one that is transferred.
-    """
+    """Sources of the states that one group loads, and its load command."""
 
     group: int
     driver: Driver

@@ -20,8 +20,7 @@ from xuance_envs.errors import VecEnvError
 
 _PROTOCOL = 5
 
-_SCAN_LIMIT = 1 << 16
-"""Size in bytes from which searching a pickle takes more time than it saves."""
+_SCAN_LIMIT = 1 << 16  # bytes from which searching a pickle takes more time than it saves
 
 
 def copy_of(value: Any) -> Any:

@@ -17,8 +17,7 @@ import numpy as np
 
 from xuance_envs.engine.system.current import system
 
-BUFFER_BYTES = 1 << 16
-"""Size of a receiver's buffer until it receives a larger message."""
+BUFFER_BYTES = 1 << 16  # size of a receiver's buffer until it receives a larger message
 
 
 class PeerGoneError(Exception):

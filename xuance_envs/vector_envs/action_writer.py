@@ -14,8 +14,7 @@ from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.driver import Driver
 
-SMALL_BATCH = 32
-"""Batch size up to which Python's ``min`` and ``max`` are faster than NumPy's reductions."""
+SMALL_BATCH = 32  # up to this size, Python's min and max are faster than NumPy's
 
 _NONE: Mapping[int, Any] = {}
 
@@ -115,10 +114,7 @@ def check_in_space(
 
 
 def all_in_space(space: Space[Any], batch: NDArray[Any] | None) -> bool:
-    """Return True if a fast check shows that all actions are in ``space``.
-
-    False is not conclusive: spaces other than Discrete and Box have no fast check.
-    """
+    """Return True if a fast check of a Discrete or Box space shows that all actions fit."""
     if batch is None:
         return False
     if type(space) is spaces.Discrete:

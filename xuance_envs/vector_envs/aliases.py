@@ -1,9 +1,11 @@
-"""Attributes of ``VecEnv`` under the names of other libraries; an error for pickling."""
+"""Special methods of ``VecEnv``, and its attributes under the names of other libraries."""
 
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
+
+_Self = TypeVar("_Self", bound="VecEnvAliases")
 
 
 def _alias(name: str, library: str = "XuanCe") -> property:
@@ -16,7 +18,11 @@ def _alias(name: str, library: str = "XuanCe") -> property:
 
 
 class VecEnvAliases:
-    """Aliases; ``dir()`` omits XuanCe's, which differ in spelling only. Pickling raises."""
+    """Aliases, of which ``dir()`` omits XuanCe's, and special methods. Pickling raises."""
+
+    num_envs: int
+    closed: Any
+    close: Any
 
     buf_truncated = _alias("buf_truncations")
     buf_trunctions = _alias("buf_truncations")
@@ -26,6 +32,16 @@ class VecEnvAliases:
     max_episode_length = _alias("max_episode_steps")
     single_observation_space = _alias("observation_space", "Gymnasium")
     single_action_space = _alias("action_space", "Gymnasium")
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"{type(self).__name__}(num_envs={self.num_envs}{state})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"cannot pickle or copy {type(self).__name__}; use save_state()")

@@ -16,6 +16,9 @@ from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.state.env_states import EnvStates
 
+Seeds = int | Sequence[int | None] | None  # environment i gets seed + i, or the i-th of a sequence
+EnvIds = Sequence[int] | None  # indices of environments; None for all
+
 _BOOLS = frozenset({bool, np.bool_})  # neither can be subclassed
 
 
@@ -128,7 +131,7 @@ def env_indices(
     return np.array(checked_env_ids(env_ids, num_envs), dtype=np.intp)
 
 
-def seed_per_env(seed: int | Sequence[int | None] | None, ids: Sequence[int]) -> list[int | None]:
+def seed_per_env(seed: Seeds, ids: Sequence[int]) -> list[int | None]:
     """Return one seed per environment; an int is offset by the environment's index."""
     if seed is None:
         return [None] * len(ids)

@@ -18,7 +18,13 @@ from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, excl
 from xuance_envs.errors import NotResetError, WorkerTimeoutError, name_envs
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import ActionWriter
-from xuance_envs.vector_envs.arguments import checked_env_ids, env_indices, seed_per_env
+from xuance_envs.vector_envs.arguments import (
+    EnvIds,
+    Seeds,
+    checked_env_ids,
+    env_indices,
+    seed_per_env,
+)
 from xuance_envs.vector_envs.last_observations import LastObservationBuffer
 from xuance_envs.vector_envs.last_results import (
     LastResult,
@@ -32,19 +38,11 @@ from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
 _T = TypeVar("_T")
-
 _STEP = Pending.STEP
 
 
 class GroupedVecEnv(VecEnv):
-    """Vectorized environment over groups of environments, in any backend.
-
-    Args:
-        groups: the groups and their drivers.
-        copy: True to return new arrays in each step; False to return read-only views that the next
-            step overwrites.
-        check_actions: True to check that every action is in its space.
-    """
+    """Vectorized environment over groups of environments, in any backend."""
 
     def __init__(self, groups: Groups, *, copy: bool = True, check_actions: bool = False) -> None:
         description, arrays = groups.description, groups.arrays
@@ -115,11 +113,7 @@ class GroupedVecEnv(VecEnv):
     @override
     @exclusive
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-        env_ids: Sequence[int] | None = None,
+        self, *, seed: Seeds = None, options: dict[str, Any] | None = None, env_ids: EnvIds = None
     ) -> tuple[Any, StepInfos]:
         self._groups.check_open()
         ids = checked_env_ids(env_ids, self.num_envs)
@@ -190,12 +184,7 @@ class GroupedVecEnv(VecEnv):
 
     @override
     @exclusive
-    def async_reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> None:
+    def async_reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> None:
         self._ledger.check_not_stepping("async_reset")
         self._groups.check_open()
         ids = range(self.num_envs)
@@ -265,17 +254,15 @@ class GroupedVecEnv(VecEnv):
     # -- methods and attributes of environments ---------------------------------------
 
     @override
-    def call(
-        self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
-    ) -> tuple[Any, ...]:
+    def call(self, name: str, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> tuple[Any, ...]:
         return tuple(self._run_each("call", env_ids, lambda _: (name, args, kwargs)))
 
     @override
-    def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
+    def get_attr(self, name: str, env_ids: EnvIds = None) -> tuple[Any, ...]:
         return tuple(self._run_each("get_attr", env_ids, lambda _: (name,)))
 
     @override
-    def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
+    def set_attr(self, name: str, values: Any, env_ids: EnvIds = None) -> None:
         self._groups.check_idle("set_attr")
         ids = checked_env_ids(env_ids, self.num_envs)
         if not isinstance(values, list | tuple):
@@ -289,14 +276,11 @@ class GroupedVecEnv(VecEnv):
         self._run_each("set_attr", ids, lambda envs: (name, [value_of[env] for env in envs]))
 
     @override
-    def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
+    def render(self, mode: str | None = None, env_ids: EnvIds = None) -> list[Any]:
         return self._run_each("render", env_ids, lambda _: (mode,))
 
     def _run_each(
-        self,
-        command: str,
-        env_ids: Sequence[int] | None,
-        arguments: Callable[[Sequence[int]], Any],
+        self, command: str, env_ids: EnvIds, arguments: Callable[[Sequence[int]], Any]
     ) -> list[Any]:
         ids = checked_env_ids(env_ids, self.num_envs)
         return self._close_on_error(is_fatal, lambda: self._groups.command(command, ids, arguments))
@@ -304,9 +288,7 @@ class GroupedVecEnv(VecEnv):
     # -- states -----------------------------------------------------------------------
 
     @override
-    def save_state(
-        self, env_ids: Sequence[int] | None = None, *, verify: bool = False
-    ) -> EnvStates:
+    def save_state(self, env_ids: EnvIds = None, *, verify: bool = False) -> EnvStates:
         self._groups.check_idle("save_state")
         ids = checked_env_ids(env_ids, self.num_envs)
         saver = self._groups.saver
@@ -316,9 +298,7 @@ class GroupedVecEnv(VecEnv):
         return adding_last_results(state, last_results(self, self._last, ids))
 
     @override
-    def load_state(
-        self, state: EnvStates, env_ids: Sequence[int] | None = None
-    ) -> tuple[Any, StepInfos]:
+    def load_state(self, state: EnvStates, env_ids: EnvIds = None) -> tuple[Any, StepInfos]:
         self._groups.check_idle("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
         results = checked_last_results(state, len(ids), self._arrays)
@@ -326,11 +306,7 @@ class GroupedVecEnv(VecEnv):
 
     @override
     def clone_state(
-        self,
-        src_ids: int | Sequence[int],
-        dst_ids: int | Sequence[int],
-        *,
-        fork_rng: bool = False,
+        self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, StepInfos]:
         self._groups.check_idle("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
@@ -339,9 +315,7 @@ class GroupedVecEnv(VecEnv):
         results = [result_of[source] for source in sources]
         never_reset = {t for s, t in zip(sources, targets, strict=True) if s in self._never_reset}
         loaded = self._load_and_restore(
-            targets,
-            results,
-            lambda: self._groups.saver.clone(sources, targets, fork_rng),
+            targets, results, lambda: self._groups.saver.clone(sources, targets, fork_rng)
         )
         self._never_reset |= never_reset
         return loaded

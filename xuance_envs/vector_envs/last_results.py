@@ -16,10 +16,7 @@ from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
 from xuance_envs.vector_envs.last_observations import LastObservationBuffer
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-_INTEGERS = int, np.integer
-
-_KEY = "seen"
-"""Key of the results in :class:`EnvStates`."""
+_KEY = "seen"  # of the results in EnvStates
 
 
 class LastResult(NamedTuple):
@@ -91,9 +88,8 @@ def checked_clones(
     try:
         given = [src_ids] if _is_index(src_ids) else list(src_ids)  # type: ignore[arg-type]
     except TypeError:
-        raise ValueError(
-            f"src_ids: expected an int or a sequence of ints, got {src_ids!r}"
-        ) from None
+        reason = f"src_ids: expected an int or a sequence of ints, got {src_ids!r}"
+        raise ValueError(reason) from None
     sources = [checked_env_ids([one], num_envs)[0] for one in given]  # type: ignore[list-item]
     if len(sources) == 1:
         sources *= len(targets)
@@ -106,7 +102,7 @@ def checked_clones(
 
 
 def _is_index(value: Any) -> bool:
-    return isinstance(value, _INTEGERS) and not isinstance(value, bool)
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def restore_buffers(vec_env: VecEnv, ids: Sequence[int], results: Sequence[LastResult]) -> None:

@@ -17,16 +17,17 @@ from xuance_envs.vector_envs.options import (
     ThreadBackendOptions,
 )
 
+# Names of the options, by backend.
 OPTIONS_OF: dict[str, frozenset[str]] = {
     "dummy": frozenset(DummyOptions.__annotations__),
     "thread": frozenset(ThreadBackendOptions.__annotations__),
     "subproc": frozenset(SubprocBackendOptions.__annotations__),
     "ray": frozenset(RayBackendOptions.__annotations__),
 }
-"""Names of the options, by backend."""
 
 SPLIT_OPTIONS = ("in_series", "num_workers", "envs_per_worker")
 
+# Names of options and backends in other libraries, and the names here.
 OTHER_LIBRARIES_NAMES = {
     "async": "subproc",
     "multiprocessing": "subproc",
@@ -39,7 +40,6 @@ OTHER_LIBRARIES_NAMES = {
     "start_method": "context",
     "timeout": "step_timeout",
 }
-"""Names of options and backends in other libraries, and the names here."""
 
 
 def backends_with(options: Mapping[str, Any], with_threads: bool = False) -> list[str]:

@@ -56,11 +56,9 @@ class ThreadArguments(ThreadOptions, total=False):
     worker_threads: None
 
 
-class ThreadBackendOptions(ThreadOptions, total=False):
+class ThreadBackendOptions(ThreadOptions, VecEnvOptions, total=False):
     """Options of ``ThreadVecEnv``, without those that have only one valid value."""
 
-    copy: bool
-    check_actions: bool
     in_series: InSeries
 
 
@@ -103,11 +101,8 @@ class RayOptions(ActorOptions, total=False):
     num_cpus_per_worker: float
 
 
-class SubprocOptions(ProcessOptions, total=False):
+class SubprocOptions(ProcessOptions, VecEnvOptions, total=False):
     """Options that are keyword-only in ``SubprocVecEnv`` and ``SubprocVecEnv_Gym``."""
-
-    copy: bool
-    check_actions: bool
 
 
 class SubprocBackendOptions(SubprocOptions, total=False):
@@ -142,9 +137,7 @@ class BackendOptions(RecordOptions, total=False):
     check_actions: bool
 
 
-class RayBackendOptions(RayOptions, total=False):
+class RayBackendOptions(RayOptions, VecEnvOptions, total=False):
     """Options of ``RayVecEnv``."""
 
-    copy: bool
-    check_actions: bool
     in_series: InSeries

@@ -129,13 +129,7 @@ RayVecEnv = RayVecEnv_Gym
 def start_actors(
     recipe: Recipe, settings: RaySettings, describe: Describe = common_description
 ) -> WorkerGroups:
-    """Start actors, which create their environments.
-
-    Args:
-        recipe: functions that create the environments, and the autoreset mode.
-        settings: the checked options.
-        describe: function that combines the environments' descriptions into one.
-    """
+    """Start actors, which create their environments."""
     automatic = settings.is_split_automatically
     if not automatic:
         settings.split(len(recipe), 1)  # validate before Ray is started
@@ -157,9 +151,8 @@ def start_actors(
     except BaseException:
         cluster.release()
         raise
-    actor_settings = ActorSettings(
-        cluster, options, len(split), settings.step_timeout, settings.start_timeout
-    )
+    timeouts = settings.step_timeout, settings.start_timeout
+    actor_settings = ActorSettings(cluster, options, len(split), *timeouts)
     plan = ActorPlan(
         (),
         in_processes=placed is not None,
@@ -169,28 +162,15 @@ def start_actors(
         restarts=settings.restarts is not None,
         info_bytes=settings.info_bytes,
     )
-    backend = RayBackend(
-        actor_settings,
-        plan,
-        placed or one_actor_per_worker(len(split)),
-        split,
-        recipe,
-        settings.info_bytes,
-    )
+    assignments = placed or one_actor_per_worker(len(split))
+    backend = RayBackend(actor_settings, plan, assignments, split, recipe, settings.info_bytes)
     groups = WorkerGroups(backend, None, describe, settings.restarts)
-    places = [actor.place for actor in backend.actors]
-    transport_note = (
-        ""
-        if cluster.direct_connection_obstacle is None
-        else f", over Ray calls instead of direct connections: {cluster.direct_connection_obstacle}"
-    )
+    nodes = {actor.place[1] for actor in backend.actors if actor.place is not None}
+    obstacle = cluster.direct_connection_obstacle
+    note = "" if obstacle is None else f", over Ray calls instead of direct connections: {obstacle}"
     logger.info(
         "%d environments in %d workers of %d Ray actors on %d nodes%s",
-        len(recipe),
-        len(split),
-        len(places),
-        len({node for _, node in filter(None, places)}),
-        transport_note,
+        *(len(recipe), len(split), len(backend.actors), len(nodes), note),
     )
     return groups
 

@@ -29,9 +29,6 @@ def checked_weights(name: str, weights: ArrayLike, reward_space: Box | None) -> 
 
 
 def weighted_sum(rewards: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weighted sums of vectors ``(..., k)``.
-
-    Each sum is bitwise the same however many vectors are in the batch.
-    """
+    """Return the weighted sums of vectors ``(..., k)``, bitwise the same in every batch size."""
     total: NDArray[np.float64] = np.multiply(rewards, weights, dtype=np.float64).sum(axis=-1)
     return total

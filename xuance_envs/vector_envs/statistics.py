@@ -48,11 +48,7 @@ class WorkerStatistics:
 
     @classmethod
     def of(cls, driver: Driver) -> WorkerStatistics:
-        """Create the statistics of one group.
-
-        Args:
-            driver: the group's driver.
-        """
+        """Return the statistics of the group of a driver."""
         times = driver.times()
         return cls(
             range(driver.lo, driver.hi),

@@ -44,8 +44,7 @@ SPIN = 500e-6
 It covers a policy's forward pass (about 100 µs), after which a sleeping worker would wake up late.
 """
 
-MIN_CPUS_TO_SHARE = 4
-"""Minimum number of CPUs at which a spinning main process may share a CPU with a worker."""
+MIN_CPUS_TO_SHARE = 4  # from which a spinning main process may share a worker's CPU
 
 
 @with_options(ProcessOptions, ProcessSettings)
@@ -211,15 +210,8 @@ def start_processes(
         guarded=guarded,
         common=common,
     )
-    backend = ProcessBackend(
-        start_settings,
-        split,
-        recipe,
-        settings.pin_workers,
-        caller_steps,
-        settings.info_bytes,
-        output_buffers,
-    )
+    options = settings.pin_workers, caller_steps, settings.info_bytes, output_buffers
+    backend = ProcessBackend(start_settings, split, recipe, *options)
     if on_backend_created is not None:
         on_backend_created(backend)
     groups = WorkerGroups(backend, own, describe, settings.restarts, settings.record_failures)
@@ -227,11 +219,7 @@ def start_processes(
     pids = [driver.worker.pid for driver in backend.workers]
     logger.info(
         "%d environments in %d workers (%s)%s: pids %s",
-        len(recipe),
-        len(pids),
-        settings.context,
-        here,
-        pids,
+        *(len(recipe), len(pids), settings.context, here, pids),
     )
     return groups
 

@@ -25,8 +25,7 @@ __all__ = ["ThreadVecEnv", "ThreadVecEnv_Gym", "start_threads"]
 
 logger = logging.getLogger("xuance_envs")
 
-MAX_AUTO_THREADS = 1024
-"""Maximum number of threads that ``in_series="auto"`` starts for waiting environments."""
+MAX_AUTO_THREADS = 1024  # number of threads that in_series="auto" starts at most, with the GIL
 
 
 @with_options(ThreadArguments, ThreadSettings)
@@ -125,8 +124,8 @@ def start_threads(
     split = settings.split(len(recipe), most, own_share=settings.caller_steps)
     own = split.pop() if settings.caller_steps else None
     timeouts = settings.step_timeout, settings.start_timeout
-    divides = settings.is_split_automatically
-    backend = ThreadBackend(split, recipe, *timeouts, settings.info_bytes, divides)
+    options = settings.info_bytes, timeouts, settings.is_split_automatically
+    backend = ThreadBackend(split, recipe, *options)
     groups = WorkerGroups(backend, own, describe)
     here = " and in the calling thread" if own else ""
     count = len({worker.thread for worker in backend.workers})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -19,14 +19,11 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.aliases import VecEnvAliases
+from xuance_envs.vector_envs.arguments import EnvIds, Seeds
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.step_batch import StepBatch, StepResult
 
 __all__ = ["AlreadySteppingError", "NotSteppingError", "StepBatch", "StepResult", "VecEnv"]
-
-V = TypeVar("V", bound="VecEnv")
-DEFAULT_MAX_EPISODE_STEPS = 1000
-"""Value of ``max_episode_steps`` for environments without a limit, as in XuanCe."""
 
 
 class VecEnv(VecEnvAliases, ABC):
@@ -39,20 +36,14 @@ class VecEnv(VecEnvAliases, ABC):
 
     Used as a context manager, a vectorized environment is closed on exit.
 
-    Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
-    and set ``buf_obs`` and the other buffers. All other operations raise a
-    :class:`NotImplementedError` unless overridden.
-    :class:`~xuance_envs.vector_envs.grouped.GroupedVecEnv` is the base class for environments in
-    groups, in this process or in workers.
+    After :meth:`close`, every operation raises a :class:`~xuance_envs.errors.ClosedVecEnvError`.
+    While a step is pending, all operations raise an
+    :class:`~xuance_envs.errors.AlreadySteppingError`, except those that wait for it (:meth:`reset`,
+    :meth:`step_wait`, :meth:`recv`), :meth:`statistics` and :meth:`close`.
 
-    Args:
-        num_envs: number of environments.
-        observation_space: observation space of a single environment.
-        action_space: action space of a single environment.
-        max_episode_steps: the environments' step limit; None for the default of 1000.
-        render_mode: the environments' render mode.
-        metadata: the environments' metadata.
-        reward_space: the space ``(k,)`` of their vector rewards; None if rewards are numbers.
+    Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
+    and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``
+    to ``reward_space``. Other operations raise a :class:`NotImplementedError` unless overridden.
 
     Attributes:
         num_envs (int): number of environments.
@@ -65,10 +56,8 @@ class VecEnv(VecEnvAliases, ABC):
         reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of vector rewards, if any.
         buf_obs: the last observations, in a writable array. Each step sets a new array, so
             references to earlier ones keep their values.
-        buf_rews: ``rewards`` that the last step returned.
-        buf_dones: ``terminated`` that the last step returned.
-        buf_truncations: ``truncated`` that the last step returned.
-        buf_infos: ``infos`` that the last step returned.
+        buf_rews, buf_dones, buf_truncations, buf_infos: ``rewards``, ``terminated``, ``truncated``
+            and ``infos`` that the last step returned.
         checks_actions (bool): True if every action is checked against the action space.
         autotuned (Autotuned | None): measurements by which ``make_vec`` chose this backend.
 
@@ -99,8 +88,8 @@ class VecEnv(VecEnvAliases, ABC):
         self.observation_space = observation_space
         self.action_space = action_space
         self.obs_shape = shape_of_observations(observation_space)
-        limit = max_episode_steps
-        self.max_episode_steps: int = DEFAULT_MAX_EPISODE_STEPS if limit is None else limit
+        # XuanCe's value for environments without a limit.
+        self.max_episode_steps = 1000 if max_episode_steps is None else max_episode_steps
         self.render_mode = render_mode
         self.metadata = dict(metadata or {})
         self._closed = False
@@ -114,7 +103,6 @@ class VecEnv(VecEnvAliases, ABC):
         self.buf_infos: Sequence[dict[Any, Any]] = [{} for _ in range(num_envs)]
 
     autoreset_mode = "reset_obs"  #: The info key of the next episode's first observation.
-
     buf_obs: Any
 
     @property
@@ -134,11 +122,7 @@ class VecEnv(VecEnvAliases, ABC):
 
     @abstractmethod
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-        env_ids: Sequence[int] | None = None,
+        self, *, seed: Seeds = None, options: dict[str, Any] | None = None, env_ids: EnvIds = None
     ) -> tuple[Any, StepInfos]:
         """Start a new episode in all or some environments.
 
@@ -158,7 +142,6 @@ class VecEnv(VecEnvAliases, ABC):
         Raises:
             EnvError: an environment raised; the vectorized environment is then closed.
             WorkerDiedError: a worker failed; the vectorized environment is then closed.
-            ClosedVecEnvError: the vectorized environment is closed.
             ValueError: the number of seeds or an environment index is invalid.
         """
 
@@ -185,9 +168,7 @@ class VecEnv(VecEnvAliases, ABC):
             ValueError: the actions are invalid; no environment has been stepped.
             EnvError: an environment raised; the vectorized environment is then closed.
             WorkerDiedError: a worker failed; the vectorized environment is then closed.
-            AlreadySteppingError: a step is pending.
             NotResetError: an environment has never been reset or loaded.
-            ClosedVecEnvError: the vectorized environment is closed.
         """
         self.step_async(actions)
         return self.step_wait()
@@ -200,10 +181,8 @@ class VecEnv(VecEnvAliases, ABC):
     def step_wait(self) -> StepResult:
         """Wait for the pending step; see ``step`` for the results and errors.
 
-        A :class:`KeyboardInterrupt` leaves the step pending.
-
-        Raises:
-            NotSteppingError: no step is pending.
+        A :class:`KeyboardInterrupt` leaves the step pending. Without a pending step, it raises a
+        :class:`~xuance_envs.errors.NotSteppingError`.
         """
 
     def sample_actions(self, rng: np.random.Generator | int | None = None) -> Any:
@@ -213,8 +192,8 @@ class VecEnv(VecEnvAliases, ABC):
             rng: generator, or a seed. None continues the random stream of ``action_space``.
 
         Returns:
-            An array ``(num_envs, *shape)``, or a list of ``num_envs`` actions if they are neither
-            arrays nor numbers. Action masks are not considered.
+            An array ``(num_envs, *shape)``, or a list if actions are neither arrays nor numbers.
+            Action masks are not considered.
         """
         space = self.action_space
         if rng is not None:
@@ -223,25 +202,11 @@ class VecEnv(VecEnvAliases, ABC):
         actions = [space.sample() for _ in range(self.num_envs)]
         return np.stack(actions) if isinstance(actions[0], (np.ndarray, np.generic)) else actions
 
-    def async_reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        """Start a new episode in every environment for asynchronous stepping.
+    def async_reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> None:
+        """Start a new episode in every environment; the arguments are those of :meth:`reset`.
 
         :meth:`recv` then returns the first observations. Results that have not been received yet
-        are discarded.
-
-        Args:
-            seed: as for :meth:`reset`.
-            options: as for :meth:`reset`.
-
-        Raises:
-            AlreadySteppingError: a ``step_async`` is pending.
-            ClosedVecEnvError: the vectorized environment is closed.
-            ValueError: the number of seeds is invalid.
+        are discarded. A wrong number of seeds raises a :class:`ValueError`.
         """
         self._not_supported("async_reset")
 
@@ -257,10 +222,8 @@ class VecEnv(VecEnvAliases, ABC):
 
         Raises:
             ValueError: the actions or an environment index are invalid; nothing has been sent.
-            AlreadySteppingError: an environment's previous result has not been received, or a
-                ``step_async`` is pending.
+            AlreadySteppingError: an environment's previous result has not been received.
             NotResetError: one of the environments has never been reset or loaded.
-            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("send")
 
@@ -269,8 +232,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             min_envs: number of environments to wait for; None for any.
-            timeout: seconds to wait. After that, the environments that are ready are returned, if
-                there are any. None for no limit.
+            timeout: seconds after which fewer environments are returned; None for no limit.
 
         Returns:
             ``(obs, rewards, terminated, truncated, infos, env_ids)`` of at least ``min_envs``
@@ -281,12 +243,10 @@ class VecEnv(VecEnvAliases, ABC):
             WorkerTimeoutError: no environment was ready within ``timeout``; ``recv`` may be called
                 again. Or a worker exceeded ``step_timeout``; the vectorized environment is then
                 closed.
-            NotSteppingError: no environment is stepping or resetting.
-            ValueError: fewer than ``min_envs`` environments are stepping or resetting.
             EnvError: an environment raised; the vectorized environment is then closed.
             WorkerDiedError: a worker failed; the vectorized environment is then closed.
-            AlreadySteppingError: a ``step_async`` is pending.
-            ClosedVecEnvError: the vectorized environment is closed.
+            NotSteppingError: no environment is stepping or resetting.
+            ValueError: fewer than ``min_envs`` environments are stepping or resetting.
         """
         self._not_supported("recv")
 
@@ -306,69 +266,42 @@ class VecEnv(VecEnvAliases, ABC):
         Raises:
             AttributeError: an environment has no mask; the message lists the places searched.
             EnvError: an environment raised, or its mask has the wrong length. The vectorized
-                environment stays usable.
-            AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: the vectorized environment is closed.
-
-        Example:
-            >>> import gymnasium
-            >>> from xuance_envs import DummyVecEnv_Gym
-            >>> with DummyVecEnv_Gym([lambda: gymnasium.make("Taxi-v4")] * 2) as envs:
-            ...     _ = envs.reset(seed=0)
-            ...     masks = envs.action_masks()
-            >>> masks.shape, masks.dtype
-            ((2, 6), dtype('bool'))
+                environment stays open.
         """
         self._not_supported("action_masks")
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """Return the timing statistics of each worker; may be called while a step is pending.
-
-        Raises:
-            ClosedVecEnvError: the vectorized environment is closed.
-        """
+        """Return the timing statistics of each worker; may be called while a step is pending."""
         return ()
 
-    def call(
-        self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
-    ) -> tuple[Any, ...]:
-        """Call a method of all or some environments, through their wrappers.
+    def call(self, name: str, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of all or some environments, through their wrappers; return the results.
 
         Args:
             name: name of the method.
             *args: positional arguments for the method.
-            env_ids: indices of the environments; None for all.
+            env_ids: indices of the environments, in the order of the results; None for all.
             **kwargs: keyword arguments for the method.
-
-        Returns:
-            The results, in the order of ``env_ids``.
 
         Raises:
             AttributeError: an environment has no such method.
             EnvError: the method raised. The vectorized environment stays usable.
-            AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("call")
 
-    def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """Read an attribute of all or some environments, through their wrappers.
+    def get_attr(self, name: str, env_ids: EnvIds = None) -> tuple[Any, ...]:
+        """Return an attribute of all or some environments, read through their wrappers.
 
         Args:
             name: name of the attribute.
-            env_ids: indices of the environments; None for all.
-
-        Returns:
-            The values, in the order of ``env_ids``.
+            env_ids: indices of the environments, in the order of the values; None for all.
 
         Raises:
             AttributeError: an environment has no such attribute.
-            AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("get_attr")
 
-    def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
+    def set_attr(self, name: str, values: Any, env_ids: EnvIds = None) -> None:
         """Set an attribute of all or some environments.
 
         It is set on the outermost wrapper that has it, or else on the innermost environment.
@@ -380,37 +313,26 @@ class VecEnv(VecEnvAliases, ABC):
 
         Raises:
             ValueError: the list or tuple has the wrong length.
-            AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("set_attr")
 
-    def save_state(
-        self, env_ids: Sequence[int] | None = None, *, verify: bool = False
-    ) -> EnvStates:
-        """Save the complete state of all or some environments.
+    def save_state(self, env_ids: EnvIds = None, *, verify: bool = False) -> EnvStates:
+        """Save the complete state of all or some environments, as an immutable value.
 
         Args:
-            env_ids: indices of the environments; None for all.
+            env_ids: indices of the environments, in the order of the states; None for all.
             verify: True to first check in each worker that saving is exact; warns if unable to.
-
-        Returns:
-            An immutable value with one state per environment, in the order of ``env_ids``.
 
         Raises:
             StateError: a state cannot be saved, or verification found a difference.
-            AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("save_state")
 
-    def load_state(
-        self, state: EnvStates, env_ids: Sequence[int] | None = None
-    ) -> tuple[Any, StepInfos]:
+    def load_state(self, state: EnvStates, env_ids: EnvIds = None) -> tuple[Any, StepInfos]:
         """Restore saved states into all or some environments.
 
-        From then on, the same actions give the same observations, rewards, flags, infos and resets
-        as after saving, bit for bit. ``buf_obs`` and the other buffers are restored as well.
+        From then on, the same actions give bitwise the same observations, rewards, flags, infos and
+        resets as after saving. ``buf_obs`` and the other buffers are restored as well.
 
         Args:
             state: one state per environment, saved by a vectorized environment of any backend whose
@@ -426,17 +348,11 @@ class VecEnv(VecEnvAliases, ABC):
             StateError: a state cannot be read. Nothing has changed.
             StateMismatchError: a state belongs to a different environment. Nothing has changed.
             ValueError: the number of states is wrong.
-            AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("load_state")
 
     def clone_state(
-        self,
-        src_ids: int | Sequence[int],
-        dst_ids: int | Sequence[int],
-        *,
-        fork_rng: bool = False,
+        self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, StepInfos]:
         """Copy the states of some environments to others.
 
@@ -454,25 +370,18 @@ class VecEnv(VecEnvAliases, ABC):
         Raises:
             StateError: a state cannot be saved. Nothing has changed.
             StateMismatchError: a source and its target differ. Nothing has changed.
-            AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("clone_state")
 
-    def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
-        """Render all or some environments.
+    def render(self, mode: str | None = None, env_ids: EnvIds = None) -> list[Any]:
+        """Render all or some environments; return the results of their ``render``.
 
         Args:
             mode: passed to environments whose ``render`` has a mode argument.
-            env_ids: indices of the environments; None for all.
-
-        Returns:
-            The result of each environment's ``render``, in the order of ``env_ids``.
+            env_ids: indices of the environments, in the order of the results; None for all.
 
         Raises:
-            EnvError: an environment raised. The vectorized environment stays usable.
-            AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: the vectorized environment is closed.
+            EnvError: an environment raised. The vectorized environment stays open.
         """
         self._not_supported("render")
 
@@ -488,13 +397,3 @@ class VecEnv(VecEnvAliases, ABC):
 
     def _not_supported(self, name: str) -> NoReturn:
         raise NotImplementedError(f"{type(self).__name__} does not support {name}")
-
-    def __enter__(self: V) -> V:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        state = ", closed" if self.closed else ""
-        return f"{type(self).__name__}(num_envs={self.num_envs}{state})"

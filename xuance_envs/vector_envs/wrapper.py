@@ -13,6 +13,7 @@ from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs._override import override
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.state.env_states import EnvStates
+from xuance_envs.vector_envs.arguments import EnvIds, Seeds
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
@@ -40,12 +41,7 @@ class VecEnvDelegate:
         """True while a step is pending."""
         return self.vec_env.waiting
 
-    def async_reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> None:
+    def async_reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> None:
         """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.async_reset`."""
         self.vec_env.async_reset(seed=seed, options=options)
 
@@ -53,27 +49,23 @@ class VecEnvDelegate:
         """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
         return self.vec_env.statistics()
 
-    def call(
-        self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
-    ) -> tuple[Any, ...]:
+    def call(self, name: str, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> tuple[Any, ...]:
         """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.call`."""
         return self.vec_env.call(name, *args, env_ids=env_ids, **kwargs)
 
-    def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
+    def get_attr(self, name: str, env_ids: EnvIds = None) -> tuple[Any, ...]:
         """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.get_attr`."""
         return self.vec_env.get_attr(name, env_ids)
 
-    def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
+    def set_attr(self, name: str, values: Any, env_ids: EnvIds = None) -> None:
         """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.set_attr`."""
         self.vec_env.set_attr(name, values, env_ids)
 
-    def save_state(
-        self, env_ids: Sequence[int] | None = None, *, verify: bool = False
-    ) -> EnvStates:
+    def save_state(self, env_ids: EnvIds = None, *, verify: bool = False) -> EnvStates:
         """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
         return self.vec_env.save_state(env_ids, verify=verify)
 
-    def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
+    def render(self, mode: str | None = None, env_ids: EnvIds = None) -> list[Any]:
         """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.render`."""
         return self.vec_env.render(mode, env_ids)
 
@@ -154,11 +146,7 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
 
     @override
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-        env_ids: Sequence[int] | None = None,
+        self, *, seed: Seeds = None, options: dict[str, Any] | None = None, env_ids: EnvIds = None
     ) -> tuple[Any, StepInfos]:
         return self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
 
@@ -183,18 +171,12 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
         return self.vec_env.action_masks()
 
     @override
-    def load_state(
-        self, state: EnvStates, env_ids: Sequence[int] | None = None
-    ) -> tuple[Any, StepInfos]:
+    def load_state(self, state: EnvStates, env_ids: EnvIds = None) -> tuple[Any, StepInfos]:
         return self.vec_env.load_state(state, env_ids)
 
     @override
     def clone_state(
-        self,
-        src_ids: int | Sequence[int],
-        dst_ids: int | Sequence[int],
-        *,
-        fork_rng: bool = False,
+        self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, StepInfos]:
         return self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
 
@@ -207,15 +189,7 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
 
 
 def checked_vec_env(name: str, vec_env: VecEnv) -> VecEnv:
-    """Return ``vec_env`` after checking its type.
-
-    Args:
-        name: name of the class or function, for the error message.
-        vec_env: the vectorized environment.
-
-    Raises:
-        TypeError: ``vec_env`` is not a ``VecEnv``.
-    """
+    """Return ``vec_env`` if it is a ``VecEnv``; ``name`` is its user, for the error message."""
     if not isinstance(vec_env, VecEnv):
         raise TypeError(
             f"{name}: expected a VecEnv, got {type(vec_env).__name__}; "

@@ -17,14 +17,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from xuance_envs.engine.system.gil import gil_is_enabled
 
-MIN_POOLED_BYTES = 1 << 16
-"""Minimum size of pooled arrays; the allocator itself reuses smaller ones."""
+MIN_POOLED_BYTES = 1 << 16  # minimum size of pooled arrays; the allocator reuses smaller ones
+_POOL_SIZE = 6  # two that the user compares, two being filled, two in another library
 
-_POOL_SIZE = 6
-"""Arrays per pool: two that the user compares, two being filled, two in another library."""
-
+# True if reference counts show that an array is unused, which requires the GIL.
 HAS_REFCOUNTS = sys.implementation.name == "cpython" and gil_is_enabled()
-"""True if reference counts show that an array is unused, which requires the GIL."""
 
 
 def make_copiers(
@@ -50,10 +47,7 @@ def _should_pool(nbytes: int) -> bool:
 
 
 class _BufferPool:
-    """Arrays that callers use through views; an array without views is reused.
-
-    Reference counts show whether it has views, because a view of a view refers to the array, too.
-    """
+    """Arrays used through views; reference counts show which array has none and can be reused."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, pool_size: int) -> None:
         self._shape = shape

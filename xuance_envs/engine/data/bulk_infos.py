@@ -9,12 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.column_table import ColumnTable
-from xuance_envs.engine.data.info_columns import (
-    NUMBER_KINDS,
-    Frozen,
-    InfoArrays,
-    Kind,
-)
+from xuance_envs.engine.data.info_columns import NUMBER_KINDS, Frozen, InfoArrays, Kind
 
 _ALL = slice(None)
 
@@ -66,9 +61,7 @@ class LazyRowExtras(Mapping[int, Frozen]):
     """Info values outside columns, by environment; kept as arrays until a dict is built."""
 
     def __init__(
-        self,
-        parts: Mapping[str, tuple[Any, NDArray[np.bool_] | None]],
-        envs: NDArray[np.intp],
+        self, parts: Mapping[str, tuple[Any, NDArray[np.bool_] | None]], envs: NDArray[np.intp]
     ) -> None:
         self._parts = parts
         self._envs = envs

@@ -22,8 +22,7 @@ from xuance_envs.engine.data.info_columns import (
 )
 from xuance_envs.engine.data.memory_layout import round_up
 
-MAX_REORDERINGS = 8
-"""Maximum number of reorderings; after them, infos in another key order store their order."""
+MAX_REORDERINGS = 8  # after these, infos in another key order store their order
 
 _FIRST_ARRAY = len(NUMBER_KINDS) + 1
 _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
@@ -86,10 +85,7 @@ class ColumnTable:
         return self._offsets.get(key, 0)
 
     def add_columns(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
-        """Add columns for an info's keys in their order, if there is room.
-
-        If existing columns have a different order, reorder them, up to MAX_REORDERINGS times.
-        """
+        """Add columns for an info's keys while there is room; reorder existing ones a few times."""
         self.finish_relayout()
         order = self._merge_order(list(wanted), orders)
         kinds, sizes = self._with_arrays(order, wanted)
@@ -124,10 +120,7 @@ class ColumnTable:
     def _with_arrays(
         self, order: Sequence[str], wanted: Mapping[Any, Kind]
     ) -> tuple[dict[ArrayKind, int], dict[str, int]]:
-        """Return array kind codes and column sizes that include the wanted ones.
-
-        If there is too little room, kinds that no cell uses are removed first.
-        """
+        """Return codes and sizes with the wanted array kinds; remove unused kinds if needed."""
         new = {
             key: kind
             for key, kind in wanted.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,22 +24,14 @@ from xuance_envs.engine.data.info_columns import (
 )
 
 
+@dataclass(slots=True, eq=False)
 class InfoBatch:
     """Copied columns and extra values from which info dicts are built."""
 
-    __slots__ = ("arrays", "group_of", "layouts", "rest")
-
-    def __init__(
-        self,
-        arrays: InfoArrays,
-        layouts: Sequence[ColumnLayout],
-        group_of: NDArray[np.intp],
-        rest: Mapping[int, Frozen],
-    ) -> None:
-        self.arrays = arrays
-        self.layouts = layouts
-        self.group_of = group_of
-        self.rest = rest
+    arrays: InfoArrays
+    layouts: Sequence[ColumnLayout]
+    group_of: NDArray[np.intp]
+    rest: Mapping[int, Frozen]
 
     def build(self, position: int, env: int) -> dict[Any, Any]:
         """Build the info dict of environment ``env``, at ``position`` in this batch."""
@@ -167,11 +160,7 @@ class InfoBatch:
     ) -> list[dict[Any, Any]]:
         """Build all info dicts; add ``key`` to each, with the values in ``values``."""
         if not (self.rest or len(self.arrays.kinds)):
-            return (
-                [{} for _ in range(len(envs))]
-                if key is None
-                else [{key: value} for value in values]
-            )
+            return [{} for _ in range(len(envs))] if key is None else [{key: v} for v in values]
         columns, all_full = None, False
         if not self.rest and self._same_layouts():
             columns, all_full = self._common_columns()
@@ -189,10 +178,7 @@ class InfoBatch:
     def _values_by_kind(
         self, key: str, envs: NDArray[np.intp]
     ) -> list[tuple[Kind, NDArray[np.intp], NDArray[Any]]]:
-        """Return (kind, positions, stored values) of one key.
-
-        Each group may keep the key in a different column and number its kinds differently.
-        """
+        """Return (kind, positions, values) of one key, whose columns and codes differ by group."""
         parts = []
         arrays, layouts = self.arrays, self.layouts
         alike = self._same_layouts()

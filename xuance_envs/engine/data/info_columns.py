@@ -17,22 +17,13 @@ from numpy.typing import NDArray
 from xuance_envs.engine.by_value import has_alias
 from xuance_envs.engine.data.memory_layout import round_up
 
-MAX_COLUMNS = 64
-"""Maximum number of columns; values of further keys go into the rest."""
-
-INFO_BYTES = 1 << 14
-"""Default number of bytes for the arrays in one environment's info."""
-
-ALIGNMENT = 16
-"""Alignment of array columns in bytes; sufficient for every dtype."""
+MAX_COLUMNS = 64  # maximum number of columns; values of further keys go into the rest
+INFO_BYTES = 1 << 14  # default number of bytes for the arrays in one environment's info
+ALIGNMENT = 16  # alignment of array columns in bytes; sufficient for every dtype
 
 
 class KeyOrder:
     """Key in the rest for the info's key order, stored if the columns do not define it."""
-
-
-def _exactly_none(_: Any) -> None:
-    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +58,7 @@ _TYPES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (int, "q", int),
     (float, "d", float),
     (bool, "q", bool),
-    (type(None), "", _exactly_none),
+    (type(None), "", lambda _: None),
     (np.bool_, "d", np.bool_),
     (np.float64, "d", np.float64),
     (np.float32, "d", np.float32),
@@ -75,15 +66,14 @@ _TYPES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     *((kind, "q", kind) for kind in (np.int64, np.int32, np.int16, np.int8)),
     *((kind, "q", kind) for kind in (np.uint64, np.uint32, np.uint16, np.uint8)),
 )
+# Number kinds by type. Code 0 marks a cell without a value.
 NUMBER_KINDS = {
     kind: NumberKind(kind, storage, restore, code, np.dtype(np.int64 if kind is int else kind))
     for code, (kind, storage, restore) in enumerate(_TYPES, start=1)
 }
-"""Number kinds by type. Code 0 marks a cell without a value."""
 
 _NUMBER_OF = {kind.code: kind for kind in NUMBER_KINDS.values()}
-MAX_ARRAY_KINDS = 255 - len(NUMBER_KINDS)
-"""Maximum number of array kinds in a group; their codes follow those of the number kinds."""
+MAX_ARRAY_KINDS = 255 - len(NUMBER_KINDS)  # per group; their codes follow the number kinds'
 
 
 @dataclass(frozen=True)
@@ -122,10 +112,7 @@ Kind = NumberKind | ArrayKind
 
 
 def kind_of(value: Any) -> Kind | None:
-    """Return the column kind of an info value, or None if it does not fit a column.
-
-    Python and NumPy numbers fit. Plain arrays fit if their dtype has no objects and no metadata.
-    """
+    """Return the column kind of a number or plain array; None for any other value."""
     number = NUMBER_KINDS.get(type(value))
     if number is not None or type(value) is not np.ndarray:
         return number
@@ -159,15 +146,11 @@ class ColumnLayout:
 NO_COLUMNS = ColumnLayout()
 
 
+@dataclass(slots=True, eq=False)
 class InfoArrays:
-    __slots__ = ("bytes", "cells", "kinds")
-
-    def __init__(
-        self, cells: NDArray[np.float64], kinds: NDArray[np.uint8], bytes: NDArray[np.uint8]
-    ) -> None:
-        self.cells = cells
-        self.kinds = kinds
-        self.bytes = bytes
+    cells: NDArray[np.float64]
+    kinds: NDArray[np.uint8]
+    bytes: NDArray[np.uint8]
 
     @staticmethod
     def shapes(num_envs: int, info_bytes: int) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
@@ -189,15 +172,12 @@ class InfoArrays:
         return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes)
 
     def take(self, envs: NDArray[np.intp]) -> InfoArrays:
-        return InfoArrays(
-            self.cells.take(envs, axis=1),
-            self.kinds.take(envs, axis=1),
-            self.bytes.take(envs, axis=0),
-        )
+        cells, kinds = self.cells.take(envs, axis=1), self.kinds.take(envs, axis=1)
+        return InfoArrays(cells, kinds, self.bytes.take(envs, axis=0))
 
 
+# Each key's kind, values and mask of infos that have it; the mask is None if all have it.
 Columns = Mapping[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]]
-"""Each key's kind, values and mask of infos that have it; the mask is None if all have it."""
 
+# Function that restores an info's rest, and its argument: the copied or pickled rest.
 Frozen = tuple[Callable[[Any], Any], Any]
-"""Function that restores an info's rest, and its argument: the copied or pickled rest."""

@@ -22,8 +22,8 @@ from xuance_envs.engine.data.info_columns import (
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import checked_memoryview
 
+# First key of an info, its value's type and column, and the layout of the remaining keys.
 _Layout = tuple[Any, Any, Any, Any]
-"""First key of an info, its value's type and column, and the layout of the remaining keys."""
 
 # No info has the key KeyOrder: _END ends a layout, and _REWRITE matches no info.
 _END: _Layout = KeyOrder, None, None, None
@@ -32,14 +32,7 @@ _REWRITE: _Layout = KeyOrder, None, None, _END
 _ALL = slice(None)
 
 # Raised when a column does not accept a value.
-_STORE_ERRORS = (
-    AttributeError,
-    BufferError,
-    LookupError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-)
+_STORE_ERRORS = AttributeError, BufferError, LookupError, NotImplementedError, TypeError, ValueError
 
 
 class _VectorCells:
@@ -199,13 +192,9 @@ class InfoWriter:
 
     def _write_cached(self, i: int, info: Mapping[str, Any], cached: _CachedForm) -> bool:
         """Store an info of a cached form; return False if an integer overflows."""
-        self._layouts[i], self._keys_in_order[i], self._candidates[i] = (
-            cached.layout,
-            cached.keys,
-            {},
-        )
+        self._layouts[i] = layout = cached.layout
+        self._keys_in_order[i], self._candidates[i] = cached.keys, {}
         self._arrays.kinds[:, i] = cached.codes
-        layout = cached.layout
         try:
             for value in info.values():
                 _, _, column, layout = layout

@@ -10,11 +10,8 @@ from gymnasium import Space, spaces
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
 from xuance_envs.engine.data.space_rows import SpaceRows
 
-MASK_KEYS = ("action_mask", "avail_actions")
-"""Info keys that may contain action masks, in order of precedence."""
-
-MASK_METHOD = "action_masks"
-"""Environment method for the action mask, called if no info contains one."""
+MASK_KEYS = ("action_mask", "avail_actions")  # info keys of action masks, by precedence
+MASK_METHOD = "action_masks"  # environment method for the mask, called if no info has one
 
 
 def mask_layout(action_space: Space[Any]) -> SpaceLayout | None:

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 _CACHE_LINE = 64  # two arrays never share one
-
-ArraySpec = tuple[np.dtype[Any], tuple[int, ...], int, int]
-"""Dtype, shape, start and end of an array."""
+ArraySpec = tuple[np.dtype[Any], tuple[int, ...], int, int]  # dtype, shape, start, end
 
 
 def array_specs(arrays: Iterable[tuple[np.dtype[Any], tuple[int, ...]]]) -> Iterator[ArraySpec]:

@@ -27,15 +27,11 @@ from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.system.current import system
 
-NUM_BUFFERS = 3
-"""Two that the user compares, and one being filled."""
+NUM_BUFFERS = 3  # two that the user compares, and one being filled
 
 
 class OutputBuffers:
-    """All buffers, or the part of one group in each of them.
-
-    A page at the start holds the number of the chosen buffer, 0 for none.
-    """
+    """All buffers, or a group's part of each, after a page with the number of the chosen one."""
 
     def __init__(
         self, layout: SpaceLayout, num_envs: int, memory: Any, start: int, lo: int, hi: int

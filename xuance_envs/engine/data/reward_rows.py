@@ -10,21 +10,18 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import BadValueError, fit
 from xuance_envs.errors import invalid_reward
 
+# Marker of a missing reward: a NaN whose bits no environment produces.
 UNSTEPPED = np.array([0x7FF8_0000_0000_57E9], np.int64).view(np.float64)
-"""Marker of a missing reward: a NaN whose bits no environment produces."""
 
 _FLOAT = np.dtype(np.float64)
 _FLOATS = "efd"
 
 
 class Rewards(Protocol):
-    """Rewards of a group's environments; ``target[i] = reward`` stores one, or raises.
-
-    ``target[:] = unstepped`` marks all as missing.
-    """
+    """Rewards of a group: ``target[i] = reward`` stores one, or raises if it does not fit."""
 
     zero: Any
-    unstepped: Any
+    unstepped: Any  # ``target[:] = unstepped`` marks all rewards as missing
 
     @property
     def target(self) -> Any: ...

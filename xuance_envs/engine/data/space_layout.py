@@ -19,10 +19,7 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 
 
 class StepSpaces(NamedTuple):
-    """Spaces of one environment's observations, actions and vector rewards.
-
-    ``reward_space`` is None if rewards are numbers.
-    """
+    """Spaces of one environment; ``reward_space`` is None if rewards are numbers."""
 
     observation_space: Space[Any]
     action_space: Space[Any]

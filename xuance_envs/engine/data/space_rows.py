@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,8 +14,7 @@ from xuance_envs.engine.data.buffer_pool import MIN_POOLED_BYTES, make_copiers
 from xuance_envs.engine.data.space_layout import BadValueError, Leaf, SpaceLayout, describe, fit
 from xuance_envs.engine.serialization import copy_of
 
-Index = NDArray[np.intp] | slice
-"""Indices of environments, or :data:`ALL_ENVS`."""
+Index = NDArray[np.intp] | slice  # indices of environments, or ALL_ENVS
 
 ALL_ENVS = slice(None)
 
@@ -24,30 +24,23 @@ _INTEGER_FORMATS = frozenset("bBhHiIlLqQ")
 
 
 class Row(Protocol):
-    """Storage for one environment's value; ``row[:] = value`` writes it.
-
-    A :class:`memoryview` is the fastest row; it rejects a wrong dtype or shape.
-    """
+    """Storage for one value, written by ``row[:] = value``; a :class:`memoryview` is fastest."""
 
     def __setitem__(self, key: slice, value: Any, /) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class _ArrayRow:
     """Row of an array, which converts every value that fits."""
 
-    __slots__ = ("_array", "_leaf")
-
-    def __init__(self, array: NDArray[Any], leaf: Leaf) -> None:
-        self._array = array
-        self._leaf = leaf
+    _array: NDArray[Any]
+    _leaf: Leaf
 
     def __setitem__(self, key: slice, value: Any) -> None:
         array = self._array
         if type(value) is not np.ndarray or value.dtype != array.dtype:
-            if hasattr(value, "copy_to") and (value.shape, value.dtype) == (
-                array.shape,
-                array.dtype,
-            ):
+            form = array.shape, array.dtype
+            if hasattr(value, "copy_to") and (value.shape, value.dtype) == form:
                 value.copy_to(array)
                 return
             value = _fit(value, self._leaf)
@@ -73,26 +66,22 @@ class _IntegerRow:
             self._view[self._index] = _fit(value, self._leaf).item()
 
 
+@dataclass(slots=True, eq=False)
 class _ObjectRow:
     """Row of a list of objects; stores a copy of the value, or its pickle."""
 
-    __slots__ = ("_freeze", "_index", "_values")
-
-    def __init__(self, values: list[Any], index: int, freeze: Callable[[Any], Any]) -> None:
-        self._values = values
-        self._index = index
-        self._freeze = freeze
+    _values: list[Any]
+    _index: int
+    _freeze: Callable[[Any], Any]
 
     def __setitem__(self, key: slice, value: Any) -> None:
         self._values[self._index] = self._freeze(value)
 
 
+@dataclass(slots=True, eq=False)
 class _TreeRow:
-    __slots__ = ("_layout", "_rows")
-
-    def __init__(self, layout: SpaceLayout, rows: Sequence[Row]) -> None:
-        self._layout = layout
-        self._rows = rows
+    _layout: SpaceLayout
+    _rows: Sequence[Row]
 
     def __setitem__(self, key: slice, value: Any) -> None:
         for row, part in zip(self._rows, self._layout.flatten(value), strict=True):
@@ -156,11 +145,9 @@ class SpaceRows:
             return _ObjectRow(part, i, freeze)
         if leaf.shape == () and leaf.dtype.char in _INTEGER_FORMATS and leaf.dtype.isnative:
             return _IntegerRow(part, i, leaf)
-        if strict and self.layout.flat and len(leaf.shape) == 1:
-            row = checked_memoryview(part[i])
-            if row is not None:
-                return row
-        return _ArrayRow(part[i, ...], leaf)
+        is_fast = strict and self.layout.flat and len(leaf.shape) == 1
+        row = checked_memoryview(part[i]) if is_fast else None
+        return _ArrayRow(part[i, ...], leaf) if row is None else row
 
     def reader(self) -> Callable[[], list[Any]]:
         """Return a function that copies all values, in the form of ``space.sample()``."""

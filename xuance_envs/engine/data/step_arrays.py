@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,32 +24,19 @@ from xuance_envs.engine.data.space_rows import Index, SpaceRows
 _FLOAT32 = np.dtype(np.float32)  # saves a lookup in each step
 
 
+@dataclass(eq=False)
 class StepArrays:
-    def __init__(
-        self,
-        observations: SpaceRows,
-        reset_observations: SpaceRows,
-        actions: SpaceRows,
-        rewards: NDArray[np.float64],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        pending: NDArray[np.bool_],
-        infos: InfoArrays,
-        reset_infos: InfoArrays,
-        masks: SpaceRows | None,
-        outputs: OutputBuffers | None = None,
-    ) -> None:
-        self.observations = observations
-        self.reset_observations = reset_observations
-        self.actions = actions
-        self.rewards = rewards
-        self.terminated = terminated
-        self.truncated = truncated
-        self.pending = pending
-        self.infos = infos
-        self.reset_infos = reset_infos
-        self.masks = masks
-        self.outputs = outputs
+    observations: SpaceRows
+    reset_observations: SpaceRows
+    actions: SpaceRows
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    pending: NDArray[np.bool_]
+    infos: InfoArrays
+    reset_infos: InfoArrays
+    masks: SpaceRows | None
+    outputs: OutputBuffers | None
 
     @staticmethod
     def nbytes(
@@ -56,11 +44,9 @@ class StepArrays:
     ) -> int:
         layouts = _Layouts.of(spaces)
         *_, (*_, end) = array_specs(_shapes(layouts, num_envs, info_bytes))
-        return (
-            round_up(end, mmap.PAGESIZE) + OutputBuffers.nbytes(layouts.observations, num_envs)
-            if outputs
-            else end
-        )
+        if not outputs:
+            return end
+        return round_up(end, mmap.PAGESIZE) + OutputBuffers.nbytes(layouts.observations, num_envs)
 
     @classmethod
     def allocate(
@@ -90,6 +76,10 @@ class StepArrays:
             ]
             return SpaceRows(layout, parts, num_envs)
 
+        buffers = None
+        if outputs:
+            start = round_up(specs[-1][-1], mmap.PAGESIZE)
+            buffers = OutputBuffers(observations, num_envs, memory, start, 0, num_envs)
         return cls(
             rows(observations),
             rows(observations),
@@ -101,11 +91,7 @@ class StepArrays:
             InfoArrays(next(arrays), next(arrays), next(arrays)),
             InfoArrays(next(arrays), next(arrays), next(arrays)),
             None if masks is None else rows(masks),
-            OutputBuffers(
-                observations, num_envs, memory, round_up(specs[-1][-1], mmap.PAGESIZE), 0, num_envs
-            )
-            if outputs
-            else None,
+            buffers,
         )
 
     def slice(self, lo: int, hi: int) -> StepArrays:

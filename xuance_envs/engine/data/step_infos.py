@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
@@ -12,29 +13,21 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.info_batch import InfoBatch
 
 
+@dataclass(slots=True, eq=False)
 class EpisodeEnds:
     """Reset observations and infos of the environments whose episode ended in a step."""
 
-    __slots__ = ("_ended", "_envs", "_infos", "_observation")
-
-    def __init__(
-        self,
-        ended: NDArray[np.bool_],
-        observation: Callable[[int], Any],
-        infos: InfoBatch,
-        envs: NDArray[np.intp] | None,
-    ) -> None:
-        self._ended = ended
-        self._observation = observation
-        self._infos = infos
-        self._envs = envs
+    _ended: NDArray[np.bool_]
+    _observation: Callable[[int], Any]
+    infos: InfoBatch  # of these environments, and possibly of others
+    _envs: NDArray[np.intp] | None
 
     def resets(self) -> tuple[NDArray[np.intp], InfoBatch]:
         """Return the environments whose episode ended, and their reset infos."""
         envs = self.envs
         if self._envs is not None and len(self._envs) == len(envs):
-            return envs, self._infos
-        batch = self._infos
+            return envs, self.infos
+        batch = self.infos
         arrays = batch.arrays.take(self._rows(envs)) if len(batch.arrays.kinds) else batch.arrays
         return envs, InfoBatch(arrays, batch.layouts, batch.group_of, batch.rest)
 
@@ -42,17 +35,12 @@ class EpisodeEnds:
         return [self._observation(row) for row in self._rows(envs).tolist()]
 
     @property
-    def infos(self) -> InfoBatch:
-        """Reset infos of these environments, and possibly of others."""
-        return self._infos
-
-    @property
     def envs(self) -> NDArray[np.intp]:
         return self._ended.nonzero()[0]
 
     def with_observations(self, observations: Sequence[Any]) -> EpisodeEnds:
         by_row = dict(zip(self._rows(self.envs).tolist(), observations, strict=True))
-        return EpisodeEnds(self._ended, by_row.__getitem__, self._infos, self._envs)
+        return EpisodeEnds(self._ended, by_row.__getitem__, self.infos, self._envs)
 
     def _rows(self, envs: NDArray[np.intp]) -> NDArray[np.intp]:
         return envs if self._envs is None else self._envs.searchsorted(envs)
@@ -62,15 +50,11 @@ class EpisodeEnds:
         if self._ended[env]:
             row = env if self._envs is None else int(self._envs.searchsorted(env))
             info["reset_obs"] = self._observation(row)
-            info["reset_info"] = self._infos.build(row, env)
+            info["reset_info"] = self.infos.build(row, env)
 
 
 class LazyInfos(Sequence[dict[Any, Any]]):
-    """Sequence of dicts that are built on first access and then kept.
-
-    ``infos[i] = {...}`` replaces one. Subclasses define ``__len__`` and :meth:`_build`, and
-    initialize ``_built`` with an empty dict.
-    """
+    """Sequence of dicts that :meth:`_build` builds on first access; ``infos[i] = ...`` sets one."""
 
     __slots__ = ("_built",)
     _built: dict[int, dict[Any, Any]]
@@ -137,19 +121,15 @@ class StepInfos(LazyInfos):
     """
 
     masks: Callable[[StepInfos], Any]
-    __slots__ = ("_batch", "_ends", "_envs", "masks")
+    __slots__ = ("_batch", "_ends", "envs", "masks")
 
     def __init__(
         self, batch: InfoBatch, envs: NDArray[np.intp], ends: EpisodeEnds | None = None
     ) -> None:
         self._batch = batch
-        self._envs = envs
+        self.envs = envs
         self._ends = ends
         self._built = {}
-
-    @property
-    def envs(self) -> NDArray[np.intp]:
-        return self._envs
 
     @property
     def parts(self) -> tuple[InfoBatch, EpisodeEnds | None]:
@@ -164,40 +144,38 @@ class StepInfos(LazyInfos):
 
     def with_values(self, key: str, values: Mapping[int, Callable[[], Any]]) -> StepInfos:
         """Return the same infos with one key's values added or replaced."""
-        made = {env: {key: values[env]()} for env in self._built_envs() & values.keys()}
+        built = {int(self.envs[position]) for position in self._built}
+        made = {env: {key: values[env]()} for env in built & values.keys()}
         return self._with(self._batch.with_values(key, values), self._ends, made)
-
-    def _built_envs(self) -> set[int]:
-        return {int(self._envs[position]) for position in self._built}
 
     def _with(
         self, batch: InfoBatch, ends: EpisodeEnds | None, changed: Mapping[int, Mapping[Any, Any]]
     ) -> StepInfos:
         """Return infos of a new batch; dicts built before are copied and get the changes."""
-        infos = StepInfos(batch, self._envs, ends)
+        infos = StepInfos(batch, self.envs, ends)
         for position, info in self._built.items():
-            infos._built[position] = {**info, **changed.get(int(self._envs[position]), {})}
+            infos._built[position] = {**info, **changed.get(int(self.envs[position]), {})}
         return infos
 
     def column(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return one key's values and a mask of the infos that have it, without building dicts."""
-        return self._batch.column(key, self._envs)
+        return self._batch.column(key, self.envs)
 
     def __len__(self) -> int:
-        return len(self._envs)
+        return len(self.envs)
 
     def __iter__(self) -> Iterator[dict[Any, Any]]:
         """Build all missing dicts together, which is faster, and iterate over all dicts."""
         if len(self._built) < len(self):
-            for position, info in enumerate(self._batch.dicts(self._envs)):
+            for position, info in enumerate(self._batch.dicts(self.envs)):
                 if position not in self._built:
                     if self._ends is not None:
-                        self._ends.add_to(info, int(self._envs[position]))
+                        self._ends.add_to(info, int(self.envs[position]))
                     self._built[position] = info
         return iter([self._built[position] for position in range(len(self))])
 
     def _build(self, position: int) -> dict[Any, Any]:
-        env = int(self._envs[position])
+        env = int(self.envs[position])
         info = self._batch.build(position, env)
         if self._ends is not None:
             self._ends.add_to(info, env)

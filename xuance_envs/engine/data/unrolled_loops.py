@@ -19,11 +19,8 @@ _ALL = slice(None)
 
 _MAX_KEYS = 64
 
-_MAX_CELLS = 1024
-"""Maximum number of keys in nested dicts that are unrolled."""
-
-Cell = tuple[Any, Any, Any]
-"""Key, and the container and the index at which its value is stored."""
+_MAX_CELLS = 1024  # maximum number of keys in nested dicts that are unrolled
+Cell = tuple[Any, Any, Any]  # key; container and index of its value
 
 
 def make_dict_builder(
@@ -51,11 +48,7 @@ def make_dict_builder(
 def make_dict_reader(
     keys: Sequence[Any], rows: Sequence[Row], pack: Callable[..., None], memory: memoryview
 ) -> Callable[[Mapping[Any, Any], Mapping[Any, Any]], None]:
-    """Return a function that stores one dict's values in rows and packs a second dict's numbers.
-
-    It raises LookupError if a key is missing, and the row's or packer's error if a value does not
-    fit.
-    """
+    """Return a function that stores one dict's values in rows and packs a second one's numbers."""
     if len(keys) <= _MAX_KEYS:
         make = _dict_reader_source(len(keys))
         return make(pack, memory, _ALL, *keys, *rows)  # type: ignore[no-any-return]
@@ -70,10 +63,7 @@ def make_dict_reader(
 
 
 def make_nested_reader(cells_of: Mapping[Any, Sequence[Cell]]) -> Callable[[Any], bool] | None:
-    """Return a function that stores the values of nested dicts; it returns False on extra keys.
-
-    It raises LookupError if a key is missing.
-    """
+    """Return a function that stores values of nested dicts; it returns False on extra keys."""
     counts = tuple(map(len, cells_of.values()))
     if sum(counts) > _MAX_CELLS:
         return None

@@ -12,13 +12,7 @@ from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.awaited_calls import (
-    Call,
-    Calls,
-    begin,
-    cancel,
-    started,
-)
+from xuance_envs.engine.group.awaited_calls import Call, Calls, begin, cancel, started
 from xuance_envs.engine.group.base_env_group import NO_RESULT
 from xuance_envs.engine.group.env_errors import make_env_error
 from xuance_envs.engine.group.outcome import Autoreset, Outcome, Reset
@@ -30,11 +24,8 @@ from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.errors import EnvError
 from xuance_envs.event_loops import EventLoop, NotAnExceptionError, outcome_of, value_of
 
-NUDGE_INTERVAL = 0.1
-"""Seconds after which calls are started again, in case an interrupt prevented their start."""
-
-CLOSE_TIMEOUT = 1.0
-"""Seconds that the loop's thread gets to end."""
+NUDGE_INTERVAL = 0.1  # seconds until calls whose start was interrupted are started again
+CLOSE_TIMEOUT = 1.0  # seconds that the loop's thread gets to end
 
 
 class AsyncGroup(ResumableGroup):
@@ -93,10 +84,7 @@ class AsyncGroup(ResumableGroup):
 
     @override
     def step(
-        self,
-        actions: list[list[Any]] | None = None,
-        number: int | None = None,
-        places: Any = None,
+        self, actions: list[list[Any]] | None = None, number: int | None = None, places: Any = None
     ) -> Outcome:
         if number is None or number != self._prepared_for:
             self._start(number, self._step_calls(actions, places))

@@ -18,18 +18,14 @@ from xuance_envs.event_loops import Outcome, outcome_of
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Call of an environment's ``reset`` or ``step`` on an event loop.
-
-    With ``then_reset``, a reset follows a step that ended an episode. ``on_outcome`` is called in
-    the loop's thread after each outcome.
-    """
+    """Call of an environment's ``reset`` or ``step`` on an event loop."""
 
     env: Any
     name: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    then_reset: bool
-    on_outcome: Callable[[], Any]
+    then_reset: bool  # after a step that ended an episode
+    on_outcome: Callable[[], Any]  # called in the loop's thread after each outcome
     outcome: Outcome | None = None
     reset_outcome: Outcome | None = None
     task: asyncio.Task[Any] | None = None
@@ -51,8 +47,7 @@ class Call:
         self.on_outcome()
 
 
-Calls = Mapping[int, Call]
-"""Calls of one command, by place in the group."""
+Calls = Mapping[int, Call]  # calls of one command, by place in the group
 
 
 def begin(calls: Calls) -> None:

@@ -23,12 +23,7 @@ from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.base_env_group import NO_RESULT, BaseEnvGroup, never
 from xuance_envs.engine.group.group_masks import GroupMasks
-from xuance_envs.engine.group.outcome import (
-    Autoreset,
-    Outcome,
-    OutcomeBuilder,
-    Reset,
-)
+from xuance_envs.engine.group.outcome import Autoreset, Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import ResetOnStep, to_scalar
@@ -202,15 +197,9 @@ class EnvGroup(BaseEnvGroup):
         return self.outcome()
 
     def reset_after_restart(
-        self,
-        seeds: Sequence[int | None],
-        infos: Sequence[dict[str, Any]],
-        places: Sequence[int],
+        self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]], places: Sequence[int]
     ) -> Outcome:
-        """Reset the environments of a restarted worker, and return an outcome for the failed step.
-
-        The interrupted episodes are truncated, and new ones begin.
-        """
+        """Reset a restarted worker's environments; return an outcome that truncates episodes."""
         self._begin_for(places)
         for i in places:
             self._rewards[i] = self._zero_reward

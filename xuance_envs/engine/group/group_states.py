@@ -18,12 +18,12 @@ from xuance_envs.state.fingerprint import Fingerprint
 from xuance_envs.state.handlers import merge_registered, registered
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 
+# Saved state or its size, digest of its fingerprint, and True if loading replays actions.
 Saved = tuple[bytes | int | None, bytes, bool]
-"""Saved state or its size, digest of its fingerprint, and True if loading replays actions."""
 
 
+# Error reason if a worker restart lost a saved or prepared state.
 WORKER_REPLACED = "the worker was restarted after the state had been read; try again"
-"""Error reason if a worker restart lost a saved or prepared state."""
 
 
 def packed_registry() -> bytes | None:
@@ -47,8 +47,8 @@ class _Group(Protocol):
     ) -> list[Any]: ...
 
 
+# Types in a packed acting state: without and with a pending reset.
 _ACTING_STATE_TYPES = [list, dict, bool, dict], [list, dict, str, dict]
-"""Types in a packed acting state: without and with a pending reset."""
 
 
 class _AlreadyApplied(NamedTuple):
@@ -58,10 +58,6 @@ class _AlreadyApplied(NamedTuple):
 
     def apply(self) -> None:
         pass
-
-
-def _apply_restore(prepared: PreparedRestore | _AlreadyApplied) -> None:
-    prepared.apply()
 
 
 class GroupStates:
@@ -182,9 +178,8 @@ class GroupStates:
     def load_states(self, places: Sequence[int]) -> Outcome:
         acting_states = {}
         prepared, self._prepared = self._prepared, {}
-        for i in places:
-            self._require(prepared, i, "load_state")
-        self._group.each("load_state", places, _apply_restore, [prepared[i] for i in places])
+        found = [self._require(prepared, i, "load_state") for i in places]
+        self._group.each("load_state", places, lambda state: state.apply(), found)
         for i in places:
             leaves, info, pending, arguments = prepared[i].seen
             acting_states[i] = ActingState(leaves, info, bool(pending), arguments)
@@ -225,10 +220,8 @@ class GroupStates:
 
     def _check_acting_state(self, acting_state: Any) -> None:
         """Check an acting state from an untrusted source."""
-        if (
-            not isinstance(acting_state, tuple)
-            or list(map(type, acting_state)) not in _ACTING_STATE_TYPES
-        ):
+        is_tuple = isinstance(acting_state, tuple)
+        if not is_tuple or list(map(type, acting_state)) not in _ACTING_STATE_TYPES:
             raise FaultError(
                 "", f"expected a tuple (leaves, info, pending, arguments), got {acting_state!r}"
             )
@@ -243,11 +236,7 @@ class GroupStates:
     def _require(self, kept: Mapping[int, Any], i: int, command: str) -> Any:
         """Return the entry of environment i; raise if a worker restart lost it."""
         if i not in kept:
-            raise StateError(
-                self._first + i,
-                command,
-                WORKER_REPLACED,
-            )
+            raise StateError(self._first + i, command, WORKER_REPLACED)
         return kept[i]
 
     def _check_autoreset(self, pending: str | bool) -> None:
@@ -260,9 +249,8 @@ class GroupStates:
     def _packed_fingerprint(self, fingerprint: Fingerprint) -> bytes:
         digest = fingerprint.digest
         if digest not in self._packed_fingerprints:
-            self._packed_fingerprints[digest] = dumps_plain(
-                (fingerprint.parts, fingerprint.versions)
-            )
+            content = fingerprint.parts, fingerprint.versions
+            self._packed_fingerprints[digest] = dumps_plain(content)
         return self._packed_fingerprints[digest]
 
     def _state(self, i: int) -> EnvCheckpointer:

@@ -32,7 +32,7 @@ class GroupHost:
         self._exit_stack = ExitStack()
         self._arrays = arrays
         self._threads = threads
-        self._progress = recorder
+        self.progress = recorder or ProgressRecord()
         self._commands: dict[str, Callable[..., Any]] = {
             "build": self._build,
             "attach": self._attach,
@@ -53,11 +53,7 @@ class GroupHost:
         return method(*arguments)
 
     def _build(
-        self,
-        env_fns: Any,
-        keywords: Sequence[Mapping[str, Any]],
-        first: int,
-        autoreset: Autoreset,
+        self, env_fns: Any, keywords: Sequence[Mapping[str, Any]], first: int, autoreset: Autoreset
     ) -> list[tuple[int, EnvDescription]]:
         functions = self._functions(env_fns)
         limit_threads(self._threads)
@@ -66,12 +62,11 @@ class GroupHost:
         limit_threads(self._threads)
         return self.group.describe()
 
-    def _functions(self, env_fns: Any) -> Sequence[Callable[..., Any]]:
-        functions: Sequence[Callable[..., Any]] = env_fns
-        return functions
+    def _functions(self, env_fns: Any) -> Any:
+        return env_fns
 
     def _make_group(self, recipe: Recipe) -> ResumableGroup:
-        return make_group(recipe, copy_of, self._progress)
+        return make_group(recipe, copy_of, self.progress)
 
     def _attach(self, *arguments: Any) -> None:
         self.group.attach(self._arrays(*arguments))

@@ -27,9 +27,10 @@ STATE_COMMANDS = RESUME_COMMANDS | frozenset(
         "drop_stored",
     }
 )
+# Commands subject to the start timeout instead of the step timeout.
+STARTUP_COMMANDS = frozenset({"build", "attach", "rebuild"})
 
-Reset = tuple[int, Any, Any]
-"""Place in the group, seed or None, and options or None."""
+Reset = tuple[int, Any, Any]  # place in the group, seed or None, and options or None
 
 
 class ActingState(NamedTuple):
@@ -76,18 +77,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ResultWithStates:
-    """Result of a command and the states after it.
-
-    ``refusal`` is the reason if there are no states, and ``cost`` the seconds for saving them.
-    ``verified`` is the result of verifying a replay: the first difference, and the reason if it
-    could not be verified. Both are empty texts if there is none.
-    """
+    """Result of a command and the states after it."""
 
     result: Any
     states: Any
-    refusal: str
-    cost: float
-    verified: tuple[str, str] = ("", "")
+    refusal: str  # reason if there are no states
+    cost: float  # seconds for saving them
+    verified: tuple[str, str] = ("", "")  # difference of a replay; reason if it was not verified
 
 
 OK = Outcome()
@@ -118,11 +114,8 @@ class OutcomeBuilder:
         self._version_at_begin = self._reported_version = 0
 
     def begin(self) -> None:
-        self._infos.rest, self._reset_infos.rest, self._version_at_begin = (
-            {},
-            {},
-            self._reported_version,
-        )
+        self._infos.rest, self._reset_infos.rest = {}, {}
+        self._version_at_begin = self._reported_version
 
     def resend_columns(self) -> None:
         """Report all columns again with the next command."""
@@ -144,7 +137,6 @@ class OutcomeBuilder:
             rest.layout, rest.reset_layout = infos.table.layout, resets.table.layout
             rest.masks = bool(self._watched)
         outcome = Outcome(ended, rest)
-        self._reported_version = (
-            version  # set last, so after an interrupt the outcome still reports the columns
-        )
+        # Set last: after an interrupt, the outcome still reports the columns.
+        self._reported_version = version
         return outcome

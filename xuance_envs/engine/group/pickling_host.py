@@ -23,10 +23,7 @@ logger = logging.getLogger("xuance_envs")
 
 
 class DropUnpicklableInfos:
-    """Marker base class for environment functions whose infos may contain unpicklable values.
-
-    The host drops such values and logs a warning once per key.
-    """
+    """Base class of environment functions whose unpicklable info values the host drops."""
 
 
 class PicklingHost(GroupHost):
@@ -60,15 +57,14 @@ class PicklingHost(GroupHost):
             return ReplyType.FAILED, pack_error(error)
 
     @override
-    def _functions(self, env_fns: bytes | None) -> Sequence[Callable[..., Any]]:
-        functions: Sequence[Callable[..., Any]] = loads(env_fns) if env_fns else self._inherited
-        return functions
+    def _functions(self, env_fns: bytes | None) -> Any:
+        return loads(env_fns) if env_fns else self._inherited
 
     @override
     def _make_group(self, recipe: Recipe) -> ResumableGroup:
         drop = all(isinstance(function, DropUnpicklableInfos) for function in recipe.env_fns)
         freeze_info = _freeze_picklable if drop else _freeze
-        return make_group(recipe, _freeze, self._progress, thaw=loads, freeze_info=freeze_info)
+        return make_group(recipe, _freeze, self.progress, thaw=loads, freeze_info=freeze_info)
 
 
 def _pack_result(command: str, result: Any) -> bytes:

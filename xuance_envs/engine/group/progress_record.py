@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-NO_ACTIVE_ENV = 0
-"""Value of the slot while no environment runs; 1 is the group's first environment."""
+NO_ACTIVE_ENV = 0  # value of the slot while no environment runs; 1 is the group's first environment
 
 
 class ActiveEnvSlot(Protocol):
-    """Slot for the running environment: ``at[0] = place + 1``, or NO_ACTIVE_ENV."""
+    """Slot for the running environment: ``at[0]`` is its place + 1, or NO_ACTIVE_ENV."""
+
+    def __getitem__(self, index: int, /) -> int: ...
 
     def __setitem__(self, index: int, value: int, /) -> None: ...
 

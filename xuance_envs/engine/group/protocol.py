@@ -55,8 +55,8 @@ class StateBuffer(Protocol):
     def write(self, data: bytes) -> None: ...
 
 
+# Outcomes of replies without a payload.
 OUTCOME_OF_REPLY: Mapping[int, Outcome] = {ReplyType.OK: OK, ReplyType.EPISODE_ENDED: EPISODE_ENDED}
-"""Outcomes of replies without a payload."""
 
 
 class StateTransfer:

@@ -28,8 +28,7 @@ class Recipe:
         return replace(self, env_fns=self.env_fns[lo:hi], keywords=self.keywords[lo:hi], first=lo)
 
 
-Seeding = tuple[int | None, int]
-"""Last seed of an environment, and its number of restarts."""
+Seeding = tuple[int | None, int]  # last seed of an environment, and its number of restarts
 
 
 def derived_seed(seed: int, restarts: int) -> int:

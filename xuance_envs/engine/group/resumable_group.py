@@ -1,34 +1,36 @@
-"""Environment group that can resume from saved states and the actions since."""
+"""Environment group that saves its states and can resume from them and the actions since."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
+from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import (
     RESUME_COMMANDS,
+    STATE_COMMANDS,
+    ActingState,
+    Autoreset,
     Outcome,
     ResultWithStates,
     StepExtras,
 )
-from xuance_envs.engine.group.restorable_group import RestorableGroup
-from xuance_envs.engine.group.single_env import spaces_of
-from xuance_envs.engine.group.step_results import (
-    RESTARTED_KEY,
-    StepInfos,
-    StepResult,
-    StepResults,
-)
+from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
+from xuance_envs.engine.group.step_results import RESTARTED_KEY, StepInfos, StepResult, StepResults
 from xuance_envs.errors import EnvError
 
 if TYPE_CHECKING:
     from xuance_envs.engine.group.group_states import Saved
+    from xuance_envs.engine.group.stored_states import StoredStates
 
 
 class NotResumed(NamedTuple):
@@ -37,21 +39,83 @@ class NotResumed(NamedTuple):
     reason: str
 
 
-class ResumableGroup(RestorableGroup):
-    """Group that saves its states with a command's result, and repeats logged steps from them."""
+class ResumableGroup(EnvGroup):
+    """Group that saves and replaces states, and repeats logged steps from them."""
 
-    survives_fork = True
-    """True if the group works in a forked child, too."""
-
-    asynchronous: Sequence[bool] = ()
-    """Whether each environment's methods are ``async def``; empty if none's are."""
+    survives_fork = True  # the group works in a forked child, too
+    asynchronous: Sequence[bool] = ()  # per environment; empty if no method is ``async def``
 
     @override
-    def command(self, name: str) -> Callable[..., Any]:
-        method: Callable[..., Any] = (
-            getattr(self, name) if name in RESUME_COMMANDS else super().command(name)
+    def attach(self, arrays: StepArrays) -> None:
+        super().attach(arrays)
+        self.arrays = arrays
+        self._columns = InfoColumns(arrays.infos, 1), InfoColumns(arrays.reset_infos, 1)
+        self._layout_versions = [-1, -1]  # table versions that these columns reflect
+        self._group_of = np.zeros(len(self.envs), np.intp)
+
+    def acting_state(self, i: int) -> ActingState:
+        after_reset, rest = self._acting_source(i)
+        rests = {} if rest is None else {i: (self.thaw, rest)}
+        leaves = [
+            (None if part[i] is None else self.thaw(part[i]))
+            if isinstance(part, list)
+            else part[i].copy()
+            for part in (self._reset_observations if after_reset else self._observations).parts
+        ]
+        stepped = self._step_targets[i]
+        return ActingState(
+            leaves,
+            self._info_columns(after_reset).batch(self._group_of, rests, np.array([i])).build(0, i),
+            bool(self._pending[i]),
+            stepped.arguments if type(stepped) is ResetOnStep else {},
         )
+
+    def fits_observation_space(self, leaves: Sequence[Any]) -> bool:
+        parts = self._observations.parts
+        return len(leaves) == len(parts) and all(
+            isinstance(part, list)
+            or (isinstance(leaf, np.ndarray | np.generic) and _fits(leaf, part))
+            for part, leaf in zip(parts, leaves, strict=True)
+        )
+
+    def set_acting_states(self, acting_states: Mapping[int, ActingState]) -> Outcome:
+        """Replace the acting states of environments whose states were loaded."""
+        self._begin_for(acting_states)
+        for i, acting_state in acting_states.items():
+            for part, leaf in zip(self._observations.parts, acting_state.leaves, strict=True):
+                is_object = isinstance(part, list) and leaf is not None
+                part[i] = self._freeze(leaf) if is_object else leaf
+            self._infos.write(i, acting_state.info)
+            self._reset_results[i] = acting_state
+            self._pending[i] = acting_state.pending
+            self._step_targets[i] = self._targets[i]
+            if acting_state.pending and self._autoreset is Autoreset.NEXT_STEP:
+                self._reset_in_next_step(i, acting_state.arguments)
+        self._update_masks(list(acting_states))
+        return self.outcome()
+
+    def _info_columns(self, for_resets: bool) -> InfoColumns:
+        """Return a reader of infos or reset infos with the current column layout."""
+        table = (self._reset_infos if for_resets else self._infos).table
+        columns = self._columns[for_resets]
+        if self._layout_versions[for_resets] != table.version:
+            columns.set_layout(0, table.layout)
+            self._layout_versions[for_resets] = table.version
+        return columns
+
+    def command(self, name: str) -> Callable[..., Any]:
+        of_states = name in STATE_COMMANDS and name not in RESUME_COMMANDS
+        method: Callable[..., Any] = getattr(self.states if of_states else self, name)
         return method
+
+    @cached_property
+    def states(self) -> StoredStates:
+        # Imported here because every worker loads this module, but few save states.
+        from xuance_envs.engine.group.stored_states import StoredStates
+
+        return StoredStates(self, self._first, self._autoreset)
+
+    # -- resuming ---------------------------------------------------------------------
 
     def run_and_save(
         self,
@@ -103,9 +167,7 @@ class ResumableGroup(RestorableGroup):
         return result
 
     def replay(
-        self,
-        steps: Sequence[Sequence[NDArray[Any]]],
-        results: Sequence[StepResult | None],
+        self, steps: Sequence[Sequence[NDArray[Any]]], results: Sequence[StepResult | None]
     ) -> str:
         """Repeat all steps; return the first failure or difference, or an empty text."""
         found, first = StepResults(self.arrays, 1), ""
@@ -185,3 +247,7 @@ class ResumableGroup(RestorableGroup):
         batch = self._info_columns(False).batch(self._group_of, rests)
         for i in range(len(self.envs)):
             self._infos.write(i, {**batch.build(i, i), key: True})
+
+
+def _fits(leaf: Any, part: NDArray[Any]) -> bool:
+    return bool(leaf.shape == part.shape[1:] and leaf.dtype == part.dtype)

@@ -171,10 +171,7 @@ def find_layer(env: Any, name: str) -> Any:
 
 
 def find_setattr_layer(env: Any, name: str) -> Any:
-    """Return the outermost layer that has the attribute itself, else the innermost layer.
-
-    A wrapper that only forwards the attribute does not count.
-    """
+    """Return the outermost layer that has the attribute itself, else the innermost layer."""
     *layers, innermost = env_layers(env)
     return next((layer for layer in layers if has_itself(layer, name)), innermost)
 

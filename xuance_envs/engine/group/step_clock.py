@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-WINDOW = 1024
-"""Number of last steps that the percentiles cover."""
-
-PROFILE_INTERVAL = 64
-"""Interval, in steps, at which the clock times each environment."""
+WINDOW = 1024  # number of last steps that the percentiles cover
+PROFILE_INTERVAL = 64  # interval, in steps, at which the clock times each environment
 
 _STEPS, _BUSY, _FIRST, _LAST, _SLOWEST, _SLOWEST_TIME, _RING = range(7)
 

@@ -13,11 +13,10 @@ from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import StepExtras
 
+# Info key that the first step after a restart adds; a replay of that step lacks it.
 RESTARTED_KEY = "worker_restarted"
-"""Info key that the first step after a restart adds; a replay of that step lacks it."""
 
-_MAX_COPIED_BYTES = 1 << 13
-"""Maximum bytes of array copies per step; larger arrays are recorded as digests."""
+_MAX_COPIED_BYTES = 1 << 13  # copied per step; larger arrays are recorded as digests
 
 _SCALARS = {"reward": np.float64, "terminated flag": np.bool_, "truncated flag": np.bool_}
 

@@ -8,8 +8,7 @@ from typing import ClassVar
 from xuance_envs.engine.group.group_states import GroupStates
 from xuance_envs.engine.group.protocol import StateBuffer
 
-Facts = tuple[bytes, bytes]
-"""Digest of the fingerprint of a state's environment, and the packed fingerprint."""
+Facts = tuple[bytes, bytes]  # digest of the environment's fingerprint, and the packed fingerprint
 
 
 class StoredStates(GroupStates):
@@ -24,11 +23,7 @@ class StoredStates(GroupStates):
         registry: bytes | None,
         max_bytes: float,
     ) -> list[int]:
-        """Save states of some environments, each under its number; return their sizes in bytes.
-
-        If the states together exceed ``max_bytes``, none is kept, and the last size is that of the
-        state that exceeded the limit.
-        """
+        """Save states under their numbers; return their sizes. Above ``max_bytes``, keep none."""
         stored, sizes = {}, []
         for i, number in zip(places, numbers, strict=True):
             ((data, digest, _),), fingerprints = self.save_states([i], registry)

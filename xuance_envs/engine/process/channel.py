@@ -140,10 +140,7 @@ class Inbox(Receiver):
 
 
 class Channel(Sender):
-    """Main process's side of a worker's two pipes.
-
-    After an interrupt, :meth:`send` and :meth:`wait_reply` can be called again.
-    """
+    """Main process's side of a worker's pipes; interrupted methods can be called again."""
 
     def __init__(
         self, requests: int, replies: int, peer: int, spin: float, expect_ready: bool = False

@@ -43,6 +43,7 @@ from time import monotonic
 from typing import Any
 
 from xuance_envs._override import override
+from xuance_envs.engine.backend import SUSPENSION_THRESHOLD
 from xuance_envs.engine.driver import CommonDriver, Driver
 from xuance_envs.engine.group.outcome import OK, Outcome
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType, RequestType
@@ -54,26 +55,14 @@ from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system import eventfds
 from xuance_envs.engine.system.current import system
 
-MIN_WORKERS = 8
-"""Number of workers from which a common wake-up is faster than a pipe each."""
+MIN_WORKERS = 8  # number of workers from which a common wake-up is faster than a pipe each
 
+# Codes besides replies: the reply is in the pipe; no reply yet; the request is in the pipe.
 IN_PIPE, WAITING, DIRECT = range(3)
-"""Codes besides replies: the reply is in the pipe; no reply yet; the request is in the pipe."""
 
-CHECK_INTERVAL = 0.25
-"""Seconds between two checks of workers whose end no descriptor reports."""
-
-SUSPENSION_THRESHOLD = 1.0
-"""Delay of a poll, in seconds, above which this process must have been suspended.
-
-Its workers were suspended, too, for example by Ctrl-Z.
-"""
-
-_BELL_TIMEOUT = 1.0
-"""Seconds until the bell must ring after the last reply."""
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 1e-4, 1e-2
-"""Seconds between two checks of a worker's code after a failure."""
+CHECK_INTERVAL = 0.25  # seconds between two checks of workers whose end no descriptor reports
+_BELL_TIMEOUT = 1.0  # seconds until the bell must ring after the last reply
+_FIRST_PAUSE, _LONGEST_PAUSE = 1e-4, 1e-2  # seconds between two checks of a code
 
 _FOLLOW_AND_STEP = frame(RequestType.FOLLOW) + STEP
 _ONE = eventfds.increment(1)
@@ -128,10 +117,7 @@ class CommonStep(CommonDriver):
     def attach(
         self, workers: Sequence[Any], drivers: Sequence[Driver], timeout: float | None
     ) -> None:
-        """Set the workers' drivers (``workers``) and the drivers that a step asks (``drivers``).
-
-        Restarts replace items of ``workers``.
-        """
+        """Set the workers' drivers, which restarts replace, and the drivers that a step asks."""
         self._workers, self._drivers, self._timeout = workers, drivers, timeout
         self._local = [(k, each) for k, each in enumerate(drivers) if each.runs_in_result]
         self._through_drivers = drivers[0] is not workers[0]
@@ -271,10 +257,7 @@ class CommonStep(CommonDriver):
         return _FOLLOW_AND_STEP if tag == self._arming_tag else STEP
 
     def _arm_with(self, tag: int) -> None:
-        """Use this step, which is started through the pipes, to arm.
-
-        A negative tag means that no step is to arm.
-        """
+        """Arm with the step of this tag, which starts through the pipes; -1 is no step."""
         for counter in self._starts if tag >= 0 else ():
             eventfds.drain(counter)
         self._arming_tag = tag

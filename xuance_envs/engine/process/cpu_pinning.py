@@ -11,11 +11,8 @@ from time import perf_counter
 
 from xuance_envs.engine.system.current import system
 
-SAMPLE_STEPS = 16
-"""Steps timed per sample."""
-
-SAMPLE_INTERVAL = 256
-"""Steps between two samples."""
+SAMPLE_STEPS = 16  # steps timed per sample
+SAMPLE_INTERVAL = 256  # steps between two samples
 
 FAST_STEP_SECONDS = 1e-3
 """Mean step time in seconds below which workers are pinned.

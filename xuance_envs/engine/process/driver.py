@@ -13,23 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import STARTUP_COMMANDS, display_name
+from xuance_envs.engine.backend import LATE_TOLERANCE, SUSPENSION_THRESHOLD, display_name
 from xuance_envs.engine.data.reward_rows import first_unstepped
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.outcome import STARTUP_COMMANDS
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, RequestType
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
 from xuance_envs.engine.process.channel import STEP, frame
-from xuance_envs.engine.process.common_step import CHECK_INTERVAL, SUSPENSION_THRESHOLD
+from xuance_envs.engine.process.common_step import CHECK_INTERVAL
 from xuance_envs.engine.process.shared_memory import pack_buffers
 from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
 from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
-
-LATE_TOLERANCE = 0.05
-"""A check that begins more than this many seconds after a deadline does not prove a hang."""
 
 _LEAVE = frame(RequestType.LEAVE)
 
@@ -148,16 +146,12 @@ class ProcessDriver(PicklingDriver):
     @override
     def submit(self, tag: int, packed: PackedCommand) -> None:
         command, payload, buffers = packed
-        reply_deadline = self._begin(
-            command, self._start_timeout if command in STARTUP_COMMANDS else self._timeout
-        )
-        first = (
-            self._group_prefix + frame(RequestType.BUFFERS, pack_buffers(buffers))
-            if buffers
-            else self._group_prefix
-        )
+        limit = self._start_timeout if command in STARTUP_COMMANDS else self._timeout
+        reply_deadline, message = self._begin(command, limit), frame(RequestType.CALL, payload)
+        if buffers:
+            message = frame(RequestType.BUFFERS, pack_buffers(buffers)) + message
         try:  # as in `submit_step`
-            self.worker.channel.send(first + frame(RequestType.CALL, payload), tag, reply_deadline)
+            self.worker.channel.send(self._group_prefix + message, tag, reply_deadline)
         except (PeerGoneError, TimeoutError):
             return
 
@@ -240,9 +234,8 @@ class ProcessDriver(PicklingDriver):
         worker.join()
         command, env = display_name(self._command), self._active_env()
         envs, crash_output = range(self.lo, self.hi), worker.diagnostics.crash_output()
-        return WorkerDiedError(
-            envs, worker.pid, worker.process.exitcode, command, crash_output, env
-        )
+        ended = worker.pid, worker.process.exitcode
+        return WorkerDiedError(envs, *ended, command, crash_output, env)
 
     def _timeout_error(self) -> WorkerTimeoutError:
         """Abort the process and return an error that names the environment that was running."""

@@ -10,7 +10,7 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import FORCED_CLOSE_TIMEOUT, Backend
+from xuance_envs.engine.backend import CLOSE_TIMEOUT, FORCED_CLOSE_TIMEOUT, Backend
 from xuance_envs.engine.by_value import assign_class_ids
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.data.info_columns import INFO_BYTES
@@ -26,7 +26,7 @@ from xuance_envs.engine.process.cpu_pinning import CpuPinner
 from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.shared_memory_transfer import SharedMemoryTransfer
-from xuance_envs.engine.process.shutdown import CLOSE_TIMEOUT, stop_workers
+from xuance_envs.engine.process.shutdown import stop_workers
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.process.worker_process import StartSettings, start_worker
 from xuance_envs.engine.system.current import system
@@ -128,8 +128,8 @@ class ProcessBackend(Backend[ProcessDriver]):
         return common
 
     @override
-    def end(self, close_timeout: float | None = None) -> None:
-        stop_workers(self.workers, CLOSE_TIMEOUT if close_timeout is None else close_timeout)
+    def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
+        stop_workers(self.workers, close_timeout)
 
     @override
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
@@ -180,11 +180,7 @@ class SharedProcessBackend(ProcessBackend):
 
     _pickling_hint = ""
 
-    def __init__(
-        self,
-        host_backend: ProcessBackend,
-        recipe: Recipe,
-    ) -> None:
+    def __init__(self, host_backend: ProcessBackend, recipe: Recipe) -> None:
         split = [(0, len(recipe))]
         super().__init__(host_backend.settings, split, recipe, info_bytes=host_backend.info_bytes)
         self._host_backend = host_backend
@@ -198,7 +194,7 @@ class SharedProcessBackend(ProcessBackend):
         self._parts.append(self._arrays_at)
         return arrays
 
-    def end(self, close_timeout: float | None = None) -> None:
+    def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         super().end(close_timeout)
         while self._parts:
             self.settings.memory.recycle(self._parts.pop())

@@ -12,11 +12,8 @@ from xuance_envs.engine.data.memory_layout import round_up
 from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.system.current import system
 
-ALIGNMENT = 1 << 16
-"""Alignment of parts in bytes: a multiple of every page size."""
-
-_COPY_BYTES = 1 << 20
-"""Bytes copied between buffers at a time."""
+ALIGNMENT = 1 << 16  # alignment of parts in bytes: a multiple of every page size
+_COPY_BYTES = 1 << 20  # bytes copied between buffers at a time
 
 _ARRAYS_ERROR = (
     "the arrays shared with the workers need {:,} bytes of shared memory, {}. "

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
+from xuance_envs.engine.backend import CLOSE_TIMEOUT, FAILED_CLOSE_TIMEOUT
 from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.process.worker_process import KILL_TIMEOUT, WorkerProcess
 from xuance_envs.engine.system.current import system
-
-CLOSE_TIMEOUT = 5.0
-"""Seconds for closing environments, after which their workers are terminated."""
-
-FAILED_CLOSE_TIMEOUT = 0.5
-"""Seconds for closing after a worker failed, so that its error is raised soon."""
 
 
 def stop_workers(drivers: list[ProcessDriver], close_timeout: float = CLOSE_TIMEOUT) -> None:

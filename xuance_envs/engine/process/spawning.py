@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-SPARE_DESCRIPTORS = 16
-"""Number of free descriptors that suffice for starting a process."""
+SPARE_DESCRIPTORS = 16  # number of free descriptors that suffice for starting a process
 
 
 def make_two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:

@@ -17,17 +17,12 @@ from xuance_envs.engine.group.protocol import ReplyType, RequestType
 from xuance_envs.engine.process.channel import Inbox, frame, write_all
 from xuance_envs.engine.process.common_step import Follower
 from xuance_envs.engine.process.settings import WorkerSettings
-from xuance_envs.engine.process.shared_memory import (
-    SharedBuffer,
-    SharedMemory,
-    unpack_buffers,
-)
+from xuance_envs.engine.process.shared_memory import SharedBuffer, SharedMemory, unpack_buffers
 from xuance_envs.engine.process.worker_diagnostics import open_recorder
 from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system.current import system
 
-ORPHAN_GRACE = 1.0
-"""Seconds a worker has to close its environments after the main process ended."""
+ORPHAN_GRACE = 1.0  # seconds a worker has to close its environments after the main process ended
 
 
 def run(settings: WorkerSettings, recorder: ProgressRecord) -> None:

@@ -19,8 +19,7 @@ from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, timing_d
 from xuance_envs.engine.process.shared_memory import ALIGNMENT
 from xuance_envs.engine.system.current import system
 
-REGION_BYTES = ALIGNMENT
-"""Size of a region; each additional group in a worker has its own."""
+REGION_BYTES = ALIGNMENT  # size of a region; each additional group in a worker has its own
 
 _TEXT = 4096
 _TEXT_SIZE = 8192
@@ -54,10 +53,7 @@ class WorkerDiagnostics:
         return timing_delta(system.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
 
     def crash_output(self) -> str:
-        """Return the last lines of standard error and the first ones of the crash report.
-
-        The report starts with the innermost call.
-        """
+        """Return the last lines of standard error, and the first ones of the crash report."""
         data = system.pread(self._fd, _TIMES - _TEXT, self._start + _TEXT)
         stderr_lines = _lines(data[:_TEXT_SIZE])[-_LINES:]
         # faulthandler may list hundreds of extension modules at the end.

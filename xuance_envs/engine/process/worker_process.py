@@ -30,8 +30,7 @@ from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
 from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.library_threads import limited_in_fork
 
-KILL_TIMEOUT = 1.0
-"""Seconds between terminating a process and killing it."""
+KILL_TIMEOUT = 1.0  # seconds between terminating a process and killing it
 
 # Held while descriptors are opened or closed. Reentrant, because garbage collection of a vectorized
 # environment may close descriptors at any time.
@@ -109,10 +108,7 @@ class WorkerProcess:
                 env_fns=env_fns,
             )
             self.process: Any = settings.context.Process(  # type: ignore[attr-defined]
-                target=bootstrap.start,
-                args=(worker_settings,),
-                name=name,
-                daemon=True,
+                target=bootstrap.start, args=(worker_settings,), name=name, daemon=True
             )
             with _fd_lock:
                 _tracked_fds.update(own_fds)

@@ -34,11 +34,8 @@ logger = logging.getLogger("xuance_envs")
 
 CONNECT_TIMEOUT = 5.0
 
-_FETCH_TIMEOUT = 1.0
-"""Seconds to wait for a result that Ray has reported as ready."""
-
-_MAX_REPORT_LINES = 20
-"""Maximum number of lines to show from Ray's report on a failed actor."""
+_FETCH_TIMEOUT = 1.0  # seconds to wait for a result that Ray has reported as ready
+_MAX_REPORT_LINES = 20  # maximum number of lines to show from Ray's report on a failed actor
 
 
 @dataclass(frozen=True)
@@ -75,10 +72,7 @@ class ActorCall:
 
 
 class ActorClient:
-    """Client of one actor; the constructor does not wait until the actor has started.
-
-    Ray calls carry the requests until a direct connection exists.
-    """
+    """Client of one actor, which uses Ray calls until a direct connection exists."""
 
     def __init__(self, settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> None:
         self.plan = plan
@@ -282,11 +276,9 @@ class ActorClient:
 
     @property
     def where(self) -> str:
-        return (
-            "an unknown node (not started)"
-            if self.place is None
-            else self._cluster.name_node(self.place[1])
-        )
+        if self.place is None:
+            return "an unknown node (not started)"
+        return self._cluster.name_node(self.place[1])
 
     def mark_lost(self, report: str) -> None:
         """Record that the actor has failed, and kill it in case it is still running."""

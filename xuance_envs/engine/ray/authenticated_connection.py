@@ -17,11 +17,10 @@ from typing import Any
 from xuance_envs.engine.system.current import system
 
 _NONCE = _PROOF = 32
-_MAX_CALLERS = 128
-"""Maximum number of peers that authenticate at the same time; a further one replaces the oldest."""
+_MAX_CALLERS = 128  # peers that authenticate at a time; another replaces the oldest
 
+# Settings of keep-alive probes, which prevent idle disconnects and detect failed machines.
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""Settings of keep-alive probes, which prevent idle disconnects and detect failed machines."""
 
 _open_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -51,10 +50,7 @@ class Listener:
         self.key = secrets.token_bytes(32)
 
     def accept(self, seconds: float) -> socket.socket:
-        """Wait for an authenticated peer; stop listening afterwards, even after a timeout.
-
-        Peers authenticate concurrently, so that none of them delays the others.
-        """
+        """Wait for a peer, among several that authenticate concurrently, and stop listening."""
         deadline = monotonic() + seconds
         callers: list[_Caller] = []  # the oldest first
         with self._socket, selectors.DefaultSelector() as selector:

@@ -18,8 +18,7 @@ from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.engine.system.current import system
 from xuance_envs.extras import missing_extra
 
-RELEASE_DELAY = 2.0
-"""Maximum seconds until Ray counts the CPUs of ended actors as free."""
+RELEASE_DELAY = 2.0  # maximum seconds until Ray counts the CPUs of ended actors as free
 
 _lock = threading.RLock()
 
@@ -108,10 +107,7 @@ class RayGroupActor(GroupActor):
 
 
 class RayCluster:
-    """Connection to Ray: the process's existing one, or a new one.
-
-    A new connection is shared, and shut down when its last holder releases it.
-    """
+    """Connection to Ray: the process's own, or a new one that its last holder shuts down."""
 
     # The connection that this class has opened: its identity, runtime_env and number of holders.
     _shared: tuple[str, str] | None = None
@@ -230,10 +226,7 @@ class RayCluster:
             raise ActorLostError(str(error)) from None
 
     def wait(self, refs: Sequence[Any], count: int, seconds: float | None) -> list[Any]:
-        """Wait until ``count`` calls have finished or failed, or for ``seconds``; return them.
-
-        If more have finished, some of them may be missing.
-        """
+        """Wait until ``count`` calls have ended, or for ``seconds``; return the ended calls."""
         if not self.alive or None in refs:
             return list(refs)  # get() raises for each
         ready: list[Any] = self._ray.wait(list(refs), num_returns=count, timeout=seconds)[0]
@@ -255,10 +248,7 @@ class RayCluster:
             time.sleep(RELEASE_DELAY / 20)
 
     def free_workers(self, options: ActorOptions) -> int:
-        """Return how many actors fit in the cluster now, at least 1.
-
-        An actor that reserves no CPUs counts as if it reserved one.
-        """
+        """Return how many actors fit in the cluster now, at least 1."""
         return max(1, self._free_capacity(options))
 
     def _free_capacity(self, options: ActorOptions) -> int:

@@ -16,15 +16,11 @@ from typing import Any
 from xuance_envs.engine.stream import PeerGoneError, Receiver, Sender
 from xuance_envs.engine.system.current import system
 
-SEND_TIMEOUT = 1.0
-"""Seconds to wait until the actor reads more of a request."""
+SEND_TIMEOUT = 1.0  # seconds to wait until the actor reads more of a request
 
 _HEADER = struct.Struct("<QQ")
-_MAX_KEPT_BYTES = 1 << 26
-"""Maximum size of a message buffer that is reused for the next message."""
-
-_MAX_PARTS = 512
-"""Maximum number of buffers in one write; operating systems have a limit."""
+_MAX_KEPT_BYTES = 1 << 26  # maximum size of a message buffer that is reused for the next message
+_MAX_PARTS = 512  # maximum number of buffers in one write; operating systems have a limit
 
 
 def header(number: int, size: int) -> bytes:
@@ -50,20 +46,14 @@ class MessageReader(Receiver):
         super().__init__(connection.fileno(), _HEADER, max_kept=_MAX_KEPT_BYTES)
 
     def first(self) -> tuple[int, memoryview] | None:
-        """Return the number and the content of the first message, or None if it is incomplete.
-
-        The content is a view of a buffer, which is reused after :meth:`clear`.
-        """
+        """Return number and content of the first message, valid until :meth:`clear`, or None."""
         if (message := self.whole()) is None:
             return None
         return _HEADER.unpack_from(message)[0], message[_HEADER.size :]
 
 
 class DirectConnection(Sender):
-    """Authenticated connection that carries numbered requests and their replies.
-
-    ``serve_ref`` is Ray's reference to the actor's call that serves the connection.
-    """
+    """Connection that carries numbered requests and replies; ``serve_ref`` is Ray's reference."""
 
     def __init__(self, connection: socket.socket, key: bytes, serve_ref: Any) -> None:
         super().__init__(connection.fileno())
@@ -101,10 +91,7 @@ class DirectConnection(Sender):
             self.mark_broken(str(error))
 
     def replies(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield the complete replies that have been read, with their requests' numbers.
-
-        A reply is yielded again if an interrupt comes before the next one is requested.
-        """
+        """Yield complete replies with their numbers; after an interrupt, the last one again."""
         while (message := self._incoming.first()) is not None:
             yield message
             self._incoming.clear()

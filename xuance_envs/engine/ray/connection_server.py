@@ -14,8 +14,7 @@ from xuance_envs.engine.ray.messages import num_requests
 from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system.current import system
 
-END_POLL_INTERVAL = 1.0
-"""Seconds between checks for the end of a connection that delivers no requests."""
+END_POLL_INTERVAL = 1.0  # seconds between checks for the end of an idle connection
 
 
 class ConnectionServer:

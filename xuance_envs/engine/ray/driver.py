@@ -11,8 +11,9 @@ from time import monotonic
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import STARTUP_COMMANDS, display_name
+from xuance_envs.engine.backend import display_name
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.outcome import STARTUP_COMMANDS
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_timing_delta
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
@@ -22,8 +23,7 @@ from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT, GroupReply
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
-GRACE = 5.0
-"""Seconds after a time limit within which an actor may report that its worker exceeded it."""
+GRACE = 5.0  # seconds after a limit in which an actor may report the worker's timeout
 
 
 class ActorDriver(PicklingDriver):
@@ -32,11 +32,7 @@ class ActorDriver(PicklingDriver):
     reply_deadline: float | None = None
 
     def __init__(
-        self,
-        settings: ActorSettings,
-        actor: ActorClient,
-        group: int,
-        exchange: Exchange,
+        self, settings: ActorSettings, actor: ActorClient, group: int, exchange: Exchange
     ) -> None:
         super().__init__(*actor.plan.split[group])
         self.actor = actor

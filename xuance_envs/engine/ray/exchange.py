@@ -13,18 +13,12 @@ from xuance_envs.engine.ray.actor_client import ActorCall, ActorClient
 from xuance_envs.engine.ray.cluster import RayCluster
 from xuance_envs.engine.system.current import system
 
-POLL_INTERVAL = 1.0
-"""Seconds between checks of actors and of connections that nothing has arrived from."""
-
-MIXED_POLL_INTERVAL = 0.01
-"""Seconds between polls of Ray if only some actors are connected directly."""
+POLL_INTERVAL = 1.0  # seconds between checks of actors and of silent connections
+MIXED_POLL_INTERVAL = 0.01  # the same for Ray if only some actors are connected directly
 
 
 class Exchange(Poller):
-    """Sends requests to the actors of a vec env and receives their replies.
-
-    Every method may be interrupted, and resumes when it is called again.
-    """
+    """Sends requests to actors and receives replies; interrupted methods can be called again."""
 
     def __init__(self, cluster: RayCluster, workers: Sequence[Any]) -> None:
         self.actors: list[ActorClient] = []

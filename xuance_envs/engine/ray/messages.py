@@ -16,10 +16,10 @@ from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType
 from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES
 from xuance_envs.engine.pickled_commands import PackedCommand
 
+# End of an error message about code that an actor cannot import.
 CODE_DISTRIBUTION_HINT = (
     "installed, or sent by Ray with runtime_env={'working_dir': ...} or {'py_modules': [...]}"
 )
-"""End of an error message about code that an actor cannot import."""
 
 _COUNT = struct.Struct("<H")
 _REQUEST = struct.Struct("<HBHI")
@@ -48,10 +48,7 @@ def stepping_groups(commands: Mapping[int, PackedCommand]) -> list[int]:
 def pack_requests(
     commands: Mapping[int, PackedCommand], buffers: Sequence[Any], actions: bytes
 ) -> bytes:
-    """Pack commands for an actor's groups, and the actions of stepping groups.
-
-    Each of the commands' buffers is one of ``buffers``, and is packed as its index.
-    """
+    """Pack commands for groups, with buffers as indices, and the actions of stepping groups."""
     records, tails = [], []
     for group, (command, payload, used) in commands.items():
         records.append(_REQUEST.pack(group, len(command), len(used), len(payload)))

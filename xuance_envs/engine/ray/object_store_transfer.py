@@ -9,8 +9,7 @@ from xuance_envs._override import override
 from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.ray.cluster import RayCluster
 
-TRANSFER_THRESHOLD = 100 * 1024
-"""Size in bytes above which Ray would store the states as a new object for each call."""
+TRANSFER_THRESHOLD = 100 * 1024  # bytes from which Ray stores states once per call
 
 
 class ObjectStoreTransfer(StateTransfer):

@@ -11,8 +11,7 @@ from time import monotonic
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import FORCED_CLOSE_TIMEOUT, Backend
-from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.backend import CLOSE_TIMEOUT, FORCED_CLOSE_TIMEOUT, Backend
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
@@ -30,8 +29,6 @@ from xuance_envs.engine.serialization import dumps_for_worker
 
 logger = logging.getLogger("xuance_envs")
 
-CLOSE_TIMEOUT = 5.0
-
 
 class RayBackend(Backend[ActorDriver]):
     """Actors of one vec env, each with one or more workers."""
@@ -43,7 +40,7 @@ class RayBackend(Backend[ActorDriver]):
         assignments: Sequence[ActorAssignment],
         split: Sequence[tuple[int, int]],
         recipe: Recipe,
-        info_bytes: int = INFO_BYTES,
+        info_bytes: int,
     ) -> None:
         super().__init__(split, recipe, info_bytes)
         self.exchange = Exchange(settings.cluster, self.workers)
@@ -74,10 +71,7 @@ class RayBackend(Backend[ActorDriver]):
         return ActorClient(self._settings, options, plan)
 
     def _end(self, index: int) -> None:
-        """Replace a failed worker's actor, unless only the worker process failed.
-
-        All workers of a failed actor move to the same new one.
-        """
+        """Replace a failed actor by a new one for all its workers, unless only a process failed."""
         number, _ = self._place_of[index]
         actor = self.actors[number]
         gone = actor.lost is not None or not self._plan.in_processes
@@ -85,10 +79,6 @@ class RayBackend(Backend[ActorDriver]):
             end_actors(self._settings.cluster, [actor], FORCED_CLOSE_TIMEOUT)
             self.actors[number] = self._new_actor(number)
             self._attach_actor(self.actors[number])
-
-    @override
-    def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
-        return StepArrays.allocate(spaces, num_envs, info_bytes=self.info_bytes)
 
     @override
     def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
@@ -133,13 +123,9 @@ class RayBackend(Backend[ActorDriver]):
         return self.exchange
 
     @override
-    def end(self, close_timeout: float | None = None) -> None:
+    def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         self.workers.clear()
-        end_actors(
-            self._settings.cluster,
-            self.actors,
-            CLOSE_TIMEOUT if close_timeout is None else close_timeout,
-        )
+        end_actors(self._settings.cluster, self.actors, close_timeout)
 
     @override
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
@@ -157,9 +143,7 @@ class RayBackend(Backend[ActorDriver]):
         return self._spaces, plan.num_envs, self.info_bytes, plan.reserved, *place
 
 
-def end_actors(
-    cluster: RayCluster, actors: list[ActorClient], close_timeout: float = CLOSE_TIMEOUT
-) -> None:
+def end_actors(cluster: RayCluster, actors: list[ActorClient], close_timeout: float) -> None:
     try:
         if cluster.alive:
             calls = [call for actor in actors if (call := actor.ask_to_close()) is not None]

@@ -11,10 +11,7 @@ from xuance_envs.engine.data.step_frame import Extents, GroupCodec
 
 
 class ActorCodec:
-    """Encodes and decodes the actions and results of an actor's groups.
-
-    Encoding a request to all groups costs no more than encoding a request to one group.
-    """
+    """Encodes and decodes the actions and results of an actor's groups."""
 
     def __init__(self, arrays: StepArrays, split: Sequence[tuple[int, int]]) -> None:
         first = split[0][0]

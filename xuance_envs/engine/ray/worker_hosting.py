@@ -27,8 +27,8 @@ from xuance_envs.engine.ray.messages import GroupReply
 from xuance_envs.engine.serialization import loads, pack_error
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
+# Start method of worker processes; fork is unsafe, because the actor's process has threads.
 CONTEXT = "spawn"
-"""Start method of worker processes; fork is unsafe, because the actor's process has threads."""
 
 
 class WorkerHosting:
@@ -55,9 +55,8 @@ class WorkerHosting:
         if plan.restarts:
             for worker in self.backend.workers:
                 worker.siblings = ()
-        self.groups: Sequence[HostedGroup] = [
-            _WorkerGroup(self, index) for index in range(len(plan.split))
-        ]
+        indices = range(len(plan.split))
+        self.groups: Sequence[HostedGroup] = [_WorkerGroup(self, index) for index in indices]
 
     def allocate(self, spaces: StepSpaces) -> StepArrays:
         self._arrays = self.backend.allocate(spaces, self._plan.num_envs)
@@ -97,8 +96,7 @@ class _WorkerGroup(HostedGroup):
             if packed.command == "rebuild" and self.last_number:  # otherwise the process is new
                 self._extents = NO_EXTENTS
                 self._hosting.restart(self._index)
-            buffers = packed.buffers
-            if buffers:
+            if buffers := packed.buffers:
                 buffers = self._hosting.state_transfer.export(buffers)
         except (OSError, MemoryError) as error:  # the worker was not involved
             self._failure = error
@@ -122,11 +120,9 @@ class _WorkerGroup(HostedGroup):
         if code == ReplyType.OUTCOME:
             self._record_extents(loads(payload))
         reply = GroupReply(code, self._extents, NO_TIMING, payload)
-        return (
-            reply._replace(timing_delta=worker.worker.diagnostics.timing_delta())
-            if reply.is_outcome
-            else reply
-        )
+        if reply.is_outcome:
+            reply = reply._replace(timing_delta=worker.worker.diagnostics.timing_delta())
+        return reply
 
     def _record_extents(self, outcome: Outcome) -> None:
         rest = outcome.rest

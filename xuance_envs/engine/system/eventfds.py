@@ -6,8 +6,7 @@ import os
 import sys
 from contextlib import suppress
 
-COUNTER_BYTES = 8
-"""Size of a read, which returns the counter."""
+COUNTER_BYTES = 8  # size of a read, which returns the counter
 
 
 def increment(number: int) -> bytes:

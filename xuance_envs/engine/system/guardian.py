@@ -19,18 +19,14 @@ from typing import TYPE_CHECKING
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # type checkers skip the rest elsewhere
 
-KILL_SIGNAL = signal.SIGUSR1
-"""Signal that makes a guardian kill its worker and all descendants."""
+KILL_SIGNAL = signal.SIGUSR1  # signal that makes a guardian kill its worker and all descendants
 
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 
 
 def become_guardian() -> None:
-    """Turn this process into a guardian; return only in its child, the worker.
-
-    Guardian and worker have separate sessions, so that a signal for one does not reach the other.
-    """
+    """Turn this process into a guardian; return only in its child, the worker."""
     import ctypes
 
     os.setsid()
@@ -53,10 +49,7 @@ def become_guardian() -> None:
 
 
 def signal_after_main(number: int) -> int | None:
-    """Have the kernel send this process a signal when the main process ends.
-
-    Return the descriptor that must stay open, or None if the system does not support this.
-    """
+    """Have the kernel signal this process when the main process ends; return a fd to keep open."""
     import fcntl
 
     parent = multiprocessing.parent_process()

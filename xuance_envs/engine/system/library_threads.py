@@ -15,11 +15,11 @@ from typing import Any
 
 from xuance_envs.engine.system.current import system
 
+# Thread count functions of libraries that ignore environment variables once loaded.
 _THREAD_FUNCTIONS = {
     "torch": ("get_num_threads", "set_num_threads"),
     "cv2": ("getNumThreads", "setNumThreads"),
 }
-"""Thread count functions of libraries that ignore environment variables once loaded."""
 
 # Libraries that were loaded when this process was forked from a multi-threaded one.
 _broken_by_fork: set[str] = set()
@@ -59,11 +59,7 @@ def _loaded() -> list[tuple[Any, Any]]:
 
 
 def count_native_threads() -> int:
-    """Return the number of native threads that remain in this process when it forks.
-
-    Some libraries, such as OpenBLAS, stop their threads before a fork. So this function forks a
-    child process before it counts.
-    """
+    """Return the number of native threads that remain in this process when it forks."""
     if _count() <= threading.active_count():
         return 0
     with system.held_fork():

@@ -16,25 +16,16 @@ from typing import TYPE_CHECKING
 assert sys.platform == "linux" or not TYPE_CHECKING  # type checkers skip the rest elsewhere
 
 from xuance_envs.engine.system.cgroups import limits  # noqa: E402
-from xuance_envs.engine.system.guardian import (  # noqa: E402
-    KILL_SIGNAL as KILL_SIGNAL,
-)
-from xuance_envs.engine.system.guardian import (  # noqa: E402
-    become_guardian as become_guardian,
-)
-from xuance_envs.engine.system.guardian import (  # noqa: E402
-    signal_after_main,
-)
+from xuance_envs.engine.system.guardian import KILL_SIGNAL as KILL_SIGNAL  # noqa: E402
+from xuance_envs.engine.system.guardian import become_guardian as become_guardian  # noqa: E402
+from xuance_envs.engine.system.guardian import signal_after_main  # noqa: E402
 from xuance_envs.engine.system.posix import *  # noqa: E402, F403
 from xuance_envs.engine.system.posix import above_stdio, open_temporary_file  # noqa: E402
 
 NAME = "Linux"
 
-HAS_GUARDIANS = True
-"""True if a guardian process can kill all descendants of a worker."""
-
-LIMITS_MEMORY = True
-"""True if the memory that a process allocates can be limited."""
+HAS_GUARDIANS = True  # a guardian process can kill all descendants of a worker
+LIMITS_MEMORY = True  # the memory that a process allocates can be limited
 
 set_cpu_affinity = os.sched_setaffinity
 close_end_watch = os.close

@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from typing import Any
 
 HAS_GUARDIANS = False
 LIMITS_MEMORY = False
-
-
-def cpu_affinity(pid: int = 0) -> set[int] | None:
-    return None
-
-
-def set_cpu_affinity(pid: int, cpus: Collection[int]) -> None:
-    pass
-
-
-def current_cpu_function() -> Callable[[], int] | None:
-    return None
-
-
-def open_counters(*semaphores: bool) -> tuple[int, ...] | None:
-    return None
-
-
-def reopen(fd: int) -> int | None:
-    return None
-
-
-def end_natively_after_main() -> None:
-    """Do nothing: the kernel sends no signal when another process ends."""
 
 
 def count_threads(process: int | str = "self") -> int:
     return 0
 
 
-def kill_first_without_memory() -> None:
-    pass
-
-
-def available_memory() -> int | None:
+def _no_result(*_: object) -> Any:
     return None
+
+
+cpu_affinity = set_cpu_affinity = current_cpu_function = open_counters = reopen = _no_result
+end_natively_after_main = kill_first_without_memory = available_memory = _no_result

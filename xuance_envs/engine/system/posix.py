@@ -23,14 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 assert sys.platform != "win32" or not TYPE_CHECKING  # type checkers skip the rest on Windows
 
-HAS_FILE_MODES = True
-"""True if files have permissions of Unix."""
-
-HAS_WORKER_PROCESSES = True
-"""True if the package can start worker processes here."""
-
-LOCK_WAITS_ARE_INTERRUPTIBLE = True
-"""True if Ctrl-C ends a wait for a lock."""
+HAS_FILE_MODES = True  # files have permissions of Unix
+HAS_WORKER_PROCESSES = True  # the package can start worker processes here
+LOCK_WAITS_ARE_INTERRUPTIBLE = True  # Ctrl-C ends a wait for a lock
 
 CAN_COUNT_SLEEPS = True
 
@@ -57,10 +52,7 @@ def before_fork(callback: Callable[[], object]) -> None:
 
 @contextmanager
 def held_fork() -> Iterator[None]:
-    """Fork a child that exits at once and is reaped when the context ends.
-
-    Used to run the libraries' fork hooks, which stop their threads.
-    """
+    """Fork a child that exits at once, to run the fork hooks that stop libraries' threads."""
     # An exception from a signal handler would make the child continue this program.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:

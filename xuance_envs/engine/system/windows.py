@@ -76,33 +76,13 @@ def held_fork() -> Iterator[None]:
     yield
 
 
-def open_end_watch(pid: int) -> int | None:
-    return None
-
-
-def limit_unsent(connection: socket.socket, nbytes: int) -> None:
-    pass
-
-
 def count_sleeps() -> int:
     return 0
 
 
-def lower_priority() -> None:
-    pass
-
-
-def open_files_limits() -> tuple[int | None, int | None] | None:
+def _no_result(*_: object) -> Any:
     return None
 
 
-def processes_limits() -> tuple[int | None, int | None] | None:
-    return None
-
-
-def raise_open_files_limit() -> None:
-    pass
-
-
-def hangup_signal() -> Any:
-    return None
+open_end_watch = limit_unsent = lower_priority = raise_open_files_limit = _no_result
+open_files_limits = processes_limits = hangup_signal = _no_result

@@ -7,25 +7,27 @@ import sys
 import threading
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from inspect import isawaitable
 from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.group.async_group import AsyncGroup
 from xuance_envs.engine.group.awaited_calls import all_of, frames_of, running_tasks
-from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.system.doorbell import Doorbell
-from xuance_envs.engine.thread.thread_driver import ThreadDriver, as_exception
+from xuance_envs.engine.thread.thread_driver import ThreadDriver, Timeouts, as_exception
 from xuance_envs.errors import EnvError, WorkerTimeoutError
 from xuance_envs.event_loops import EventLoop
 
 
 class GroupLoop(EventLoop):
-    """Event loop with the requests to its groups."""
+    """Event loop with the requests to its groups; it may divide them into single environments."""
 
-    def __init__(self, thread: threading.Thread) -> None:
+    def __init__(self, thread: threading.Thread, timeouts: Timeouts, divides: bool) -> None:
         super().__init__()
         self.thread = thread
+        self._timeouts = timeouts
+        self._divides = divides
         self.inbox: deque[LoopDriver] = deque()
         self.to_build: deque[LoopDriver] = deque()
         self.drivers: set[ThreadDriver] = set()
@@ -38,6 +40,20 @@ class GroupLoop(EventLoop):
         while self.to_build:
             self.to_build.popleft().build()
         super().serve()
+
+    def add(self, worker: ThreadDriver) -> list[LoopDriver]:
+        """Return new drivers for the group of a thread."""
+        group: Any = worker.host.group
+        groups = group.divide() if self._divides else [group]
+        ranges = zip(self._ranges([(worker.lo, worker.hi)]), groups, strict=True)
+        return [LoopDriver(lo, hi, self._timeouts, self, part) for (lo, hi), part in ranges]
+
+    def add_new(self, split: Sequence[tuple[int, int]]) -> list[LoopDriver]:
+        """Return drivers for environments that will be created on the loop."""
+        return [LoopDriver(lo, hi, self._timeouts, self) for lo, hi in self._ranges(split)]
+
+    def _ranges(self, split: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        return [(i, i + 1) for lo, hi in split for i in range(lo, hi)] if self._divides else split
 
     def wake(self) -> None:
         """Make the loop's thread check the inbox."""
@@ -60,14 +76,9 @@ class LoopDriver(ThreadDriver):
     """Driver of a group on a shared event loop."""
 
     def __init__(
-        self,
-        lo: int,
-        hi: int,
-        timeouts: tuple[float | None, float | None],
-        loop: GroupLoop,
-        group: AsyncGroup | None = None,
+        self, lo: int, hi: int, timeouts: Timeouts, loop: GroupLoop, group: AsyncGroup | None = None
     ) -> None:
-        super().__init__(lo, hi, *timeouts)
+        super().__init__(lo, hi, timeouts)
         self.thread = loop.thread
         self._loop = loop
         self._replied = loop.replied
@@ -160,10 +171,6 @@ class LoopDriver(ThreadDriver):
     def request_stop(self) -> None:
         super().request_stop()
         self._loop.wake()
-
-    @override
-    def times(self) -> StepTimes:
-        return StepTimes.read(self.host.group.clock.memory)
 
     @override
     def _timeout_error(self) -> WorkerTimeoutError:

@@ -14,9 +14,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import FORCED_CLOSE_TIMEOUT, Backend
+from xuance_envs.engine.backend import (
+    CLOSE_TIMEOUT,
+    FAILED_CLOSE_TIMEOUT,
+    FORCED_CLOSE_TIMEOUT,
+    Backend,
+)
 from xuance_envs.engine.cpus import available_cpus
-from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
@@ -25,7 +29,12 @@ from xuance_envs.engine.group.single_env import EnvDescription, find_layer
 from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.engine.system.gil import gil_is_enabled
-from xuance_envs.engine.thread.thread_driver import LONGEST_WAIT, ThreadDriver
+from xuance_envs.engine.thread.thread_driver import (
+    LONGEST_WAIT,
+    POLL_INTERVAL,
+    ThreadDriver,
+    Timeouts,
+)
 from xuance_envs.errors import caller_stacklevel, name_envs
 
 if TYPE_CHECKING:
@@ -33,14 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("xuance_envs")
 
-CLOSE_TIMEOUT = 5.0
-"""Seconds for closing environments, after which their threads are left behind."""
-
-FAILED_CLOSE_TIMEOUT = 0.5
-"""Seconds for closing after a timeout, so that its error is raised soon."""
-
-SPIN = 500e-6
-"""Longest time in seconds that a thread spins before it blocks, without the GIL."""
+SPIN = 500e-6  # longest time in seconds that a thread spins before it blocks, without the GIL
 
 
 class ThreadBackend(Backend[ThreadDriver]):
@@ -50,15 +52,14 @@ class ThreadBackend(Backend[ThreadDriver]):
         self,
         split: Sequence[tuple[int, int]],
         recipe: Recipe,
-        step_timeout: float | None,
-        start_timeout: float | None,
-        info_bytes: int = INFO_BYTES,
-        divides: bool = False,
+        info_bytes: int,
+        timeouts: Timeouts,
+        divides: bool,
     ) -> None:
         super().__init__(split, recipe, info_bytes)
+        self._timeouts = timeouts
         self._divides = divides
         self._loop: GroupLoop | None = None
-        self._timeouts = step_timeout, start_timeout
         self._replies = ReplyPoller()
 
     @override
@@ -96,10 +97,10 @@ class ThreadBackend(Backend[ThreadDriver]):
         placed: list[ThreadDriver] = []
         for worker in self.workers:
             on_loop = self._loop is not None and worker in self._loop.drivers
-            if _is_asynchronous(worker):
-                placed += [worker] if on_loop else self._on_loop(worker)
+            if on_loop == _is_asynchronous(worker):
+                placed.append(worker)
             else:
-                placed.append(self._in_thread(worker) if on_loop else worker)
+                placed += [self._in_thread(worker)] if on_loop else self._on_loop(worker)
         self.workers[:] = placed
         for index, worker in enumerate(placed):
             worker.on_reply = partial(self._replies.add, index)
@@ -109,32 +110,22 @@ class ThreadBackend(Backend[ThreadDriver]):
         self, worker: ThreadDriver, rest: Sequence[tuple[int, int]] = ()
     ) -> list[ThreadDriver]:
         """Move a thread's group to the loop; create the environments of ``rest`` there."""
-        from xuance_envs.engine.thread.loop_driver import GroupLoop, LoopDriver  # imports asyncio
+        from xuance_envs.engine.thread.loop_driver import GroupLoop  # imports asyncio
 
-        group: Any = worker.host.group
-        functions: list[Callable[[], Any]] = []
-        if self._loop is None:
-            self._loop = GroupLoop(worker.thread)
-            self.after_submit = self._loop.wake
-            functions = [self._loop.serve]
-        arguments = self._timeouts, self._loop
-        drivers: list[ThreadDriver] = []
-        for part in group.divide() if self._divides else [group]:
-            lo = drivers[-1].hi if drivers else worker.lo
-            drivers.append(LoopDriver(lo, lo + len(part.envs), *arguments, part))
-        if self._divides:
-            rest = [(i, i + 1) for lo, hi in rest for i in range(lo, hi)]
-        others = [LoopDriver(lo, hi, *arguments) for lo, hi in rest]
+        is_new = self._loop is None
+        loop = self._loop = self._loop or GroupLoop(worker.thread, self._timeouts, self._divides)
+        self.after_submit = loop.wake
+        drivers, others = loop.add(worker), loop.add_new(rest)
         for other in others:
             self._submit_build(other)
-        self._loop.to_build.extend(others)
-        worker.leave(*functions)
-        return drivers + others
+        loop.to_build.extend(others)
+        worker.leave(*[loop.serve] if is_new else ())
+        return [*drivers, *others]
 
     def _in_thread(self, driver: ThreadDriver) -> ThreadDriver:
         """Move a group from the loop to a thread of its own."""
         assert self._loop is not None
-        worker = ThreadDriver(driver.lo, driver.hi, *self._timeouts)
+        worker = ThreadDriver(driver.lo, driver.hi, self._timeouts)
         worker.take_over(driver)
         worker.start()
         self._loop.remove(driver)
@@ -164,21 +155,16 @@ class ThreadBackend(Backend[ThreadDriver]):
                 worker.spin = SPIN
 
     @override
-    def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
-        return StepArrays.allocate(spaces, num_envs, info_bytes=self.info_bytes)
-
-    @override
     def poller(self, drivers: Sequence[Driver]) -> Poller:
         return self._replies
 
     @override
-    def end(self, close_timeout: float | None = None) -> None:
-        timeout = CLOSE_TIMEOUT if close_timeout is None else close_timeout
+    def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         if any(worker.failed for worker in self.workers):
-            timeout = min(timeout, FAILED_CLOSE_TIMEOUT)
+            close_timeout = min(close_timeout, FAILED_CLOSE_TIMEOUT)
         for worker in self.workers:
             worker.request_stop()
-        deadline = monotonic() + timeout
+        deadline = monotonic() + close_timeout
         left: dict[threading.Thread, list[int]] = {}
         while self.workers:
             worker = self.workers.pop(0)
@@ -187,7 +173,7 @@ class ThreadBackend(Backend[ThreadDriver]):
         for envs in left.values():
             logger.warning(
                 "the thread of %s still runs %g s after closing, and cannot be killed",
-                *(name_envs(envs), timeout),
+                *(name_envs(envs), close_timeout),
             )
 
     @override
@@ -196,7 +182,7 @@ class ThreadBackend(Backend[ThreadDriver]):
 
     @override
     def _start(self, index: int, started: Callable[[ThreadDriver], None]) -> None:
-        driver = ThreadDriver(*self._split[index], *self._timeouts)
+        driver = ThreadDriver(*self._split[index], self._timeouts)
         started(driver)
         driver.start()
 
@@ -236,8 +222,7 @@ class ReplyPoller(Poller):
         while not (ready := self.poll(busy)):
             left = LONGEST_WAIT
             if until is not None:
-                remaining = max(0.0, until - monotonic())
-                left = remaining if left < 0 else min(left, remaining)
+                left = min(POLL_INTERVAL, max(0.0, until - monotonic()))
             if not self._bell.wait(timeout=left) and until is not None and monotonic() >= until:
                 break
         return ready

@@ -7,7 +7,6 @@ find with the last one. An interrupt may therefore arrive between any two byteco
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import traceback
@@ -19,96 +18,71 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import STARTUP_COMMANDS, WorkerDriver, display_name
+from xuance_envs.engine.backend import (
+    LATE_TOLERANCE,
+    SUSPENSION_THRESHOLD,
+    WorkerDriver,
+    display_name,
+)
 from xuance_envs.engine.data.reward_rows import first_unstepped
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.driver import ObjectDriver
 from xuance_envs.engine.group.host import GroupHost
-from xuance_envs.engine.group.outcome import STATE_COMMANDS
-from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord
-from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes
-from xuance_envs.engine.serialization import copy_of, describe_error
+from xuance_envs.engine.group.outcome import STARTUP_COMMANDS
+from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV
+from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.serialization import describe_error
 from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.errors import VecEnvError, WorkerDiedError, WorkerTimeoutError
 
-logger = logging.getLogger("xuance_envs")
+POLL_INTERVAL = 0.1  # seconds between two checks of a deadline
 
-POLL_INTERVAL = 0.1
-"""Seconds between two checks of a deadline."""
-
+# Longest wait for a lock in seconds; limited on Windows, where Ctrl-C does not interrupt it.
 LONGEST_WAIT = -1.0 if system.LOCK_WAITS_ARE_INTERRUPTIBLE else 0.1
-"""Longest wait for a lock in seconds; limited on Windows, where Ctrl-C does not interrupt it."""
 
-SUSPENSION_THRESHOLD = 1.0
-"""Delay of a check, in seconds, above which this process must have been suspended."""
-
-LATE_TOLERANCE = 0.05
-"""A check that begins more than this many seconds after a deadline does not prove a hang."""
-
-_Request = tuple[int, str, Sequence[Any]]
-"""Tag, command and arguments; compared by identity."""
-
+Timeouts = tuple[float | None, float | None]  # of steps and other commands, and of the start
+_Request = tuple[int, str, Sequence[Any]]  # tag, command and arguments; compared by identity
 _NO_REQUEST: _Request = (0, "start", ())
-
-_STOP = "stop"
-_LEAVE = "leave"
-"""Request to run a function, if there is one, and to end the thread without closing."""
+_END = "end"  # request to call the arguments, which are functions, and to end the thread
 
 
 class Deadline:
     """Time limit of a reply; it does not run out while this process is suspended."""
 
-    def __init__(self, limit: float | None) -> None:
+    def __init__(self, limit: float) -> None:
         self.limit = limit
-        self.at = None if limit is None else monotonic() + limit
+        self.at = monotonic() + limit
         self._was_late = False
 
     def has_passed(self, began: float) -> bool:
         """Return whether a wait since ``began`` proves a hang."""
         now = monotonic()
-        if self.at is None or self.limit is None or now < self.at:
+        if now < self.at:
             return False
-        suspended = now > began + POLL_INTERVAL + SUSPENSION_THRESHOLD
         late = began > self.at + LATE_TOLERANCE and not self._was_late
-        if not (suspended or late):
-            return True
-        self._was_late = True
-        self.at = now + self.limit
-        return False
+        if late or now > began + POLL_INTERVAL + SUSPENSION_THRESHOLD:
+            self._was_late, self.at = True, now + self.limit
+            return False
+        return True
 
 
-NO_DEADLINE = Deadline(None)
-
-
-class ThreadDriver(WorkerDriver):
+class ThreadDriver(ObjectDriver, WorkerDriver):
     """Driver of a group whose environments are made, stepped and closed in one thread."""
 
-    shares_objects = True
-
-    def __init__(
-        self,
-        lo: int,
-        hi: int,
-        step_timeout: float | None,
-        start_timeout: float | None,
-    ) -> None:
+    def __init__(self, lo: int, hi: int, timeouts: Timeouts) -> None:
         super().__init__(lo, hi)
         self.spin = 0.0
         self.failed = False
-        self._timeouts = step_timeout, start_timeout
-        self.on_reply: Callable[[], None] = lambda: None
-        """Called in the thread after each reply."""
         self.stopping = False
-        self._deadline = NO_DEADLINE
-        self._active_env = [NO_ACTIVE_ENV]
-        self._times = bytearray(TIMES_BYTES)
+        self.on_reply: Callable[[], None] = lambda: None  # called in the thread
+        self._timeouts = timeouts
+        self._deadline: Deadline | None = None
         self._rewards: NDArray[np.float64] | None = None  # to find the environment that is running
         self._requested, self._replied = Doorbell(), Doorbell()
-        self._request: _Request = _NO_REQUEST
-        self._rung: _Request = self._request
-        self._reply: tuple[_Request, Any, Exception | None] = (self._request, None, None)
-        recorder = ProgressRecord(self._active_env, memoryview(self._times))
-        self.host = GroupHost(lambda arrays: arrays, None, recorder)
+        self._request = self._rung = _NO_REQUEST
+        self._reply: tuple[_Request, Any, Exception | None] = _NO_REQUEST, None, None
+        self.host = GroupHost(lambda arrays: arrays, None)
         name = f"xuance_envs-{lo}-{hi - 1}"
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
@@ -124,7 +98,7 @@ class ThreadDriver(WorkerDriver):
     # -- in the thread ----------------------------------------------------------------
 
     def _serve(self) -> None:
-        last: _Request = _NO_REQUEST
+        last = _NO_REQUEST
         while True:
             self._wait_for_ring(last)
             request = self._request
@@ -132,9 +106,7 @@ class ThreadDriver(WorkerDriver):
                 continue
             last = request
             _, command, arguments = request
-            if command == _STOP:
-                break
-            if command == _LEAVE:
+            if command == _END:
                 for function in arguments:
                     function()
                 return
@@ -144,13 +116,12 @@ class ThreadDriver(WorkerDriver):
             except BaseException as error:
                 failure = as_exception(command, error)
             self._answer(request, value, failure)
-            # No variable of this frame refers to a request while the thread waits.
+            # While the thread waits, its frame must not keep arguments and results alive.
             del request, arguments, value, failure
-        self.host.close()
 
     def take_over(self, other: ThreadDriver) -> None:
         """Serve the group of another driver whose thread no longer uses it."""
-        self.host, self._active_env, self._times = other.host, other._active_env, other._times
+        self.host = other.host
         self._answer(self._request, self.host.group.describe(), None)
 
     def _answer(self, request: _Request, value: Any, failure: Exception | None) -> None:
@@ -182,21 +153,11 @@ class ThreadDriver(WorkerDriver):
     @property
     @override
     def reply_deadline(self) -> float | None:
-        return self._deadline.at
+        return None if self._deadline is None else self._deadline.at
 
     @override
     def attach(self, arrays: StepArrays) -> None:
         self._rewards = arrays.rewards
-
-    @override
-    def pack_actions(self, actions: list[list[Any]]) -> list[list[Any]]:
-        return [list(map(copy_of, values)) for values in actions]  # environments may modify them
-
-    @override
-    def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
-        if command in STATE_COMMANDS or command in STARTUP_COMMANDS:  # never shared
-            return command, arguments
-        return command, copy_of(arguments)
 
     @override
     def submit_step(self, tag: int, actions: list[list[Any]] | None) -> None:
@@ -208,7 +169,7 @@ class ThreadDriver(WorkerDriver):
 
     def _submit(self, request: _Request) -> None:
         limit = self._timeouts[request[1] in STARTUP_COMMANDS]
-        self._deadline = NO_DEADLINE if limit is None else Deadline(limit)
+        self._deadline = None if limit is None else Deadline(limit)
         self._request = request
         self._ring()
         self._rung = request
@@ -238,26 +199,22 @@ class ThreadDriver(WorkerDriver):
                 return
             system.yield_cpu()
         while self._reply[0] is not request:
-            began = monotonic()
-            longest = LONGEST_WAIT
-            limits = [limit for limit in (self._deadline.at, deadline) if limit is not None]
-            if limits:
-                longest = min(POLL_INTERVAL, max(0.0, min(limits) - began))
-            if self._replied.wait(timeout=longest):
+            began, own = monotonic(), self._deadline
+            ends = [end for end in (None if own is None else own.at, deadline) if end is not None]
+            longest = min(POLL_INTERVAL, max(0.0, min(ends) - began)) if ends else LONGEST_WAIT
+            if self._replied.wait(timeout=longest) or self._reply[0] is request:
                 continue
-            if self._reply[0] is not request:
-                if self._deadline.has_passed(began):
-                    raise self._timeout_error()
-                if deadline is not None and monotonic() >= deadline:
-                    raise TimeoutError
+            if own is not None and own.has_passed(began):
+                raise self._timeout_error()
+            if deadline is not None and monotonic() >= deadline:
+                raise TimeoutError
 
     def _timeout_error(self) -> WorkerTimeoutError:
         self.failed = True
-        limit = self._deadline.limit
-        assert limit is not None
+        assert self._deadline is not None
         running, details = self._running_env(), self._hang_details()
         envs, command = range(self.lo, self.hi), display_name(self._request[1])
-        return WorkerTimeoutError(envs, None, limit, command, details, running)
+        return WorkerTimeoutError(envs, None, self._deadline.limit, command, details, running)
 
     def _hang_details(self) -> str:
         text = "A thread cannot be killed: it continues until its environment returns. Its stack:\n"
@@ -265,30 +222,31 @@ class ThreadDriver(WorkerDriver):
         return text if frame is None else text + "".join(traceback.format_stack(frame))
 
     def _running_env(self) -> int | None:
-        place = self._active_env[0] - 1 if self._active_env[0] != NO_ACTIVE_ENV else None
+        active = self.host.progress.at[0]
+        place = None if active == NO_ACTIVE_ENV else active - 1
         if place is None and self._request[1] == "step" and self._rewards is not None:
             place = first_unstepped(self._rewards)
         return None if place is None else self.lo + place
 
     @override
     def death_error(self) -> WorkerDiedError:
-        command = display_name(self._request[1])
-        return WorkerDiedError(range(self.lo, self.hi), None, None, command)
+        envs = range(self.lo, self.hi)
+        return WorkerDiedError(envs, None, None, display_name(self._request[1]))
 
     @override
     def times(self) -> StepTimes:
-        return StepTimes.read(self._times)
+        return StepTimes.read(self.host.group.clock.memory)
 
     def request_stop(self) -> None:
         """After the current request, close the environments in their thread and end the thread."""
         self.stopping = True
-        self._request = 0, _STOP, ()
+        self._request = 0, _END, (self.host.close,)
         self._reply = self._request, None, None
         self._ring()
 
     def leave(self, *functions: Callable[[], Any]) -> None:
         """Call functions in the thread and end it, without closing the environments."""
-        self._request = 0, _LEAVE, functions
+        self._request = 0, _END, functions
         self._ring()
 
     def join(self, deadline: float) -> bool:
