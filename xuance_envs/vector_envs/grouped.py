@@ -85,10 +85,7 @@ class GroupedVecEnv(VecEnv):
 
     @property
     def buf_obs(self) -> Any:
-        """The last observations, in a writable array.
-
-        Each step sets a new array, so references to earlier ones keep their values.
-        """
+        """The last observations, in a writable array; each step sets a new one."""
         return self._last.get()
 
     @buf_obs.setter
@@ -97,10 +94,7 @@ class GroupedVecEnv(VecEnv):
 
     @property
     def actions(self) -> Any:
-        """Copy of each environment's last action, as one batch; zeros before the first action.
-
-        In spaces without a fixed shape, None represents a missing action.
-        """
+        """Copy of all last actions, as one batch; zeros, or None for objects, before the first."""
         return self._arrays.actions.copy()
 
     @property
@@ -240,10 +234,9 @@ class GroupedVecEnv(VecEnv):
 
     @override
     def action_masks(self) -> Any:
-        self._groups.check_idle("action_masks")
-        return self._close_on_error(
-            is_fatal, lambda: self._groups.masks.current(self._groups.command)
-        )
+        groups = self._groups
+        groups.check_idle("action_masks")
+        return self._close_on_error(is_fatal, lambda: groups.masks.current(groups.command))
 
     @override
     def statistics(self) -> tuple[WorkerStatistics, ...]:

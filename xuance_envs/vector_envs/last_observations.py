@@ -13,11 +13,7 @@ from xuance_envs.engine.serialization import copy_of
 
 
 class LastObservationBuffer:
-    """Writable batch of the last observations, replaced after each step.
-
-    A large batch is copied only on access: from the shared arrays while they contain the same step,
-    and later from the batch that the step returned.
-    """
+    """Writable batch of the last observations; a large one is copied only on access."""
 
     def __init__(self, rows: SpaceRows, copy_results: bool) -> None:
         self.arrays_are_current = False

@@ -52,11 +52,9 @@ class RayVecEnv_Gym(GroupedVecEnv):
         in_series: environments per worker. ``"auto"`` starts as many workers as the cluster has
             room for and splits the environments evenly. At most one of ``in_series``,
             ``num_workers`` and ``envs_per_worker`` may be given.
-        num_workers: number of workers, from 1 to the number of environments, which are split
-            evenly.
+        num_workers: number of workers, at most one per environment; the split is even.
         envs_per_worker: another name for ``in_series``, as an int.
-        env_seed: if given, callable i is called with ``env_seed=env_seed + i``; otherwise without
-            arguments.
+        env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         actors: ``"machine"`` starts one actor per node, with as many worker processes as the node
             has room for. ``"core"`` starts one actor per worker. ``"auto"`` uses ``"machine"`` if
             several workers would share a node and ``scheduling_strategy`` lets Ray choose nodes.
@@ -68,8 +66,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
         scheduling_strategy: how Ray distributes actors over nodes: ``"SPREAD"``, ``"DEFAULT"``, or
             a Ray scheduling strategy object, for example for a placement group.
         address: address for :func:`ray.init`, if this process is not connected yet.
-        copy: True to return new arrays in each step; False to return read-only views that the next
-            step overwrites.
+        copy: False to return read-only views that the next step overwrites, not new arrays.
         step_timeout: seconds an actor may take to answer a command; None for no limit.
         start_timeout: seconds the actors may take to create their environments; None for no limit.
             It also covers the wait for free resources of the cluster.
@@ -78,8 +75,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
             with room for it. The failed step truncates the episodes of its environments: reward 0,
             the last known observation, and ``infos[i]["worker_restarted"]``.
         max_restarts: total number of restarts before a failure raises; None for no limit.
-        restart_on_exception: True to handle exceptions in an environment's ``step`` or ``reset`` as
-            worker failures.
+        restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures.
         worker_threads: threads that torch and OpenCV may use in each actor; None to keep their
             settings. Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.
         check_actions: True to check that every action is in its space.

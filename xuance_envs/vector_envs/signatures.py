@@ -21,9 +21,8 @@ _ENTRY = re.compile(r"^ {4}(\*{0,2}\w+):.*\n(?: {5,}.*\n)*", re.MULTILINE)
 def with_options(options: Any = None, *sources: Callable[..., Any]) -> Callable[[T], T]:
     """Return a class decorator that lists the arguments behind ``**options``.
 
-    Default values and descriptions come from the first of ``sources`` that has the argument. An
-    unknown argument raises an error that suggests the closest one. Without options, the decorator
-    only adds the missing entries and sections of base classes to the docstring.
+    Default values and descriptions come from the first of ``sources`` that has the argument.
+    Without options, it only adds missing entries and sections of base classes to the docstring.
     """
 
     def decorate(cls: T) -> T:

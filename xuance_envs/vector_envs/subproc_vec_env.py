@@ -38,11 +38,9 @@ __getattr__ = deprecated_aliases(__name__, danger_of_fork="fork_hazard")
 
 logger = logging.getLogger("xuance_envs")
 
+# Longest time in seconds that a process spins before it blocks. It covers a policy's forward pass
+# (about 100 µs), after which a sleeping worker would wake up late.
 SPIN = 500e-6
-"""Longest time in seconds that a process spins before it blocks.
-
-It covers a policy's forward pass (about 100 µs), after which a sleeping worker would wake up late.
-"""
 
 MIN_CPUS_TO_SHARE = 4  # from which a spinning main process may share a worker's CPU
 
@@ -61,8 +59,7 @@ class SubprocVecEnv(GroupedVecEnv):
 
     Args:
         env_fns: callables that create one environment each, in its worker.
-        env_seed: if given, callable i is called with ``env_seed=env_seed + i``; otherwise without
-            arguments.
+        env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         in_series: environments per worker. ``"auto"`` starts one worker per CPU available to this
             process and splits the environments evenly. Use 1 for environments that wait (for a
             network or an external simulator) or that share global state. At most one of
@@ -71,8 +68,7 @@ class SubprocVecEnv(GroupedVecEnv):
             evenly. The main process's own share (``caller_steps``) is not counted.
         envs_per_worker: another name for ``in_series``, as an int.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
-        copy: True to return new arrays in each step; False to return read-only views that the next
-            step overwrites.
+        copy: False to return read-only views that the next step overwrites, not new arrays.
         caller_steps: True to step one share of the environments in the main process, while the
             workers step theirs.
         step_timeout: seconds a worker may take to answer any command, such as a step including
@@ -86,8 +82,7 @@ class SubprocVecEnv(GroupedVecEnv):
             data is lost. If the replay diverges, the mode acts as ``"restart"``. No mode covers
             the main process's own share (``caller_steps``).
         max_restarts: total number of restarts before a failure raises; None for no limit.
-        restart_on_exception: True to handle exceptions in an environment's ``step`` or ``reset`` as
-            worker failures.
+        restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures.
         worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
             keep their settings. Forked workers keep this process's BLAS and OpenMP settings.
         check_actions: True to check that every action is in its space.
@@ -153,30 +148,15 @@ def start_processes(
     recipe: Recipe,
     settings: ProcessSettings,
     *,
-    spin: float = SPIN,
+    spin: float = SPIN,  # of the workers, if there are CPUs for it
     describe: Describe = common_description,
-    on_backend_created: Callable[[ProcessBackend], None] | None = None,
-    guarded: bool = False,
-    caller_busy: bool = False,
-    event_loop_waits: bool = False,
-    output_buffers: bool = False,
+    on_backend_created: Callable[[ProcessBackend], None] | None = None,  # before workers start
+    guarded: bool = False,  # when a worker ends, kill all processes that its environments started
+    caller_busy: bool = False,  # the main process needs a CPU while the workers step
+    event_loop_waits: bool = False,  # an event loop watches the workers and collects their replies
+    output_buffers: bool = False,  # steps may return shared memory
 ) -> WorkerGroups:
-    """Start worker processes, which create their environments.
-
-    Args:
-        recipe: functions that create the environments, and the autoreset mode.
-        settings: the checked options.
-        spin: longest time in seconds that a worker spins before it blocks, if there are CPUs for
-            it.
-        describe: function that combines the environments' descriptions into one.
-        on_backend_created: called with the backend before it starts its workers.
-        guarded: True to kill, when a worker ends, all processes that its environments started, if
-            the system supports this.
-        caller_busy: True if the main process needs a CPU while the workers step.
-        event_loop_waits: True if an event loop in the main process watches the workers' descriptors
-            and collects their replies.
-        output_buffers: True if steps may return shared memory.
-    """
+    """Start worker processes, which create their environments."""
     if not system.HAS_WORKER_PROCESSES:
         raise RuntimeError(
             f"worker processes are not available on {system.NAME}: use ThreadVecEnv or DummyVecEnv"

@@ -45,16 +45,14 @@ class ThreadVecEnv(GroupedVecEnv):
 
     Args:
         env_fns: callables that create one environment each, in its thread.
-        env_seed: if given, callable i is called with ``env_seed=env_seed + i``; otherwise without
-            arguments.
+        env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         in_series: environments per thread. ``"auto"`` starts one thread per environment, at most
             1024; in a free-threaded Python, one thread per CPU available to this process. At most
             one of ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
         num_workers: number of threads, from 1 to the number of environments, which are split
             evenly. The main thread's own share (``caller_steps``) is not counted.
         envs_per_worker: another name for ``in_series``, as an int.
-        copy: True to return new arrays in each step; False to return read-only views that the next
-            step overwrites.
+        copy: False to return read-only views that the next step overwrites, not new arrays.
         caller_steps: True to step one share of the environments in the calling thread, while the
             other threads step theirs.
         step_timeout: seconds a thread may take to answer any command, such as a step including

@@ -67,10 +67,7 @@ class WorkerSettings:
         return RestartPolicy(self.max_restarts, self.restart_on_exception, resumes)
 
     def split(self, num_envs: int, cpus: int, own_share: bool = False) -> list[tuple[int, int]]:
-        """Split the environments into contiguous ranges, one per worker.
-
-        With ``own_share``, the last range is the main process's.
-        """
+        """Split the environments by worker; the last range may be this process's own share."""
         if self.num_workers is not None:
             most = num_envs - own_share
             if not is_count(self.num_workers) or self.num_workers > most:
