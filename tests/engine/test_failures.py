@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from xuance_envs import EnvError
-from xuance_envs.engine.group.env_errors import make_env_error
+from xuance_envs.engine.group.base_env_group import make_env_error
 from xuance_envs.engine.serialization import pack_error, unpack_error
 
 

@@ -28,21 +28,15 @@ RunCommand = Callable[[str, Sequence[int], Callable[[Sequence[int]], Any]], list
 
 
 class ActionMasks:
-    """Action masks for the next actions.
+    """Action masks for the next actions, from infos or from the environments' mask method."""
 
-    A mask comes from an info, or from the environment's mask method. Groups call this method
-    after each step and reset, but only once the user has requested masks.
-    """
-
-    def __init__(
-        self, action_space: Space[Any], arrays: StepArrays, results: InfoCollector
-    ) -> None:
+    def __init__(self, space: Space[Any], arrays: StepArrays, collector: InfoCollector) -> None:
         self.wanted = False
-        self._space = action_space
-        self._layout = mask_layout(action_space)
+        self._space = space
+        self._layout = mask_layout(space)
         self._actions = arrays.actions
         self._method_masks = arrays.masks
-        self._info_collector = results
+        self._info_collector = collector
         self._all_envs = np.arange(len(arrays.rewards))
         # Environments whose groups call the mask method and write its result to the arrays.
         self._watched = np.zeros(len(arrays.rewards), np.bool_)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -123,11 +125,8 @@ class Backend(ABC, Generic[_W]):
     def before_step(self) -> None:
         """Prepare for a step; called before each one."""
 
-    state_transfer: StateTransfer | None = None
-    """Transfer of states too large for commands; None if commands carry everything."""
-
-    after_submit: Callable[[], None] | None = None
-    """Hook run after commands were submitted; None if submitting sends them at once."""
+    state_transfer = StateTransfer()  # of states too large for commands
+    after_submit: Callable[[], None] | None = None  # called after commands were submitted
 
     def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
         """Allocate the arrays of all environments."""
@@ -144,9 +143,12 @@ class Backend(ABC, Generic[_W]):
     @abstractmethod
     def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None: ...
 
-    @abstractmethod
+    def release(self) -> None:
+        """Release what remains after the workers have ended."""
+
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
         """Force shutdown when ``owner`` is garbage-collected or the interpreter exits."""
+        return weakref.finalize(owner, _end, self, os.getpid())
 
     @abstractmethod
     def _start(self, index: int, started: Callable[[_W], None]) -> None:
@@ -168,3 +170,11 @@ class Backend(ABC, Generic[_W]):
         self, lo: int, hi: int, keywords: Sequence[Mapping[str, Any]]
     ) -> tuple[Any, Sequence[Mapping[str, Any]], int, Autoreset]:
         return self._functions(lo, hi), keywords, lo, self.recipe.autoreset
+
+
+def _end(backend: Backend[Any], owner: int) -> None:
+    if os.getpid() == owner:  # a forked child has no workers to end
+        try:
+            backend.end(FORCED_CLOSE_TIMEOUT)
+        finally:
+            backend.release()

@@ -22,17 +22,10 @@ from xuance_envs.engine.serialization import copy_of
 class Driver(ABC):
     """Handle on one group, local or remote: on the environments ``lo`` to ``hi - 1``."""
 
-    runs_in_result = False
-    """True if the group runs inside :meth:`result`, so only when its result is requested."""
-
-    shares_objects = False
-    """True if commands and results are passed as objects, without pickling or transfer buffers."""
-
-    survives_fork = False
-    """True if the group works in a forked child, too."""
-
-    seeds: list[Seeding] | None = None
-    """Seed of each environment, from which restarts derive new ones; None if restarts are off."""
+    runs_in_result = False  # the group runs only inside :meth:`result`
+    shares_objects = False  # commands and results are objects, not pickles or transfer buffers
+    survives_fork = False  # the group works in a forked child, too
+    seeds: list[Seeding] | None = None  # of the environments, for restarts; None without restarts
 
     def __init__(self, lo: int, hi: int) -> None:
         self.lo = lo
@@ -99,8 +92,7 @@ class Driver(ABC):
 class SavingDriver(Driver):
     """Driver of a group that can return its states with a command's result."""
 
-    can_save = True
-    """False while new environments still have to truncate the previous ones' episodes."""
+    can_save = True  # False while the previous environments' episodes must still be truncated
 
     @abstractmethod
     def submit_and_save(self, tag: int, packed: Any, *how: Any) -> None:
@@ -110,8 +102,7 @@ class SavingDriver(Driver):
 class CommonDriver(ABC):
     """Handle on all groups at once, for a step that one wake-up starts."""
 
-    tag = -1
-    """Number of the last step that it started."""
+    tag = -1  # number of the last step that it started
 
     @abstractmethod
     def start(self, tag: int, actions: Mapping[int, Any]) -> bool:

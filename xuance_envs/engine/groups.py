@@ -53,10 +53,8 @@ class Groups(ABC):
         self.drivers = list(drivers)
         self.info_collector = results or InfoCollector(self.drivers, arrays)
         self.ledger = Ledger(self.drivers, self.info_collector, backend)
-        transfer = backend.state_transfer if backend is not None else None
-        self.saver: Saver = GroupSaver(
-            self.ledger, self.info_collector, transfer or StateTransfer()
-        )
+        transfer = StateTransfer() if backend is None else backend.state_transfer
+        self.saver: Saver = GroupSaver(self.ledger, self.info_collector, transfer)
         self.description = description
         self.arrays = arrays
         self.masks = ActionMasks(description.action_space, arrays, self.info_collector)
@@ -155,8 +153,8 @@ class LocalGroups(Groups):
         except BaseException:
             _close(self._group)
             raise
-        files = _failure_files(record_failures, recipe)
-        super().__init__([_local_driver(self._group, 0, arrays, files)], description, arrays)
+        driver = _local_driver(self._group, recipe, arrays, record_failures)
+        super().__init__([driver], description, arrays)
 
     @property
     def envs(self) -> list[Any]:
@@ -185,14 +183,15 @@ class WorkerGroups(Groups):
             restarts = RestartPolicy(0, raises=True)
         self.backend = backend
         recipe = backend.recipe
+        own_recipe = None if local_range is None else recipe.part(*local_range)
         self._finalize = backend.register_finalizer(self)
         self._local_group: ResumableGroup | None = None
         try:
             backend.start()
             backend.build()  # workers create their environments while this process creates its own
             described: list[tuple[int, EnvDescription]] = []
-            if local_range is not None:
-                self._local_group = _make_local_group(recipe.part(*local_range))
+            if own_recipe is not None:
+                self._local_group = _make_local_group(own_recipe)
                 described = self._local_group.describe()
             description = describe(backend.descriptions() + described)
             arrays = backend.allocate(description.spaces, len(recipe))
@@ -210,11 +209,9 @@ class WorkerGroups(Groups):
                 _fault_tolerant_driver(backend, k, arrays, restarts, record_failures)
                 for k in range(len(backend.workers))
             ]
-        if self._local_group is not None and local_range is not None:
-            files = _failure_files(record_failures, recipe.part(*local_range))
-            drivers.append(
-                _local_driver(self._local_group, local_range[0], arrays.slice(*local_range), files)
-            )
+        if self._local_group is not None and own_recipe is not None:
+            group, own_arrays = self._local_group, self._local_group.arrays
+            drivers.append(_local_driver(group, own_recipe, own_arrays, record_failures))
         super().__init__(drivers, description, arrays, backend)
 
     @override
@@ -241,22 +238,20 @@ def _fault_tolerant_driver(
     args = backend, k, recipe.keywords, own_arrays, restarts
     if folder is None and not restarts.resumes:
         return RestartingDriver(*args)
-    recording = Recording(own_arrays, _failure_files(folder, recipe), restarts)
+    files = None if folder is None else FailureRecorder(folder, recipe)
+    recording = Recording(own_arrays, files, restarts)
     driver = RestartingDriver(*args, recording)
     return RecordingDriver(driver, recording, driver.last_snapshot if restarts.resumes else None)
 
 
 def _local_driver(
-    group: ResumableGroup, lo: int, arrays: StepArrays, files: FailureRecorder | None
+    group: ResumableGroup, recipe: Recipe, arrays: StepArrays, folder: str | Path | None
 ) -> Driver:
-    driver = GroupDriver(group, lo)
-    if files is None:
+    driver = GroupDriver(group, recipe.first)
+    if folder is None:
         return driver
-    return RecordingDriver(driver, Recording(arrays, files, RestartPolicy(0, raises=True)))
-
-
-def _failure_files(folder: str | Path | None, recipe: Recipe) -> FailureRecorder | None:
-    return None if folder is None else FailureRecorder(folder, recipe)
+    files, policy = FailureRecorder(folder, recipe), RestartPolicy(0, raises=True)
+    return RecordingDriver(driver, Recording(arrays, files, policy))
 
 
 def _make_local_group(recipe: Recipe) -> ResumableGroup:

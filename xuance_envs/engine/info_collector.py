@@ -24,17 +24,15 @@ _NO_EXTRAS: Mapping[int, Frozen] = {}
 class InfoCollector:
     """Builder of infos from shared arrays and the groups' outcomes."""
 
-    _has_own_extras = False
-    """True if infos may have extras without an outcome."""
+    _has_own_extras = False  # infos may have extras without an outcome
 
     def __init__(self, drivers: Sequence[Driver], arrays: StepArrays) -> None:
         self._drivers = drivers
         self._arrays = arrays
         self._infos = InfoColumns(arrays.infos, len(drivers))
         self._reset_infos = InfoColumns(arrays.reset_infos, len(drivers))
-        self._group_of = np.repeat(
-            np.arange(len(drivers)), [driver.hi - driver.lo for driver in drivers]
-        )
+        sizes = [driver.hi - driver.lo for driver in drivers]
+        self._group_of = np.repeat(np.arange(len(drivers)), sizes)
         self._every_env = np.arange(len(self._group_of))
         flat = arrays.reset_observations.flat
         # Infos of the last command on all environments, and infos of later ones by environment.

@@ -253,12 +253,10 @@ class Ledger:
         """Mark environments as sent and start a step of the groups that have all their actions."""
         if self._before_step is not None:
             self._before_step()
-        tag = self._tag = self._tag + 1
-        drivers = self.drivers
-        self._send(
-            env_ids,
-            {k: (tag, partial(drivers[k].submit_step, tag, actions.get(k))) for k in groups},
-        )
+        tag, drivers = self._tag + 1, self.drivers
+        self._tag = tag
+        requests = {k: (tag, partial(drivers[k].submit_step, tag, actions.get(k))) for k in groups}
+        self._send(env_ids, requests)
 
     def _send(self, env_ids: NDArray[np.intp], submissions: Mapping[int, Request]) -> None:
         self.pending = _SENT

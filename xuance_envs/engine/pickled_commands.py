@@ -20,8 +20,7 @@ class PackedCommand(NamedTuple):
 class PicklingDriver(WorkerDriver):
     """Driver of a worker that receives commands and returns results as bytes."""
 
-    kind_name = "a worker"
-    """Name of the worker kind in error messages."""
+    kind_name = "a worker"  # in error messages
 
     @override
     def pack(self, command: str, *arguments: Any) -> PackedCommand:

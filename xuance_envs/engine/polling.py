@@ -15,8 +15,7 @@ from xuance_envs.engine.system.current import system
 class Poller(ABC):
     """Interface for finding groups, identified by their indices, that may have replied."""
 
-    @abstractmethod
-    def watch(self, group: int) -> None:
+    def watch(self, group: int) -> None:  # noqa: B027  # optional
         """Register a group with a pending request."""
 
     @abstractmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 from time import perf_counter
@@ -13,7 +12,6 @@ from xuance_envs._override import override
 from xuance_envs.engine.driver import Driver, SavingDriver
 from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.group.outcome import ResultWithStates
-from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.recovery import Recording
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS
@@ -48,39 +46,20 @@ class RecordingDriver(Driver):
         self._snapshot = snapshot  # of the results to record; None to record no results
         self._replay_log = recording.log
         self._command = "step"
-        # Submission time of the current request, if it saves states.
-        self._began = 0.0
-        # True if the current request is a step that is logged without saving states.
-        self._is_logged_step = False
-        # The last processed result, and the tag of its request.
-        self._processed: tuple[int, Any] = driver.tag, None
-        # True until a replay was verified.
-        self._verify_next = recording.policy.resumes
+        self._began = 0.0  # submission time of the current request, if it saves states
+        self._is_logged_step = False  # the current request is a step that saves no states
+        self._processed: tuple[int, Any] = driver.tag, None  # the last result and its tag
+        self._verify_next = recording.policy.resumes  # until a replay was verified
 
     tag: Any = property(attrgetter("_driver.tag"))
     fds: Any = property(attrgetter("_driver.fds"))
     reply_deadline: Any = property(attrgetter("_driver.reply_deadline"))
     seeds: Any = property(attrgetter("_driver.seeds"))
-
-    @override
-    def pack_actions(self, actions: list[list[Any]]) -> Any:
-        return self._driver.pack_actions(actions)
-
-    @override
-    def pack(self, command: str, *arguments: Any) -> Any:
-        return self._driver.pack(command, *arguments)
-
-    @override
-    def with_buffers(self, packed: Any, buffers: Sequence[Any]) -> Any:
-        return self._driver.with_buffers(packed, buffers)
-
-    @override
-    def thaw(self, frozen: Any) -> Any:
-        return self._driver.thaw(frozen)
-
-    @override
-    def times(self) -> StepTimes:
-        return self._driver.times()
+    pack_actions: Any = property(attrgetter("_driver.pack_actions"))
+    pack: Any = property(attrgetter("_driver.pack"))
+    with_buffers: Any = property(attrgetter("_driver.with_buffers"))
+    thaw: Any = property(attrgetter("_driver.thaw"))
+    times: Any = property(attrgetter("_driver.times"))
 
     # -- requests ---------------------------------------------------------------------
 
@@ -134,9 +113,8 @@ class RecordingDriver(Driver):
     @override
     def result(self, deadline: float | None = None) -> Any:
         driver = self._driver
-        tag, result = self._processed
-        if tag == driver.tag:
-            return result
+        if self._processed[0] == driver.tag:
+            return self._processed[1]
         try:
             result = self._process(driver.result(deadline))
         except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from xuance_envs._override import override
@@ -28,28 +29,22 @@ WorkerFailure = EnvError | WorkerDiedError | WorkerTimeoutError
 _NOT_RESUMED = "the episodes of %s are truncated instead of resumed: %s"
 
 
+@dataclass
 class RestartPolicy:
     """Restart settings and the number of restarts used, shared by all workers."""
 
-    def __init__(
-        self,
-        limit: int | None,
-        on_exception: bool = False,
-        resumes: bool = False,
-        raises: bool = False,
-    ) -> None:
-        self.count = 0
-        self._raises = raises
-        self.on_exception = on_exception
-        self.resumes = resumes
-        self._limit = limit
+    limit: int | None
+    on_exception: bool = False
+    resumes: bool = False
+    raises: bool = False
+    count: int = 0
 
     def consume(self, error: WorkerFailure) -> None:
         """Count a restart, or raise the error if none is allowed."""
-        if self._raises:
+        if self.raises:
             raise error
-        if self._limit is not None and self.count >= self._limit:
-            exhausted = f"no restarts left: max_restarts={self._limit} reached"
+        if self.limit is not None and self.count >= self.limit:
+            exhausted = f"no restarts left: max_restarts={self.limit} reached"
             logger.error("%s", exhausted)
             if isinstance(error, EnvError):
                 error.reason = f"{error.reason} ({exhausted})"
@@ -57,7 +52,7 @@ class RestartPolicy:
                 error.details = f"{error.details}\n{exhausted}".lstrip()
             raise error
         self.count += 1
-        limit = "no limit" if self._limit is None else f"at most {self._limit}"
+        limit = "no limit" if self.limit is None else f"at most {self.limit}"
         # As a string, because handlers that store the record would keep the error's arrays.
         logger.warning("restart %d (%s): %s", self.count, limit, str(error))
 
@@ -79,8 +74,8 @@ class Recording:
         self.log = ReplayLog(arrays, with_results=policy.resumes)
         self.files = files
         self.policy = policy
-        # True if the next worker should resume; True if a worker has already tried to.
-        self.resumes_next = self._tried = False
+        self.resumes_next = False  # the next worker should resume
+        self._tried = False  # a worker has already tried to resume
         # The log before the last save: tag of the saving step, states and actions.
         self._before: tuple[int | None, Any, list[Any]] = None, None, []
         self._failed_tag: int | None = None

@@ -14,13 +14,11 @@ from xuance_envs.errors import name_envs
 
 MAX_OVERHEAD = 0.0025  # target share of step time for saving; recording actions costs as much
 
+# Limits of the log in steps, bytes of actions or infos, and seconds of stepping. A replay must
+# finish within the default start timeout of two minutes.
 MAX_STEPS = 2048
 MAX_BYTES = 1 << 26
 MAX_SECONDS = 60.0
-"""Limits of the log in steps, bytes of actions or infos, and seconds of stepping.
-
-A replay must finish within the default start timeout of two minutes.
-"""
 
 _SPARE_STEPS = 16  # extra capacity for steps at which saving the states fails
 
@@ -34,11 +32,9 @@ class ReplayLog:
     def __init__(self, arrays: StepArrays, *, with_results: bool = False) -> None:
         self._arrays = arrays
         parts = arrays.actions.parts
-        self.disabled = (
-            "the actions have no fixed shape, so they are not recorded"
-            if arrays.actions.objects
-            else ""
-        )
+        self.disabled = ""  # else, the reason
+        if arrays.actions.objects:
+            self.disabled = "the actions have no fixed shape, so they are not recorded"
         self.states: Any = None
         self.count = 0
         self.last_tag = self.next_save = -1
@@ -62,9 +58,8 @@ class ReplayLog:
         self.states, self.count, self.last_tag, self._first_tag = states, 0, -1, tag
         if self._results is not None:
             self._results.clear()
-        self.next_save = (
-            -1 if states is None else ((tag >> self.interval_log2) + 1) << self.interval_log2
-        )
+        interval = self.interval_log2
+        self.next_save = -1 if states is None else ((tag >> interval) + 1) << interval
 
     @property
     def enabled(self) -> bool:
@@ -125,9 +120,8 @@ class ReplayLog:
             steps = self.count + (self.last_tag != tag)
             self._requests_per_step = max((tag - self._first_tag) / steps, 1)
         per_step = self._requests_per_step
-        self.interval_log2 = min(
-            math.ceil(math.log2(wanted * per_step)), int(math.log2(max_steps * per_step))
-        )
+        most = int(math.log2(max_steps * per_step))
+        self.interval_log2 = min(math.ceil(math.log2(wanted * per_step)), most)
 
     def find_new_nan(self, first: int) -> str | None:
         """Describe NaNs in observations or rewards in the step in which they first occur."""

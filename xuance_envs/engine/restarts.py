@@ -19,16 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
+from operator import attrgetter
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import Backend, WorkerDriver
+from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import SavingDriver
 from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome, ResultWithStates
 from xuance_envs.engine.group.recipe import Seeding, derived_seed
 from xuance_envs.engine.group.resumable_group import NotResumed
-from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.recovery import (
     Command,
@@ -49,14 +49,9 @@ _PREPARING_TAG = -1  # of the request that prepares new environments; the ledger
 
 
 class WorkerState(Enum):
-    RUNNING = auto()
-    """The worker has the current request, or can accept it."""
-
-    FAILED = auto()
-    """The worker failed; the next wait for a result replaces it."""
-
-    PREPARING = auto()
-    """A new worker prepares its environments, and then receives the current request."""
+    RUNNING = auto()  # it has the current request, or can accept it
+    FAILED = auto()  # the next wait for a result replaces the worker
+    PREPARING = auto()  # a new worker prepares its environments; then it gets the current request
 
 
 class RestartingDriver(SavingDriver):
@@ -85,39 +80,28 @@ class RestartingDriver(SavingDriver):
         self._watched: set[int] = set()
         self._worker_state = WorkerState.RUNNING
         self._recovering = False  # from a failure until the new worker's first reply
-        # Positions of new environments whose previous episodes were not truncated yet.
-        self._to_truncate: set[int] = set()
+        self._to_truncate: set[int] = set()  # places whose previous episodes must be truncated
         self._command: Command = _STEP_OF_ALL
-        # The request's message, and whether the worker takes it by submit_step or by submit.
-        self._packed: Any = None
+        self._packed: Any = None  # the command, for submit_step or submit
         self._by_submit_step = True
         self._result: list[Any] = [None]
         self._truncated_outcome: Outcome | None = None
         self._worker.siblings = ()  # the end of another worker must not raise here
 
     @property
-    def _worker(self) -> WorkerDriver:
-        worker: WorkerDriver = self._backend.workers[self._index]
-        return worker
+    def _worker(self) -> Any:
+        return self._backend.workers[self._index]
 
-    @property
-    @override
-    def fds(self) -> tuple[int, ...]:
-        return self._worker.fds
-
-    @property
-    @override
-    def reply_deadline(self) -> float | None:
-        return self._worker.reply_deadline
+    fds: Any = property(attrgetter("_worker.fds"))
+    reply_deadline: Any = property(attrgetter("_worker.reply_deadline"))
+    pack_actions: Any = property(attrgetter("_worker.pack_actions"))
+    thaw: Any = property(attrgetter("_worker.thaw"))
+    times: Any = property(attrgetter("_worker.times"))
 
     @property
     @override
     def can_save(self) -> bool:  # type: ignore[override]  # read-only here
         return not self._to_truncate
-
-    @override
-    def pack_actions(self, actions: list[list[Any]]) -> Any:
-        return self._worker.pack_actions(actions)
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
@@ -169,14 +153,6 @@ class RestartingDriver(SavingDriver):
                     raise
                 self._on_failure(error)
         return self._result[0]
-
-    @override
-    def thaw(self, frozen: bytes) -> Any:
-        return self._worker.thaw(frozen)
-
-    @override
-    def times(self) -> StepTimes:
-        return self._worker.times()
 
     def _submit_if_alive(self) -> None:
         # A step detects by itself that the worker has ended. Other commands must not be submitted

@@ -33,38 +33,33 @@ _LARGE = 1 << 24
 
 _BATCH_BYTES = 1 << 26  # maximum transferred at a time, unless one state is larger
 _Shares = Sequence[tuple[int, Driver, Sequence[int]]]  # environments by group, from split_by_group
+Ids = Sequence[int]  # indices of environments
 _SEEDS = "seeds"  # key of the restart seeds in saved states
 
 
 class Saver(ABC):
     """Interface for saving, loading and cloning states in the groups of a ledger."""
 
-    holds_states = False
-    """True while groups or transfer buffers may hold states of an operation."""
+    holds_states = False  # groups or transfer buffers may hold states of an operation
 
     def __init__(self, ledger: Ledger, info_collector: InfoCollector) -> None:
         self._ledger = ledger
         self._info_collector = info_collector
 
     @abstractmethod
-    def verify(self, ids: Sequence[int]) -> None:
+    def verify(self, ids: Ids) -> None:
         """Check saving with new environments; raise an error if they continue differently."""
 
     @abstractmethod
-    def save(self, ids: Sequence[int]) -> EnvStates: ...
+    def save(self, ids: Ids) -> EnvStates: ...
 
     @abstractmethod
-    def load(self, state: EnvStates, ids: Sequence[int], *, of_all: bool = False) -> StepInfos:
+    def load(self, state: EnvStates, ids: Ids, *, of_all: bool = False) -> StepInfos:
         """Load states; return the infos of these environments, or of all environments."""
 
     @abstractmethod
     def clone(
-        self,
-        sources: Sequence[int],
-        targets: Sequence[int],
-        fork_rng: bool,
-        *,
-        of_all: bool = False,
+        self, sources: Ids, targets: Ids, fork_rng: bool, *, of_all: bool = False
     ) -> StepInfos:
         """Copy states between environments; return infos as :meth:`load` does."""
 
@@ -72,28 +67,23 @@ class Saver(ABC):
         """Release the states that an operation left in groups or transfer buffers."""
         self.holds_states = False
 
-    def run_load(
-        self, packed: Mapping[int, Any], ids: Sequence[int], *, of_all: bool = False
-    ) -> StepInfos:
+    def run_load(self, packed: Mapping[int, Any], ids: Ids, *, of_all: bool = False) -> StepInfos:
         """Run packed load commands and return the infos that groups report."""
         envs = None if of_all else np.array(ids, dtype=np.intp)
-        return self._ledger.command(
-            packed, lambda replies: self._info_collector.infos(replies, envs)
-        )
+        collect = self._info_collector.infos
+        return self._ledger.command(packed, lambda replies: collect(replies, envs))
 
 
 class GroupSaver(Saver):
     """Saver whose states pass through this process, or through the transfer of a backend."""
 
-    def __init__(
-        self, ledger: Ledger, info_collector: InfoCollector, transfer: StateTransfer
-    ) -> None:
-        super().__init__(ledger, info_collector)
+    def __init__(self, ledger: Ledger, collector: InfoCollector, transfer: StateTransfer) -> None:
+        super().__init__(ledger, collector)
         self.transfer = transfer
         self._last_clone_plan: _ClonePlan | None = None
 
     @override
-    def verify(self, ids: Sequence[int]) -> None:
+    def verify(self, ids: Ids) -> None:
         packed = {
             k: driver.pack("verify_saving", driver.places_of(envs), _registry_for(driver))
             for k, driver, envs in self._ledger.split_by_group(ids)
@@ -102,19 +92,17 @@ class GroupSaver(Saver):
             warnings.warn(warning, RuntimeWarning, stacklevel=caller_stacklevel())
 
     @override
-    def save(self, ids: Sequence[int]) -> EnvStates:
+    def save(self, ids: Ids) -> EnvStates:
         with self.transferring():
             states, facts = self._save_in_groups(self._ledger.split_by_group(ids))
-            contents = {
-                env: data for env, (data, *_) in states.items() if not isinstance(data, int)
-            }
+            found = states.items()
+            contents = {env: data for env, (data, *_) in found if not isinstance(data, int)}
             for sizes in _batches(states):
                 for env, buffer in self._fetch_large_states(sizes).items():
                     contents[env] = self.transfer.read(buffer)
                 self.transfer.release()
-        state = EnvStates.from_groups(
-            [(bytes(contents[env]), *states[env][1:]) for env in ids], facts
-        )
+        saved = [(bytes(contents[env]), *states[env][1:]) for env in ids]
+        state = EnvStates.from_groups(saved, facts)
         largest = max((len(one.env) for one in state.envs), default=0)
         if largest > _LARGE:
             warnings.warn(
@@ -127,7 +115,7 @@ class GroupSaver(Saver):
         return state.adding(_SEEDS, [seeds.get(env) for env in ids]) if seeds else state
 
     @override
-    def load(self, state: EnvStates, ids: Sequence[int], *, of_all: bool = False) -> StepInfos:
+    def load(self, state: EnvStates, ids: Ids, *, of_all: bool = False) -> StepInfos:
         state.check_here("load_state")
         seeds = _parse_restart_seeds(state)
         source_of = {env: (False, id(one.env)) for env, one in zip(ids, state.envs, strict=True)}
@@ -135,20 +123,14 @@ class GroupSaver(Saver):
         facts = {digest: dumps_plain(fact) for digest, fact in state.facts.items()}
         load_plans = self._load_plans(ids, source_of)
         with self.transferring():
-            infos = self._transfer_and_load(
-                load_plans, states, facts, ids, of_all, trusted=state.trusted
-            )
+            loading = load_plans, states, facts, ids, of_all
+            infos = self._transfer_and_load(*loading, trusted=state.trusted)
         self._set_restart_seeds(dict(zip(ids, seeds, strict=True)))
         return infos
 
     @override
     def clone(
-        self,
-        sources: Sequence[int],
-        targets: Sequence[int],
-        fork_rng: bool,
-        *,
-        of_all: bool = False,
+        self, sources: Ids, targets: Ids, fork_rng: bool, *, of_all: bool = False
     ) -> StepInfos:
         plan = self._last_clone_plan
         if plan is None or not (plan.sources == sources and plan.targets == targets):
@@ -158,9 +140,8 @@ class GroupSaver(Saver):
             seeds = {} if fork_rng else self._restart_seeds()
             for env, buffer in self._fetch_large_states(_sizes(saved)).items():
                 saved[env] = buffer, *saved[env][1:]
-            infos = self._transfer_and_load(
-                plan.load_plans, saved, facts, targets, of_all, fork_rng
-            )
+            loading = plan.load_plans, saved, facts, targets, of_all, fork_rng
+            infos = self._transfer_and_load(*loading)
         if seeds:
             seeded = zip(targets, sources, strict=True)
             self._set_restart_seeds({target: seeds[s] for target, s in seeded if s in seeds})
@@ -178,10 +159,7 @@ class GroupSaver(Saver):
 
     @contextmanager
     def transferring(self) -> Iterator[None]:
-        """Release transferred states, and those that groups kept, at the end of the context.
-
-        If an interrupt left requests pending, ``Groups.check_open`` releases these states later.
-        """
+        """Release transferred and kept states at the end; after an interrupt, check_open does."""
         self.holds_states = True
         try:
             yield
@@ -223,9 +201,7 @@ class GroupSaver(Saver):
         self._ledger.command(packed, list)
         return buffers
 
-    def _load_plans(
-        self, ids: Sequence[int], source_of: Mapping[int, tuple[bool, int]]
-    ) -> list[_LoadPlan]:
+    def _load_plans(self, ids: Ids, source_of: Mapping[int, tuple[bool, int]]) -> list[_LoadPlan]:
         plans = []
         for k, driver, envs in self._ledger.split_by_group(ids):
             source_refs = [source_of[env] for env in envs]
@@ -240,7 +216,7 @@ class GroupSaver(Saver):
             plans.append(_LoadPlan(k, driver, places, source_refs, transferred, sources, load))
         return plans
 
-    def _clone_plan(self, sources: Sequence[int], targets: Sequence[int]) -> _ClonePlan:
+    def _clone_plan(self, sources: Ids, targets: Ids) -> _ClonePlan:
         group_of, drivers = self._ledger.group_of, self._ledger.drivers
         source_of: dict[int, tuple[bool, int]] = {}
         exported, kept = set[int](), set[int]()
@@ -259,7 +235,7 @@ class GroupSaver(Saver):
         load_plans: Sequence[_LoadPlan],
         states: Mapping[int, tuple[Any, ...]],
         facts: Mapping[bytes, bytes],
-        ids: Sequence[int],
+        ids: Ids,
         of_all: bool,
         fork_rng: bool = False,
         trusted: bool = True,
@@ -273,10 +249,13 @@ class GroupSaver(Saver):
 
         try:
             return attempt()
-        except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
-            if not _was_replaced(error):
+        except EnvError as error:
+            if error.reason != WORKER_REPLACED:
                 raise
-            return attempt()
+        except (WorkerDiedError, WorkerTimeoutError) as error:
+            if not error.restarted:
+                raise
+        return attempt()
 
     def _prepare(
         self,
@@ -328,8 +307,8 @@ class _LoadPlan(NamedTuple):
 
 
 class _ClonePlan(NamedTuple):
-    sources: Sequence[int]
-    targets: Sequence[int]
+    sources: Ids
+    targets: Ids
     saving: _Shares
     exported: Collection[int]
     kept: Collection[int]
@@ -341,11 +320,6 @@ def warn_of_doubts(doubts: Sequence[str]) -> None:
         warnings.warn(
             f"the loaded state may continue differently: {doubt}", stacklevel=caller_stacklevel()
         )
-
-
-def _was_replaced(error: EnvError | WorkerDiedError | WorkerTimeoutError) -> bool:
-    """Return whether loading failed because of a worker restart."""
-    return error.reason == WORKER_REPLACED if isinstance(error, EnvError) else error.restarted
 
 
 def _registry_for(driver: Driver) -> bytes | None:

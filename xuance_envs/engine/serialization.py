@@ -43,9 +43,9 @@ class _Pickler(pickle.Pickler):
         return reduce_exactly(obj)
 
 
-def _dumps(value: Any) -> bytes:
+def _dumps(value: Any, pickler: Any = _Pickler) -> bytes:
     file = io.BytesIO()
-    _Pickler(file, _PROTOCOL).dump(value)
+    pickler(file, _PROTOCOL).dump(value)
     return file.getvalue()
 
 
@@ -56,7 +56,7 @@ def dumps_for_worker(value: Any) -> bytes:
     except Exception:
         data = None  # cloudpickle supports more types and has better error messages
     if data is None or b"__main__" in data or _names_by_value(data):
-        data = _dumps_by_value(value)
+        data = _dumps(value, ByValuePickler)
     return data
 
 
@@ -71,7 +71,7 @@ def dumps_for_main(value: Any) -> bytes:
     try:
         return _dumps(value)
     except Exception:
-        return _dumps_by_value(value)
+        return _dumps(value, ByValuePickler)
 
 
 def loads(data: bytes) -> Any:
@@ -79,12 +79,6 @@ def loads(data: bytes) -> Any:
     if len(data) < _SCAN_LIMIT and b"cloudpickle" not in data and b"__main__" not in data:
         return pickle.loads(data)
     return ByValueUnpickler(data).load()
-
-
-def _dumps_by_value(value: Any) -> bytes:
-    file = io.BytesIO()
-    ByValuePickler(file, _PROTOCOL).dump(value)
-    return file.getvalue()
 
 
 def describe_error(error: BaseException) -> str:

@@ -104,9 +104,8 @@ class Receiver:
         header = self._header
         if have and self._buffer[start] not in self._with_header:
             return 1
-        return header.size + (
-            int(header.unpack_from(self._buffer, start)[-1]) if have >= header.size else 0
-        )
+        size = int(header.unpack_from(self._buffer, start)[-1]) if have >= header.size else 0
+        return header.size + size
 
     def whole(self) -> memoryview | None:
         """Return the first message, valid until :meth:`clear`, or None if it is incomplete."""

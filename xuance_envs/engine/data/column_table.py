@@ -35,14 +35,12 @@ class ColumnTable:
     as its largest array kind needs. If bytes run out, kinds that no cell uses are removed.
     """
 
-    def __init__(
-        self, arrays: InfoArrays, before_change: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, arrays: InfoArrays, on_change: Callable[[], None] = lambda: None) -> None:
         self.keys: list[str] = []
         self.slots: dict[str, int] = {}
         self.version = 0
         self._arrays = arrays
-        self._before_change = before_change
+        self._on_change = on_change
         self._kinds: dict[ArrayKind, int] = {}
         self._sizes: dict[str, int] = {}
         self._offsets: dict[str, int] = {}
@@ -53,11 +51,8 @@ class ColumnTable:
     def layout(self) -> ColumnLayout:
         if not self.keys:
             return NO_COLUMNS
-        kinds: list[ArrayKind | None] = [None] * max(
-            (code - _FIRST_ARRAY + 1 for code in self._kinds.values()), default=0
-        )
-        for kind, code in self._kinds.items():
-            kinds[code - _FIRST_ARRAY] = kind
+        kind_of = {code: kind for kind, code in self._kinds.items()}
+        kinds = [kind_of.get(code) for code in range(_FIRST_ARRAY, max(kind_of, default=0) + 1)]
         starts = tuple([self._offsets.get(key, 0) for key in self.keys])
         return ColumnLayout(tuple(self.keys), starts, tuple(kinds), self.extent[1])
 
@@ -182,16 +177,14 @@ class ColumnTable:
             old = self._offsets.get(key, 0)
             moved[:, start : start + kept] = self._arrays.bytes[:, old : old + kept]
         relaid = InfoArrays(self._arrays.cells[sources], self._arrays.kinds[sources], moved)
-        self._before_change()
+        self._on_change()
         self._pending_relayout = order, kinds, sizes, starts, relaid, self.version + 1
         self.finish_relayout()
 
     def finish_relayout(self) -> None:
         """Apply the pending layout; after an interrupt, a second call completes this."""
-        if self._pending_relayout is not None:
-            order, self._kinds, self._sizes, self._offsets, relaid, self.version = (
-                self._pending_relayout
-            )
+        if (pending := self._pending_relayout) is not None:
+            order, self._kinds, self._sizes, self._offsets, relaid, self.version = pending
             self._arrays.cells[: len(order)] = relaid.cells
             self._arrays.kinds[: len(order)] = relaid.kinds
             self._arrays.bytes[:, : relaid.bytes.shape[1]] = relaid.bytes

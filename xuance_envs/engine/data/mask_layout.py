@@ -24,15 +24,13 @@ def mask_layout(action_space: Space[Any]) -> SpaceLayout | None:
     return None if space is None else SpaceLayout(space)
 
 
-def _mask_space(space: Space[Any]) -> Space[Any] | None:
+def _mask_space(space: Space[Any]) -> Any:
     if isinstance(space, spaces.Dict):
         parts = {key: _mask_space(inner) for key, inner in space.spaces.items()}
-        whole = {key: part for key, part in parts.items() if part is not None}
-        return spaces.Dict(whole) if whole.keys() == parts.keys() else None
+        return None if None in parts.values() else spaces.Dict(parts)
     if isinstance(space, spaces.Tuple):
         row = [_mask_space(inner) for inner in space.spaces]
-        full = [part for part in row if part is not None]
-        return spaces.Tuple(full) if len(full) == len(row) else None
+        return None if None in row else spaces.Tuple(row)
     if isinstance(space, spaces.Discrete):
         width = int(space.n)
     elif isinstance(space, spaces.MultiDiscrete):

@@ -85,23 +85,16 @@ class _Node:
         self.keys: list[Any] | None = None
         self.is_dict = isinstance(space, spaces.Dict)
         self.leaf = len(leaves)
-        if isinstance(space, spaces.Dict):
-            self.keys = list(space.spaces)
-            children = list(space.spaces.values())
-        elif isinstance(space, spaces.Tuple):
-            self.keys = list(range(len(space.spaces)))
-            children = list(space.spaces)
+        if isinstance(space, spaces.Dict | spaces.Tuple):
+            inner = space.spaces
+            parts = dict(inner) if isinstance(inner, dict) else dict(enumerate(inner))
+            self.keys = list(parts)
+            self.children = [_Node(each, f"{path}[{key!r}]", leaves) for key, each in parts.items()]
         elif isinstance(space, _ARRAY_SPACES):
             assert space.shape is not None
             leaves.append(Leaf(path, space, tuple(space.shape), np.dtype(space.dtype)))
-            return
         else:
             leaves.append(Leaf(path, space, (), None))
-            return
-        self.children = [
-            _Node(inner, f"{path}[{key!r}]", leaves)
-            for key, inner in zip(self.keys, children, strict=True)
-        ]
 
     def flatten(self, value: Any, parts: list[Any]) -> None:
         if self.keys is None:

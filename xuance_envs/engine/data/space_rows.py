@@ -132,10 +132,8 @@ class SpaceRows:
 
     def row(self, i: int, freeze: Callable[[Any], Any], *, strict: bool = True) -> Row:
         """Return environment i's row; with ``strict=False``, the row converts values."""
-        rows = [
-            self._leaf_row(part, i, leaf, freeze, strict)
-            for part, leaf in zip(self.parts, self.layout.leaves, strict=True)
-        ]
+        parts = zip(self.parts, self.layout.leaves, strict=True)
+        rows = [self._leaf_row(part, i, leaf, freeze, strict) for part, leaf in parts]
         return rows[0] if self.layout.flat else _TreeRow(self.layout, rows)
 
     def _leaf_row(
@@ -151,10 +149,8 @@ class SpaceRows:
 
     def reader(self) -> Callable[[], list[Any]]:
         """Return a function that copies all values, in the form of ``space.sample()``."""
-        readers = [
-            _leaf_reader(part, leaf)
-            for part, leaf in zip(self.parts, self.layout.leaves, strict=True)
-        ]
+        parts = zip(self.parts, self.layout.leaves, strict=True)
+        readers = [_leaf_reader(part, leaf) for part, leaf in parts]
         if self.layout.flat:
             return readers[0]
 
@@ -213,12 +209,11 @@ class SpaceRows:
 
     def copy_writable(self) -> Any:
         """Copy all values into one batch; objects are copied, too, and returned in lists."""
-        return self.layout.unflatten(
-            [
-                list(map(copy_of, part)) if copiers is None else copiers[0]()
-                for part, copiers in zip(self.parts, self._copiers, strict=True)
-            ]
-        )
+        parts = [
+            list(map(copy_of, part)) if copiers is None else copiers[0]()
+            for part, copiers in zip(self.parts, self._copiers, strict=True)
+        ]
+        return self.layout.unflatten(parts)
 
     def copy_of_batch(self, batch: Any) -> Any:
         """Copy a batch from :meth:`copy` that contains only arrays."""
@@ -250,9 +245,8 @@ class SpaceRows:
 
     def as_batch(self) -> Any:
         """Return all values as one batch without copying; objects are returned in a tuple."""
-        return self.layout.unflatten(
-            [tuple(part) if isinstance(part, list) else part for part in self.parts]
-        )
+        parts = [tuple(part) if isinstance(part, list) else part for part in self.parts]
+        return self.layout.unflatten(parts)
 
     @property
     def flat(self) -> NDArray[Any] | None:

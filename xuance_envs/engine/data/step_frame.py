@@ -33,12 +33,8 @@ class GroupCodec:
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
         self._actions = list(_arrays_of(arrays.actions))
-        self._always = [
-            *_arrays_of(arrays.observations),
-            arrays.rewards,
-            arrays.terminated,
-            arrays.truncated,
-        ]
+        results = arrays.rewards, arrays.terminated, arrays.truncated
+        self._always = [*_arrays_of(arrays.observations), *results]
         self._masks = [] if arrays.masks is None else list(_arrays_of(arrays.masks))
         self._reset_observations = list(_arrays_of(arrays.reset_observations))
 
@@ -94,11 +90,8 @@ class GroupCodec:
         parts = [*self._always, *masks, used.cells, used.kinds, used.bytes]
         resets = self._arrays.reset_infos.first(*extents.resets)
         per_end = [*self._reset_observations, resets.bytes, resets.cells, resets.kinds]
-        ends = len(self._ended())
-        envs = len(self._arrays.rewards)
-        nbytes: int = (
-            sum(part.nbytes for part in parts) + sum(p.nbytes for p in per_end) // envs * ends
-        )
+        end_bytes = sum(part.nbytes for part in per_end) // len(self._arrays.rewards)
+        nbytes: int = sum(part.nbytes for part in parts) + end_bytes * len(self._ended())
         return nbytes
 
     def _ended(self) -> NDArray[np.intp]:

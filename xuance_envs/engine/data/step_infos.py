@@ -115,10 +115,7 @@ class LazyInfos(Sequence[dict[Any, Any]]):
 
 
 class StepInfos(LazyInfos):
-    """Infos of one step: a sequence of dicts that are built on first access and then kept.
-
-    Later steps do not change them. ``infos[i] = {...}`` replaces one.
-    """
+    """Infos of one step: a sequence of dicts that are built on first access and then kept."""
 
     masks: Callable[[StepInfos], Any]
     __slots__ = ("_batch", "_ends", "envs", "masks")

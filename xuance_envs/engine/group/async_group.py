@@ -13,13 +13,12 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.awaited_calls import Call, Calls, begin, cancel, started
-from xuance_envs.engine.group.base_env_group import NO_RESULT
-from xuance_envs.engine.group.env_errors import make_env_error
+from xuance_envs.engine.group.base_env_group import NO_RESULT, make_env_error
 from xuance_envs.engine.group.outcome import Autoreset, Outcome, Reset
+from xuance_envs.engine.group.recipe import reset_arguments
 from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.group.single_env import ResetOnStep, close, find_layer, is_asynchronous
 from xuance_envs.engine.group.step_clock import StepClock
-from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.errors import EnvError
 from xuance_envs.event_loops import EventLoop, NotAnExceptionError, outcome_of, value_of
@@ -57,7 +56,7 @@ class AsyncGroup(ResumableGroup):
 
     def move_to(self, loop: EventLoop) -> None:
         """Run all further commands in the thread of this loop; some return awaitables there."""
-        self._loop, self.runs_on_loop, self._report = loop, True, _ignore
+        self._loop, self.runs_on_loop, self._report = loop, True, lambda: None
 
     def divide(self) -> list[AsyncGroup]:
         """Return a group for each environment."""
@@ -75,10 +74,8 @@ class AsyncGroup(ResumableGroup):
         self._read_arrays, self._read_actions = self._read_actions, self._taken.copy
 
     def _make_targets(self) -> list[Any]:
-        return [
-            _AwaitedEnv(self, i) if found else self.envs[i]
-            for i, found in enumerate(self.asynchronous)
-        ]
+        envs = zip(self.envs, self.asynchronous, strict=True)
+        return [_AwaitedEnv(self, i) if found else env for i, (env, found) in enumerate(envs)]
 
     # -- step and reset ---------------------------------------------------------------
 
@@ -143,11 +140,8 @@ class AsyncGroup(ResumableGroup):
     def _reset_calls(self, resets: Sequence[Reset]) -> dict[int, Call]:
         calls = {}
         for i, seed, options in resets:
-            given = {} if seed is None else {"seed": seed}
-            if options is not None:
-                given["options"] = copy_of(options)
             if type(self._targets[i]) is _AwaitedEnv:
-                calls[i] = self._call(i, "reset", (), given)
+                calls[i] = self._call(i, "reset", (), reset_arguments(seed, options))
         return calls
 
     def _call(self, i: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
@@ -261,10 +255,6 @@ class AsyncGroup(ResumableGroup):
                 failure.__cause__ = error
         if failure is not None:
             raise failure
-
-
-def _ignore() -> None:
-    pass
 
 
 class _AwaitedEnv:

@@ -7,8 +7,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xuance_envs.engine.group.env_errors import make_env_error
-from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord
+from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import (
     EnvDescription,
@@ -21,7 +20,8 @@ from xuance_envs.engine.group.single_env import (
     render,
     spaces_of,
 )
-from xuance_envs.engine.serialization import copy_of
+from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, ProgressRecord
+from xuance_envs.engine.serialization import copy_of, describe_error, traceback_of
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.event_loops import finish
 from xuance_envs.state.recorders import record
@@ -180,3 +180,27 @@ class BaseEnvGroup:
             raise error
         returned = () if result is NO_RESULT else (result,)
         return make_env_error(self._first + i, self._command, error, *returned)
+
+
+def make_env_error(env: int, command: str, error: BaseException, *returned: Any) -> EnvError:
+    """Build the error for an exception that an environment raised, or for its invalid result."""
+    own_frame = error.__traceback__ is not None and error.__traceback__.tb_next is None
+    if isinstance(error, BadValueError):
+        reason = str(error)
+    elif command == "step" and own_frame and returned:
+        reason = _step_format_error(*returned) or describe_error(error)
+    else:
+        reason = describe_error(error)
+    return EnvError(env, command, reason, traceback_of(error))
+
+
+def _step_format_error(result: Any) -> str | None:
+    if isinstance(result, tuple) and len(result) == 5:
+        return None
+    reason = (
+        "step: expected a tuple (observation, reward, terminated, truncated, info), "
+        f"got {describe(result)}"
+    )
+    if isinstance(result, tuple) and len(result) == 4:
+        reason += "; use Gym_Env(..., library='gym') for environments of legacy gym"
+    return reason

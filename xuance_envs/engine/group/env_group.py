@@ -1,7 +1,4 @@
-"""Environments stepped in series: the only code that steps, resets and autoresets.
-
-The serial backend has one group. A worker process receives requests for its group through a pipe.
-"""
+"""Environments stepped in series: the only code that steps, resets and autoresets."""
 
 from __future__ import annotations
 
@@ -24,10 +21,9 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.base_env_group import NO_RESULT, BaseEnvGroup, never
 from xuance_envs.engine.group.group_masks import GroupMasks
 from xuance_envs.engine.group.outcome import Autoreset, Outcome, OutcomeBuilder, Reset
-from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord
-from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.group.recipe import Recipe, reset_arguments
 from xuance_envs.engine.group.single_env import ResetOnStep, to_scalar
-from xuance_envs.engine.group.step_clock import StepClock
+from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, ProgressRecord, StepClock
 from xuance_envs.engine.group.step_results import RESTARTED_KEY
 from xuance_envs.engine.serialization import copy_of
 
@@ -170,8 +166,9 @@ class EnvGroup(BaseEnvGroup):
         except BaseException as error:
             self._interrupted_at = i, result
             raise self._failure(i, error, result) from error
-        if self._reset_instead:
-            self._finish_pending_resets()
+        for i in self._reset_instead:
+            self._pending[i] = False
+            self._step_targets[i] = self._targets[i]
         if self._masks.mask_methods:
             self._update_masks(self._masks.mask_methods if places is None else places)
         if self._outputs is not None:
@@ -183,9 +180,7 @@ class EnvGroup(BaseEnvGroup):
         """Reset some environments; observations and infos go to the same arrays as in a step."""
         self._begin_for([i for i, *_ in resets])
         for i, seed, options in resets:
-            given: dict[str, Any] = {} if seed is None else {"seed": seed}
-            if options is not None:
-                given["options"] = copy_of(options)
+            given = reset_arguments(seed, options)
             self._rewards[i] = self._zero_reward
             try:
                 self._reset(i, self._observations, self._rows, self._infos, given)
@@ -205,7 +200,7 @@ class EnvGroup(BaseEnvGroup):
             self._rewards[i] = self._zero_reward
             self._infos.write(i, {**infos[i], RESTARTED_KEY: True})
             self._truncated[i] = self._ended = True
-            given = {} if seeds[i] is None else {"seed": seeds[i]}
+            given = reset_arguments(seeds[i])
             try:
                 if self._autoreset is Autoreset.DISABLED:
                     self._call_reset(i, given)  # seeds the generator; the user resets again
@@ -363,11 +358,6 @@ class EnvGroup(BaseEnvGroup):
                 f"reset: expected a tuple (observation, info), got {describe(result)}{hint}"
             )
         return result
-
-    def _finish_pending_resets(self) -> None:
-        for i in self._reset_instead:
-            self._pending[i] = False
-            self._step_targets[i] = self._targets[i]
 
     def outcome(self) -> Outcome:
         """Return the command's outcome; call it again if an interrupt prevented the reply."""

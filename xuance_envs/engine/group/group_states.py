@@ -32,6 +32,9 @@ def packed_registry() -> bytes | None:
     return dumps_for_worker(known) if known else None
 
 
+SavedStates = tuple[list[Saved], Mapping[bytes, bytes]]  # and packed fingerprints, by digest
+
+
 class _Group(Protocol):
     envs: list[Any]
     recipe: Recipe
@@ -79,7 +82,7 @@ class GroupStates:
         wanted: Collection[int] | None = None,
         kept: Collection[int] = (),
         max_bytes: int | None = None,
-    ) -> tuple[list[Saved], dict[bytes, bytes]]:
+    ) -> SavedStates:
         """Return the states of some environments, and packed fingerprints by digest."""
         self._apply_registry(registry)
         self.discard_states()
@@ -188,9 +191,7 @@ class GroupStates:
     def discard_states(self) -> None:
         self._kept, self._outgoing, self._prepared = {}, {}, {}
 
-    def load_into_new(
-        self, states: tuple[list[Saved], Mapping[bytes, bytes]], registry: bytes | None
-    ) -> None:
+    def load_into_new(self, states: SavedStates, registry: bytes | None) -> None:
         """Load states into environments that were never reset."""
         saved, fingerprints = states
         places = range(len(self._group.envs))

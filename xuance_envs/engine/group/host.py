@@ -10,10 +10,10 @@ from typing import Any
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.making import make_group
 from xuance_envs.engine.group.outcome import Autoreset
-from xuance_envs.engine.group.progress_record import ProgressRecord
-from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.group.recipe import Recipe, reset_arguments
 from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.group.step_clock import ProgressRecord
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.system.library_threads import limit_threads
 from xuance_envs.errors import EnvError
@@ -90,4 +90,4 @@ class GroupHost:
     def _ready(self, seeds: Sequence[int | None]) -> None:
         """Reset new environments, so that commands can use them before a step resets them again."""
         for place, seed in enumerate(seeds):
-            self.group.call([place], "reset", (), {} if seed is None else {"seed": seed})
+            self.group.call([place], "reset", (), reset_arguments(seed))

@@ -12,20 +12,10 @@ from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import ColumnLayout
 
 RESUME_COMMANDS = frozenset({"run_and_save", "resume"})
-STATE_COMMANDS = RESUME_COMMANDS | frozenset(
-    {
-        "save_states",
-        "copy_saved_states",
-        "prepare_states",
-        "load_states",
-        "discard_states",
-        "verify_saving",
-        "store_states",
-        "prepare_stored",
-        "copy_stored",
-        "import_stored",
-        "drop_stored",
-    }
+STATE_COMMANDS = RESUME_COMMANDS.union(
+    ("save_states", "copy_saved_states", "verify_saving"),
+    ("prepare_states", "load_states", "discard_states"),
+    ("store_states", "prepare_stored", "copy_stored", "import_stored", "drop_stored"),
 )
 # Commands subject to the start timeout instead of the step timeout.
 STARTUP_COMMANDS = frozenset({"build", "attach", "rebuild"})
@@ -43,15 +33,11 @@ class ActingState(NamedTuple):
 
 
 class Autoreset(Enum):
-    """Autoreset mode: the time at which an environment is reset after its episode's end.
+    """Autoreset mode: the time at which an environment is reset after its episode's end."""
 
-    ``SAME_STEP``: within that step. ``NEXT_STEP``: in the next step, which ignores its action.
-    ``DISABLED``: never; the user resets it.
-    """
-
-    SAME_STEP = "same step"
-    NEXT_STEP = "next step"
-    DISABLED = "disabled"
+    SAME_STEP = "same step"  # within the last step
+    NEXT_STEP = "next step"  # in the next step, which ignores its action
+    DISABLED = "disabled"  # never; the user resets it
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.serialization import copy_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class Recipe:
     def part(self, lo: int, hi: int) -> Recipe:
         """Return the recipe of environments ``lo`` to ``hi - 1`` from the recipe of all."""
         return replace(self, env_fns=self.env_fns[lo:hi], keywords=self.keywords[lo:hi], first=lo)
+
+
+def reset_arguments(seed: int | None, options: Any = None) -> dict[str, Any]:
+    """Return keyword arguments for the ``reset`` of an environment, with a copy of the options."""
+    given = {} if seed is None else {"seed": seed}
+    return given if options is None else {**given, "options": copy_of(options)}
 
 
 Seeding = tuple[int | None, int]  # last seed of an environment, and its number of restarts

@@ -25,11 +25,17 @@ from xuance_envs.engine.group.outcome import (
     StepExtras,
 )
 from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
-from xuance_envs.engine.group.step_results import RESTARTED_KEY, StepInfos, StepResult, StepResults
+from xuance_envs.engine.group.step_results import (
+    RESTARTED_KEY,
+    Results,
+    StepInfos,
+    StepResults,
+    Steps,
+)
 from xuance_envs.errors import EnvError
 
 if TYPE_CHECKING:
-    from xuance_envs.engine.group.group_states import Saved
+    from xuance_envs.engine.group.group_states import SavedStates
     from xuance_envs.engine.group.stored_states import StoredStates
 
 
@@ -131,9 +137,7 @@ class ResumableGroup(EnvGroup):
         states, refusal = self.states_if_any(registry)
         return ResultWithStates(result, states, refusal, perf_counter() - began, verified)
 
-    def states_if_any(
-        self, registry: bytes | None
-    ) -> tuple[tuple[list[Saved], dict[bytes, bytes]] | None, str]:
+    def states_if_any(self, registry: bytes | None) -> tuple[SavedStates | None, str]:
         """Return the states of all environments, or None and the reason."""
         try:
             return self.states.save_states(range(len(self.envs)), registry), ""
@@ -142,9 +146,9 @@ class ResumableGroup(EnvGroup):
 
     def resume(
         self,
-        states: tuple[list[Saved], Mapping[bytes, bytes]],
-        steps: Sequence[Sequence[NDArray[Any]]],
-        results: Sequence[StepResult | None],
+        states: SavedStates,
+        steps: Steps,
+        results: Results,
         registry: bytes | None,
         next_command: tuple[str, Sequence[Any]] | None,
     ) -> Any:
@@ -166,9 +170,7 @@ class ResumableGroup(EnvGroup):
             result = self.outcome()
         return result
 
-    def replay(
-        self, steps: Sequence[Sequence[NDArray[Any]]], results: Sequence[StepResult | None]
-    ) -> str:
+    def replay(self, steps: Steps, results: Results) -> str:
         """Repeat all steps; return the first failure or difference, or an empty text."""
         found, first = StepResults(self.arrays, 1), ""
         for number, (actions, expected) in enumerate(zip(steps, results, strict=True), 1):
@@ -189,11 +191,7 @@ class ResumableGroup(EnvGroup):
         return first
 
     def verify_replay(
-        self,
-        states: tuple[list[Saved], Mapping[bytes, bytes]],
-        steps: Sequence[Sequence[NDArray[Any]]],
-        results: Sequence[StepResult | None],
-        registry: bytes | None,
+        self, states: SavedStates, steps: Steps, results: Results, registry: bytes | None
     ) -> tuple[str, str]:
         """Repeat steps in new environments; return a difference or an obstacle, as texts."""
         try:

@@ -97,8 +97,7 @@ def is_asynchronous(env: Any) -> bool:
     layers = {name: asynchronous_layer(env, name) for name in ("reset", "step")}
     found = [layer for layer in layers.values() if layer is not None]
     if len(found) == 1:
-        (one,) = (name for name, layer in layers.items() if layer is not None)
-        (other,) = layers.keys() - {one}
+        one, other = sorted(layers, key=lambda name: layers[name] is None)
         raise BadValueError(
             f"expected reset and step to be both asynchronous, or neither: {one} of "
             f"{type(found[0]).__name__} is 'async def', and {other} of {describe(env)} is not"

@@ -1,14 +1,15 @@
-"""Step times of a group, in memory that another process may read at any time."""
+"""Progress and step times of a group, in memory that another process may read at any time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+NO_ACTIVE_ENV = 0  # value of the slot while no environment runs; 1 is the group's first environment
 WINDOW = 1024  # number of last steps that the percentiles cover
 PROFILE_INTERVAL = 64  # interval, in steps, at which the clock times each environment
 
@@ -17,6 +18,20 @@ _STEPS, _BUSY, _FIRST, _LAST, _SLOWEST, _SLOWEST_TIME, _RING = range(7)
 TIMES_BYTES = 8 * (_RING + WINDOW)
 
 TIMING_DELTA_BYTES = 8 * (_RING + 1)
+
+
+class ActiveEnvSlot(Protocol):
+    """Slot for the running environment: ``at[0]`` is its place + 1, or NO_ACTIVE_ENV."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+    def __setitem__(self, index: int, value: int, /) -> None: ...
+
+
+@dataclass(frozen=True)
+class ProgressRecord:
+    at: ActiveEnvSlot = field(default_factory=lambda: [NO_ACTIVE_ENV])
+    times: memoryview | None = None
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,10 @@ class StepResult(NamedTuple):
             yield "reset observation", "differs"
 
 
+Steps = Sequence[Sequence[NDArray[Any]]]  # the action leaves of each step
+Results = Sequence[StepResult | None]  # of each step; None if it is unknown
+
+
 class StepResults:
     """Results of the steps in a replay log."""
 

@@ -21,16 +21,9 @@ _DRAIN_BYTES = 1 << 16
 
 _CODE_BYTES = {code: bytes([code]) for code in (*RequestType, *ReplyType)}
 _WITH_PAYLOAD = frozenset(
-    {
-        RequestType.CALL,
-        RequestType.GROUP,
-        RequestType.BUFFERS,
-        ReplyType.OUTCOME,
-        ReplyType.VALUE,
-        ReplyType.FAILED,
-    }
+    {RequestType.CALL, RequestType.GROUP, RequestType.BUFFERS}
+    | {ReplyType.OUTCOME, ReplyType.VALUE, ReplyType.FAILED}
 )
-
 
 _Poll = Callable[[float | None], Sequence[tuple[int, int]]]
 
@@ -168,10 +161,7 @@ class Channel(Sender):
     def join(
         self, tag: int, wait_code: Callable[[float | None], int], deadline: float | None
     ) -> None:
-        """Record a request that is not sent through the pipe; ``wait_code`` waits for its reply.
-
-        The reply is in the pipe if the code is 0.
-        """
+        """Record a request outside the pipe, whose reply is there if ``wait_code`` returns 0."""
         if not self._has_reply:
             self.wait_reply(deadline)
         inbox = self._inbox

@@ -95,10 +95,8 @@ class CommonStep(CommonDriver):
         *self._starts, self._tokens, self._bell_fd = counters
         self.settings = CommonSettings(tuple(map(PassedFd, counters)), workers, codes_at)
         self._codes = memoryview(memory.map(codes_at, workers))
-        self._all_waiting, self._all_ok = (
-            bytes([WAITING] * workers),
-            bytes([ReplyType.OK] * workers),
-        )
+        self._all_waiting = bytes([WAITING]) * workers
+        self._all_ok = bytes([ReplyType.OK]) * workers
         self._spin, self._expect_ready = spin, expect_ready
         self._workers: Sequence[Any] = ()
         self._drivers: Sequence[Driver] = ()
@@ -169,8 +167,7 @@ class CommonStep(CommonDriver):
         outcomes = [(k, driver.result()) for k, driver in self._local]
         if self._through_drivers or self._handed_over or not self._all_have_replied():
             self.hand_over()
-            workers = range(len(self._workers))
-            outcomes += [(k, self._drivers[k].result()) for k in workers]
+            outcomes += [(k, self._drivers[k].result()) for k in range(len(self._workers))]
             self._await_bell()
         elif (codes := bytes(self._codes)) != self._all_ok:
             for k, code in enumerate(codes):

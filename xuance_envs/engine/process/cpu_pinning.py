@@ -14,12 +14,9 @@ from xuance_envs.engine.system.current import system
 SAMPLE_STEPS = 16  # steps timed per sample
 SAMPLE_INTERVAL = 256  # steps between two samples
 
+# Mean step time in seconds below which workers are pinned. Slower steps lose little to late
+# wake-ups, and processes and threads that environments start would inherit the single CPU.
 FAST_STEP_SECONDS = 1e-3
-"""Mean step time in seconds below which workers are pinned.
-
-Slower steps lose little to late wake-ups. And processes and threads that environments start
-would inherit the single CPU.
-"""
 
 
 class CpuPinner:

@@ -64,11 +64,7 @@ class ProcessDriver(PicklingDriver):
         self._rewards: NDArray[np.float64] | None = None  # to find the environment that is running
 
     def add_group(self, group: int, lo: int, hi: int) -> ProcessDriver:
-        """Add another group to the process and return its driver.
-
-        From then on, the owner of the drivers must finish one group's request before it sends a
-        request to another group.
-        """
+        """Add another group to the process and return its driver."""
         if not self.worker.alive:
             raise self.death_error()
         self.worker.num_groups += 1

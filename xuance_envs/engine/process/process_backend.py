@@ -202,9 +202,8 @@ class SharedProcessBackend(ProcessBackend):
     def _start(self, index: int, started: Callable[[ProcessDriver], None]) -> None:
         region = self.settings.memory.allocate(REGION_BYTES)
         self._parts.append(region)
-        started(
-            self._host_backend.workers[0].add_group(region // REGION_BYTES, *self._split[index])
-        )
+        host = self._host_backend.workers[0]
+        started(host.add_group(region // REGION_BYTES, *self._split[index]))
 
 
 def _end(processes: ProcessBackend, memory: SharedMemory) -> None:

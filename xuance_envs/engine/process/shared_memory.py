@@ -45,14 +45,15 @@ class SharedMemory:
     def allocate(self, nbytes: int, error_template: str = _ARRAYS_ERROR, unchecked: int = 0) -> int:
         """Allocate a zeroed part, for which the system has reserved memory; return its offset."""
         if fitting := [(self._sizes[at], at) for at in self._free if self._sizes[at] >= nbytes]:
-            size, at = min(fitting)
-            self._free.remove(at)
-            return self._zero(at, size)
+            size, start = min(fitting)
+            self._free.remove(start)
+            for at in range(start, start + size, ALIGNMENT):
+                system.pwrite(self.fd, bytes(min(ALIGNMENT, start + size - at)), at)
+            return start
         available = system.available_memory() if nbytes > unchecked else None
         if available is not None and nbytes > available:
-            raise MemoryError(
-                error_template.format(nbytes, f"but only {available:,} are available")
-            )
+            reason = f"but only {available:,} are available"
+            raise MemoryError(error_template.format(nbytes, reason))
         # The file may be longer: an interrupt can come before a new part is recorded.
         end = max([at + size for at, size in self._sizes.items()], default=self.reserved)
         start = round_up(end, ALIGNMENT)
@@ -78,11 +79,6 @@ class SharedMemory:
             del self._sizes[start]
         else:
             self.recycle(start)
-
-    def _zero(self, start: int, nbytes: int) -> int:
-        for at in range(start, start + nbytes, ALIGNMENT):
-            system.pwrite(self.fd, bytes(min(ALIGNMENT, start + nbytes - at)), at)
-        return start
 
     def map(self, start: int, nbytes: int) -> mmap.mmap:
         """Map a part; the map stays valid when the descriptor is closed."""

@@ -9,17 +9,12 @@ from xuance_envs._override import override
 from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.process.shared_memory import SharedBuffer, SharedMemory
 
+# Bytes above which a group's states are sent through shared memory: the capacity of a pipe on
+# Linux. With larger messages, the processes wait for each other.
 TRANSFER_THRESHOLD = 1 << 16
-"""Size in bytes above which a group's states are sent through shared memory.
 
-This is the capacity of a pipe on Linux. With larger messages, the processes wait for each other.
-"""
-
+# Bytes up to which available memory is not checked, which takes as long as copying a MiB or two.
 UNCHECKED_BYTES = 1 << 24
-"""Size up to which available memory is not checked.
-
-The check takes as long as copying one or two MiB.
-"""
 
 _STATES_ERROR = (
     "environment states in transfer need {:,} bytes of shared memory, {}. "

@@ -12,8 +12,8 @@ import numpy as np
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.pickling_host import PicklingHost
-from xuance_envs.engine.group.progress_record import ProgressRecord
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
+from xuance_envs.engine.group.step_clock import ProgressRecord
 from xuance_envs.engine.process.channel import Inbox, frame, write_all
 from xuance_envs.engine.process.common_step import Follower
 from xuance_envs.engine.process.settings import WorkerSettings
@@ -29,7 +29,9 @@ def run(settings: WorkerSettings, recorder: ProgressRecord) -> None:
     """Serve requests until the main process closes this worker or ends."""
     random.seed()  # forked workers would otherwise draw the same numbers
     np.random.seed()
-    _unpin_forks()
+    # Processes that environments fork may use all CPUs, even if this worker is pinned.
+    if (cpus := system.cpu_affinity()) is not None:
+        system.after_fork(lambda: system.set_cpu_affinity(0, cpus))
     counters = () if settings.common is None else settings.common.counters
     _detach_in_forks(settings.requests.fd, settings.replies.fd, *[each.fd for each in counters])
     inbox = Inbox(settings.requests.fd, spin=settings.spin)
@@ -113,12 +115,6 @@ class Worker:
         system.make_private_in_forks(memory, self._memory.fd, start)
         arrays = StepArrays.allocate(spaces, num_envs, memory, info_bytes, outputs)
         return arrays.slice(lo, hi)
-
-
-def _unpin_forks() -> None:
-    """Let processes that environments fork use all CPUs, even if this worker is pinned."""
-    if (cpus := system.cpu_affinity()) is not None:
-        system.after_fork(lambda: system.set_cpu_affinity(0, cpus))
 
 
 def _detach_in_forks(*fds: int) -> None:

@@ -14,8 +14,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TextIO
 
-from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord
-from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, timing_delta
+from xuance_envs.engine.group.step_clock import (
+    NO_ACTIVE_ENV,
+    TIMES_BYTES,
+    ProgressRecord,
+    StepTimes,
+    timing_delta,
+)
 from xuance_envs.engine.process.shared_memory import ALIGNMENT
 from xuance_envs.engine.system.current import system
 

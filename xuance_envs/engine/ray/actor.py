@@ -38,11 +38,7 @@ class GroupActor:
         self._codec = ActorCodec(self._hosting.allocate(loads(spaces)), self._plan.split)
 
     def answer(self, number: int, request: bytes, *states: bytes) -> bytes:
-        """Return the reply to a request; execute the request if its number is new.
-
-        The main process may therefore repeat a request, and an ended connection may deliver one
-        late. Calls may run concurrently.
-        """
+        """Return the reply to a request, which may be repeated, and is executed only once."""
         return b"".join(self.answer_buffers(number, request, *states))
 
     def answer_buffers(self, number: int, request: bytes, *states: bytes) -> list[Any]:
@@ -83,13 +79,9 @@ class GroupActor:
             connection = listener.accept(seconds)
         except TimeoutError:
             return
+        num_groups, is_ended = len(self._hosting.groups), lambda: self.is_ended(listener.key)
         with connection:
-            ConnectionServer(
-                connection,
-                self.answer_buffers,
-                len(self._hosting.groups),
-                lambda: self.is_ended(listener.key),
-            ).run()
+            ConnectionServer(connection, self.answer_buffers, num_groups, is_ended).run()
 
     def is_ended(self, key: bytes) -> bool:
         """Return True if the main process has ended the connection with this key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,7 @@ def one_actor_per_worker(count: int) -> list[ActorAssignment]:
 def one_actor_per_node(
     count: int, capacities: Mapping[str, tuple[int, int]]
 ) -> list[ActorAssignment]:
-    """Assign consecutive workers to one actor per node, balanced by free capacity.
-
-    If too little capacity is free now, total capacity is used instead. Workers that exceed it get
-    actors as large as the largest node, to be started on nodes that join later.
-    """
+    """Assign consecutive workers to one actor per node, by free or else total capacity."""
     free = {node: now for node, (now, _) in capacities.items()}
     if sum(free.values()) < count:
         free = {node: idle for node, (_, idle) in capacities.items()}
@@ -38,13 +35,12 @@ def one_actor_per_node(
         taken[node] += 1
         left -= 1
     sizes: list[tuple[int, str | None]] = [(size, node) for node, size in taken.items() if size]
-    if left:
+    if left:  # actors as large as the largest node, for nodes that join later
         most = max([1, *(total for _, total in capacities.values())])
         waiting = math.ceil(left / most)
         sizes += [((left + k) // waiting, None) for k in range(waiting)]
-    assignments = []
-    first = 0
-    for size, where in sizes:
-        assignments.append(ActorAssignment(range(first, first + size), where))
-        first += size
-    return assignments
+    ends = accumulate(size for size, _ in sizes)
+    return [
+        ActorAssignment(range(end - size, end), where)
+        for end, (size, where) in zip(ends, sizes, strict=True)
+    ]

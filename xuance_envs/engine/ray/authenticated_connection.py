@@ -117,18 +117,14 @@ def connect_authenticated(
     connection = socket.create_connection(address, _remaining(deadline))
     try:
         on_connected()
-        _authenticate_actor(connection, key, deadline)
+        own = secrets.token_bytes(_NONCE)
+        nonces = _recv_exactly(connection, _NONCE, deadline) + own
+        connection.sendall(own + _proof(key, b"caller", nonces))
+        _check(_recv_exactly(connection, _PROOF, deadline), key, b"actor", nonces)
         return _configure(connection)
     except BaseException:
         connection.close()
         raise
-
-
-def _authenticate_actor(peer: socket.socket, key: bytes, deadline: float) -> None:
-    peer_nonce = _recv_exactly(peer, _NONCE, deadline)
-    nonce = secrets.token_bytes(_NONCE)
-    peer.sendall(nonce + _proof(key, b"caller", peer_nonce + nonce))
-    _check(_recv_exactly(peer, _PROOF, deadline), key, b"actor", peer_nonce + nonce)
 
 
 def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:

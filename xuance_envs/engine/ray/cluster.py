@@ -60,13 +60,10 @@ class ActorOptions:
         return self.scheduling_strategy in ("SPREAD", "DEFAULT")
 
     def for_ray(self) -> dict[str, Any]:
-        """Convert to Ray's options.
-
-        Ray must not restart actors or repeat calls. Task events are disabled because they take a
-        tenth of a call's time.
-        """
+        """Convert to Ray's options."""
         custom = dict(self.resources)
         gpus, memory = custom.pop("GPU", None), custom.pop("memory", None)
+        # Ray must not restart actors or repeat calls. Task events take a tenth of a call's time.
         options: dict[str, Any] = {
             "num_cpus": self.num_cpus,
             "max_restarts": 0,
@@ -270,14 +267,12 @@ class RayCluster:
         return capacities
 
     def describe_shortage(self, options: ActorOptions, workers: int) -> str:
-        needed = options.needed
         total, free = self._ray.cluster_resources(), self._ray.available_resources()
-        parts = [
+        return ", ".join(
             f"{workers} × {value:g} {name} (the cluster has {total.get(name, 0.0):g}, "
             f"{free.get(name, 0.0):g} free)"
-            for name, value in needed.items()
-        ]
-        return ", ".join(parts)
+            for name, value in options.needed.items()
+        )
 
 
 def _end_notices(operation: str, key: bytes, *value: bytes) -> bool:
@@ -299,9 +294,8 @@ def _round_up(amount: float) -> float:
 
 
 def _capacity(resources: Mapping[str, float], needed: Mapping[str, float]) -> int:
-    return min(
-        math.floor(resources.get(name, 0.0) / value + 1e-6) for name, value in needed.items()
-    )
+    fitting = [resources.get(name, 0.0) / value for name, value in needed.items()]
+    return math.floor(min(fitting) + 1e-6)
 
 
 def _import_ray() -> Any:

@@ -18,11 +18,7 @@ END_POLL_INTERVAL = 1.0  # seconds between checks for the end of an idle connect
 
 
 class ConnectionServer:
-    """Executes the requests that a connection delivers.
-
-    The reading thread executes a request to all groups, because no other request can then be
-    pending. A thread pool executes requests to some of the groups.
-    """
+    """Executes the requests that a connection delivers."""
 
     def __init__(
         self,
@@ -61,7 +57,7 @@ class ConnectionServer:
                 incoming.read()
             self._number, request = message[0], bytes(message[1])
             incoming.clear()
-            if num_requests(request) == self._num_groups:
+            if num_requests(request) == self._num_groups:  # no other request can be pending
                 self._reply(self._number, request)
             else:
                 pool.submit(self._reply_in_thread, self._number, request)

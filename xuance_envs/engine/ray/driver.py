@@ -134,10 +134,8 @@ class ActorDriver(PicklingDriver):
         where = f"The actor was on {self.actor.where}."
         details = where if started else self._settings.describe_shortage()
         self.actor.mark_lost("It exceeded the time limit and was killed.")
-        envs = range(self.lo, self.hi)
-        return WorkerTimeoutError(
-            envs, self.actor.pid, self._limit, display_name(self._command), details
-        )
+        envs, command = range(self.lo, self.hi), display_name(self._command)
+        return WorkerTimeoutError(envs, self.actor.pid, self._limit, command, details)
 
     def _failure(self, error: BaseException) -> BaseException:
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):

@@ -39,10 +39,6 @@ class Exchange(Poller):
             self._all_sent = all([actor.send() for actor in self.actors])
 
     @override
-    def watch(self, group: int) -> None:
-        pass
-
-    @override
     def poll(self, busy: Collection[int]) -> set[int]:
         return self._answered(busy, 0.0)
 

@@ -66,18 +66,16 @@ def unpack_requests(request: bytes, buffers: Sequence[Any]) -> tuple[dict[int, P
     """Unpack a request; return the commands by group and the offset of the actions."""
     start = _COUNT.size + num_requests(request) * _REQUEST.size
     records = list(_REQUEST.iter_unpack(memoryview(request)[_COUNT.size : start]))
-    at = len(request) - sum(
-        name + used * _BUFFER_INDEX.size + size for _, name, used, size in records
-    )
+    tails = [name + used * _BUFFER_INDEX.size + size for _, name, used, size in records]
+    at = len(request) - sum(tails)
     commands = {}
     for group, name, used, size in records:
         command, at = request[at : at + name].decode(), at + name
         end = at + used * _BUFFER_INDEX.size
         indices = _BUFFER_INDEX.iter_unpack(memoryview(request)[at:end])
         at = end + size
-        commands[group] = PackedCommand(
-            command, request[end:at], [buffers[index] for (index,) in indices]
-        )
+        used_buffers = [buffers[index] for (index,) in indices]
+        commands[group] = PackedCommand(command, request[end:at], used_buffers)
     return commands, start
 
 

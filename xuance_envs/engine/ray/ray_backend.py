@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
@@ -15,6 +13,7 @@ from xuance_envs.engine.backend import CLOSE_TIMEOUT, FORCED_CLOSE_TIMEOUT, Back
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.pickled_commands import pickled_functions
 from xuance_envs.engine.polling import Poller
@@ -24,10 +23,11 @@ from xuance_envs.engine.ray.cluster import ActorLostError, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
 from xuance_envs.engine.ray.exchange import Exchange
 from xuance_envs.engine.ray.hosting import ActorPlan
-from xuance_envs.engine.ray.object_store_transfer import ObjectStoreTransfer
 from xuance_envs.engine.serialization import dumps_for_worker
 
 logger = logging.getLogger("xuance_envs")
+
+TRANSFER_THRESHOLD = 100 * 1024  # bytes from which Ray stores states once per call
 
 
 class RayBackend(Backend[ActorDriver]):
@@ -128,8 +128,8 @@ class RayBackend(Backend[ActorDriver]):
         end_actors(self._settings.cluster, self.actors, close_timeout)
 
     @override
-    def register_finalizer(self, owner: Any) -> Callable[[], Any]:
-        return weakref.finalize(owner, _end, self, self._settings, os.getpid())
+    def release(self) -> None:
+        self._settings.cluster.release()
 
     @override
     def _functions(self, lo: int, hi: int) -> bytes:
@@ -154,10 +154,25 @@ def end_actors(cluster: RayCluster, actors: list[ActorClient], close_timeout: fl
             actors.pop().kill()
 
 
-def _end(backend: RayBackend, settings: ActorSettings, owner: int) -> None:
-    if os.getpid() != owner:
-        return  # a forked child
-    try:
-        backend.end(FORCED_CLOSE_TIMEOUT)
-    finally:
-        settings.cluster.release()
+class ObjectStoreTransfer(StateTransfer):
+    """Transfers states as Ray objects, which Ray frees when no reference is left."""
+
+    def __init__(self, cluster: RayCluster) -> None:
+        self._cluster = cluster
+        # By id(state): the state, to keep its id unique, and Ray's reference.
+        self._transferred: dict[int, tuple[bytes, Any]] = {}
+
+    @override
+    def should_transfer(self, states: Sequence[Any]) -> bool:
+        return sum(map(len, states)) > TRANSFER_THRESHOLD
+
+    @override
+    def export(self, states: Sequence[Any]) -> Sequence[Any]:
+        for state in states:
+            if id(state) not in self._transferred:
+                self._transferred[id(state)] = state, self._cluster.put(state)
+        return [self._transferred[id(state)][1] for state in states]
+
+    @override
+    def release(self) -> None:
+        self._transferred = {}

@@ -14,7 +14,6 @@ from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_frame import NO_EXTENTS, Extents
-from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.group.protocol import ReplyType
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.pickled_commands import PackedCommand
@@ -117,14 +116,10 @@ class _WorkerGroup(HostedGroup):
             code, payload = worker.raw_reply()
         except (WorkerDiedError, WorkerTimeoutError, OSError, MemoryError) as error:
             return GroupReply(ReplyType.FAILED, NO_EXTENTS, NO_TIMING, pack_error(error))
-        if code == ReplyType.OUTCOME:
-            self._record_extents(loads(payload))
+        rest = loads(payload).rest if code == ReplyType.OUTCOME else None
+        if rest is not None and rest.layout is not None:
+            self._extents = Extents(rest.layout.extent, rest.reset_layout.extent, rest.masks)
         reply = GroupReply(code, self._extents, NO_TIMING, payload)
         if reply.is_outcome:
             reply = reply._replace(timing_delta=worker.worker.diagnostics.timing_delta())
         return reply
-
-    def _record_extents(self, outcome: Outcome) -> None:
-        rest = outcome.rest
-        if rest is not None and rest.layout is not None and rest.reset_layout is not None:
-            self._extents = Extents(rest.layout.extent, rest.reset_layout.extent, rest.masks)

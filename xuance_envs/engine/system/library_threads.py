@@ -63,12 +63,10 @@ def count_native_threads() -> int:
     if _count() <= threading.active_count():
         return 0
     with system.held_fork():
-        count = _count() - threading.active_count()
-    return max(0, count)
+        return max(0, _count() - threading.active_count())
 
 
 def _count(process: int | str = "self") -> int:
-    """Return a process's number of threads, 0 if the system does not report it."""
     return system.count_threads(process)
 
 

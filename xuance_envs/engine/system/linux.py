@@ -138,11 +138,7 @@ def limit_memory(nbytes: int) -> None:
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the bytes this process can still allocate, None if unknown.
-
-    This is the minimum of the machine's available memory and the memory left in each of the
-    process's control groups. Beyond a control group's limit, the kernel kills the process.
-    """
+    """Return the bytes that this process, and its control groups, can still allocate, or None."""
     available = limits("memory", {1: _left_v1, 2: _left_v2})
     try:
         for line in meminfo.read_text().splitlines():

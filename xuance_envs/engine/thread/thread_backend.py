@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import (
-    CLOSE_TIMEOUT,
-    FAILED_CLOSE_TIMEOUT,
-    FORCED_CLOSE_TIMEOUT,
-    Backend,
-)
+from xuance_envs.engine.backend import CLOSE_TIMEOUT, FAILED_CLOSE_TIMEOUT, Backend
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
@@ -177,10 +170,6 @@ class ThreadBackend(Backend[ThreadDriver]):
             )
 
     @override
-    def register_finalizer(self, owner: Any) -> Callable[[], Any]:
-        return weakref.finalize(owner, _end, self, os.getpid())
-
-    @override
     def _start(self, index: int, started: Callable[[ThreadDriver], None]) -> None:
         driver = ThreadDriver(*self._split[index], self._timeouts)
         started(driver)
@@ -205,10 +194,6 @@ class ReplyPoller(Poller):
     def add(self, group: int) -> None:
         self._replied.add(group)
         self._bell.ring()
-
-    @override
-    def watch(self, group: int) -> None:
-        pass
 
     @override
     def poll(self, busy: Collection[int]) -> set[int]:
@@ -239,15 +224,7 @@ def _unsafe_library(env: Any) -> str:
         return "gym"
     if getattr(find_layer(env, "render_mode"), "render_mode", None) is None:
         return ""
-    members = [
-        each
-        for kind in type(getattr(env, "unwrapped", env)).__mro__
-        for each in vars(kind).values()
-    ]
+    kinds = type(getattr(env, "unwrapped", env)).__mro__
+    members = [each for kind in kinds for each in vars(kind).values()]
     functions = filter(inspect.isfunction, members)
     return "pygame" if any("pygame" in each.__code__.co_names for each in functions) else ""
-
-
-def _end(backend: ThreadBackend, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child has no threads to end
-        backend.end(FORCED_CLOSE_TIMEOUT)

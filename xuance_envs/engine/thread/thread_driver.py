@@ -29,8 +29,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import ObjectDriver
 from xuance_envs.engine.group.host import GroupHost
 from xuance_envs.engine.group.outcome import STARTUP_COMMANDS
-from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV
-from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, StepTimes
 from xuance_envs.engine.serialization import describe_error
 from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.doorbell import Doorbell
