@@ -28,8 +28,6 @@ RunCommand = Callable[[str, Sequence[int], Callable[[Sequence[int]], Any]], list
 
 
 class ActionMasks:
-    """Action masks for the next actions, from infos or from the environments' mask method."""
-
     def __init__(self, space: Space[Any], arrays: StepArrays, collector: InfoCollector) -> None:
         self.wanted = False
         self._space = space

@@ -60,8 +60,6 @@ _W = TypeVar("_W", bound=WorkerDriver)
 
 
 class Backend(ABC, Generic[_W]):
-    """All workers of one vectorized environment."""
-
     def __init__(self, split: Sequence[tuple[int, int]], recipe: Recipe, info_bytes: int) -> None:
         self.workers: list[_W] = []
         self.recipe = recipe
@@ -129,7 +127,6 @@ class Backend(ABC, Generic[_W]):
     after_submit: Callable[[], None] | None = None  # called after commands were submitted
 
     def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
-        """Allocate the arrays of all environments."""
         return StepArrays.allocate(spaces, num_envs, info_bytes=self.info_bytes)
 
     @abstractmethod

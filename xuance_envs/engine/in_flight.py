@@ -164,7 +164,6 @@ class InFlight:
         return {k: end for k in busy if (end := self._drivers[k].reply_deadline) is not None}
 
     def _collect(self, groups: Iterable[int]) -> None:
-        """Collect the available results of these groups."""
         for k in groups:
             if k in self.requests and k not in self._ready and k not in self._local:
                 try:

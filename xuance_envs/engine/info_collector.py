@@ -22,8 +22,6 @@ _NO_EXTRAS: Mapping[int, Frozen] = {}
 
 
 class InfoCollector:
-    """Builder of infos from shared arrays and the groups' outcomes."""
-
     _has_own_extras = False  # infos may have extras without an outcome
 
     def __init__(self, drivers: Sequence[Driver], arrays: StepArrays) -> None:

@@ -15,8 +15,6 @@ from xuance_envs.engine.group.step_results import StepInfos
 
 
 class LastSnapshot:
-    """Each environment's current observation and last info."""
-
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
         self._n = len(arrays.rewards)
@@ -51,7 +49,6 @@ class LastSnapshot:
         self._built_infos.update({place: batch.build(place, place) for place in places})
 
     def step_infos(self, outcome: Outcome) -> StepInfos:
-        """Return all environments' infos of the last step from its outcome."""
         assert self._batch is not None
         return StepInfos(self._batch, self._reset_batch, outcome.rest or StepExtras())
 

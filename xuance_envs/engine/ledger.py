@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 
 class StepContext:
-    """Context in which a step's results are copied; the step stays pending if it raises."""
+    """Context in which a step's results are copied; after an exception, it stays pending."""
 
     __slots__ = ("_infos", "_ledger")
 
@@ -68,8 +68,6 @@ class StepContext:
 
 
 class Ledger:
-    """Pending requests of one vectorized environment."""
-
     def __init__(
         self,
         drivers: list[Driver],

@@ -117,9 +117,7 @@ class RestartingDriver(SavingDriver):
         return (command, arguments), packed  # the arguments are for a restarted worker
 
     @override
-    def with_buffers(
-        self, packed: tuple[Command, Any], buffers: Sequence[Any]
-    ) -> tuple[Command, Any]:
+    def with_buffers(self, packed: Any, buffers: Sequence[Any]) -> tuple[Command, Any]:
         call, message = packed
         return call, self._worker.with_buffers(message, buffers)
 
@@ -145,9 +143,8 @@ class RestartingDriver(SavingDriver):
                 self._on_failure(error)
             except EnvError as error:
                 preparing = self._worker_state is WorkerState.PREPARING
-                if not self._restarts.on_exception or not (
-                    preparing or error.command in _RESTARTABLE
-                ):
+                may_restart = preparing or error.command in _RESTARTABLE
+                if not (self._restarts.on_exception and may_restart):
                     if preparing:  # the next request tries again
                         self._worker_state = WorkerState.FAILED
                     raise
@@ -157,9 +154,8 @@ class RestartingDriver(SavingDriver):
     def _submit_if_alive(self) -> None:
         # A step detects by itself that the worker has ended. Other commands must not be submitted
         # to an ended worker, because they would seem to have caused its end.
-        if self._worker_state is WorkerState.RUNNING and (
-            self._by_submit_step or self._worker.alive
-        ):
+        is_running = self._worker_state is WorkerState.RUNNING
+        if is_running and (self._by_submit_step or self._worker.alive):
             self._submit_to_worker()
 
     def _submit_to_worker(self) -> None:

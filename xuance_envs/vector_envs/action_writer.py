@@ -20,8 +20,6 @@ _NONE: Mapping[int, Any] = {}
 
 
 class ActionWriter:
-    """Writer of actions into the arrays that groups read."""
-
     def __init__(
         self, rows: SpaceRows, drivers: Sequence[Driver] = (), masks: ActionMasks | None = None
     ) -> None:

@@ -9,7 +9,6 @@ _Self = TypeVar("_Self", bound="VecEnvAliases")
 
 
 def _alias(name: str, library: str = "XuanCe") -> property:
-    """Create an alias of an attribute."""
     return property(
         attrgetter(name),
         lambda vec_env, value: setattr(vec_env, name, value),

@@ -20,8 +20,6 @@ _KEY = "seen"  # of the results in EnvStates
 
 
 class LastResult(NamedTuple):
-    """Last result that one environment returned."""
-
     observation: list[Any]
     exact_reward: Any
     reward: Any

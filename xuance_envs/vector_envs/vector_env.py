@@ -36,10 +36,10 @@ class VecEnv(VecEnvAliases, ABC):
 
     Used as a context manager, a vectorized environment is closed on exit.
 
-    After :meth:`close`, every operation raises a :class:`~xuance_envs.errors.ClosedVecEnvError`.
-    While a step is pending, all operations raise an
+    After :meth:`close`, operations on the environments raise a
+    :class:`~xuance_envs.errors.ClosedVecEnvError`. While a step is pending, they raise an
     :class:`~xuance_envs.errors.AlreadySteppingError`, except those that wait for it (:meth:`reset`,
-    :meth:`step_wait`, :meth:`recv`), :meth:`statistics` and :meth:`close`.
+    :meth:`step_wait`, or :meth:`recv` after :meth:`send`), :meth:`statistics` and :meth:`close`.
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
     and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``

@@ -19,8 +19,6 @@ from xuance_envs.vector_envs.options import ActorLayout, InSeries, StartMethod
 
 @dataclass(kw_only=True)
 class WorkerSettings:
-    """Checked options of workers."""
-
     in_series: InSeries = "auto"
     num_workers: int | None = None
     envs_per_worker: int | None = None
@@ -91,8 +89,6 @@ class WorkerSettings:
 
 @dataclass(kw_only=True)
 class ProcessSettings(WorkerSettings):
-    """Checked options of worker processes."""
-
     context: StartMethod = "spawn"
     caller_steps: bool = False
     pin_workers: bool = True
@@ -101,8 +97,6 @@ class ProcessSettings(WorkerSettings):
 
 @dataclass(kw_only=True)
 class ThreadSettings(WorkerSettings):
-    """Checked options of threads."""
-
     caller_steps: bool = False
     worker_threads: int | None = None
 
@@ -122,8 +116,6 @@ class ThreadSettings(WorkerSettings):
 
 @dataclass(kw_only=True)
 class RaySettings(WorkerSettings):
-    """Checked options of Ray actors."""
-
     on_worker_failure: Literal["raise", "restart"] = "raise"
     actors: ActorLayout = "auto"
     num_cpus_per_worker: float = 1.0

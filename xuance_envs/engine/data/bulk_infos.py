@@ -15,8 +15,6 @@ _ALL = slice(None)
 
 
 class BulkInfoWriter:
-    """Writer of one info key for many environments at a time."""
-
     def __init__(self, arrays: InfoArrays) -> None:
         self.rest: dict[int, Any] = {}
         self.table = ColumnTable(arrays)

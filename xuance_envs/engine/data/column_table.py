@@ -80,7 +80,7 @@ class ColumnTable:
         return self._offsets.get(key, 0)
 
     def add_columns(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
-        """Add columns for an info's keys while there is room; reorder existing ones a few times."""
+        """Add columns for an info's keys, if there is room; existing ones may be reordered."""
         self.finish_relayout()
         order = self._merge_order(list(wanted), orders)
         kinds, sizes = self._with_arrays(order, wanted)

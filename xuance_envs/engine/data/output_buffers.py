@@ -5,11 +5,9 @@ each group copies its observations from the step arrays to this buffer, in paral
 The step then returns the buffer itself. The step arrays keep the last observations, so users may
 overwrite the returned buffer.
 
-A buffer is free if no array refers to it. It is not used while another process might see it:
-
-- In forks of the main process. Before a fork, the buffers become private memory of the main process
-  (:meth:`OutputBuffers.detach`), and the main process copies observations from then on.
-- In a worker that could not be killed. The buffers are detached then, too.
+A buffer is free if no array refers to it. Other processes must not see returned buffers. So before
+the main process forks, or if a worker could not be killed, the buffers become private memory
+(:meth:`OutputBuffers.detach`), and the main process copies observations from then on.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ NUM_BUFFERS = 3  # two that the user compares, and one being filled
 
 
 class OutputBuffers:
-    """All buffers, or a group's part of each, after a page with the number of the chosen one."""
+    """All buffers, or one group's part of each; a page before them holds the chosen number."""
 
     def __init__(
         self, layout: SpaceLayout, num_envs: int, memory: Any, start: int, lo: int, hi: int

@@ -1,8 +1,7 @@
 """Encoding of step data as bytes, for transports without shared memory.
 
-An ordinary step pickles nothing. Actions are sent as array bytes. Results are the bytes of
-observations, rewards, flags and used info columns. Where episodes ended, reset observations and
-reset infos follow.
+An ordinary step pickles nothing. Its results are the bytes of observations, rewards, flags and used
+info columns, and of reset observations and reset infos where episodes ended.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
 from time import perf_counter
@@ -257,12 +257,12 @@ class AsyncGroup(ResumableGroup):
             raise failure
 
 
+@dataclass(eq=False)
 class _AwaitedEnv:
     """Synchronous view of an asynchronous environment, for the group's ordinary code."""
 
-    def __init__(self, group: AsyncGroup, place: int) -> None:
-        self._group = group
-        self._place = place
+    _group: AsyncGroup
+    _place: int
 
     def step(self, action: Any) -> Any:
         return self._group.result_of(self._place, "step", (action,), {})

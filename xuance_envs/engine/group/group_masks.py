@@ -19,8 +19,6 @@ _STORE_ERRORS = (LookupError, TypeError, ValueError, NotImplementedError, Buffer
 
 
 class GroupMasks:
-    """Reader of the environments' action masks in each new state."""
-
     def __init__(self, rows: SpaceRows | None, pending: NDArray[np.bool_]) -> None:
         self.mask_methods: dict[int, Callable[[], Any]] = {}
         self.current_env = 0

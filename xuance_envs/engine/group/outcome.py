@@ -81,23 +81,17 @@ class _Writer(Protocol):
     rest: dict[int, Any]
 
 
+@dataclass(eq=False)
 class OutcomeBuilder:
     """Builder of outcomes; it reports each new column layout only once."""
 
-    def __init__(
-        self,
-        infos: _Writer,
-        reset_infos: _Writer,
-        watched: Collection[int] = (),
-        observations: Sequence[Sequence[Any]] = (),
-        reset_observations: Sequence[Sequence[Any]] = (),
-    ) -> None:
-        self._infos = infos
-        self._reset_infos = reset_infos
-        self._watched = watched
-        self._observations = observations
-        self._reset_observations = reset_observations
-        self._version_at_begin = self._reported_version = 0
+    _infos: _Writer
+    _reset_infos: _Writer
+    _watched: Collection[int] = ()
+    _observations: Sequence[Sequence[Any]] = ()
+    _reset_observations: Sequence[Sequence[Any]] = ()
+    _version_at_begin: int = 0
+    _reported_version: int = 0
 
     def begin(self) -> None:
         self._infos.rest, self._reset_infos.rest = {}, {}

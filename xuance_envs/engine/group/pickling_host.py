@@ -27,8 +27,6 @@ class DropUnpicklableInfos:
 
 
 class PicklingHost(GroupHost):
-    """Host of a group in another process than its driver."""
-
     def __init__(
         self,
         arrays: Callable[..., StepArrays],

@@ -60,15 +60,13 @@ def common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDe
     return first
 
 
+@dataclass(eq=False)
 class ResetOnStep:
     """Stand-in for an environment whose next step is a reset."""
 
-    def __init__(
-        self, reset: Callable[[], tuple[Any, Any]], arguments: Mapping[str, Any], reward: Any
-    ) -> None:
-        self._reset = reset
-        self.arguments = arguments
-        self._reward = reward
+    _reset: Callable[[], tuple[Any, Any]]
+    arguments: Mapping[str, Any]
+    _reward: Any
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Any]:
         observation, info = self._reset()

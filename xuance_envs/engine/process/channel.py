@@ -161,7 +161,7 @@ class Channel(Sender):
     def join(
         self, tag: int, wait_code: Callable[[float | None], int], deadline: float | None
     ) -> None:
-        """Record a request outside the pipe, whose reply is there if ``wait_code`` returns 0."""
+        """Record a request sent by other means; a code of 0 means that the reply is in the pipe."""
         if not self._has_reply:
             self.wait_reply(deadline)
         inbox = self._inbox
@@ -212,7 +212,6 @@ class Channel(Sender):
             self._close_requests()
 
     def drain(self) -> None:
-        """Discard output of the worker."""
         with suppress(BlockingIOError):
             os.read(self._inbox.fd, _DRAIN_BYTES)
 

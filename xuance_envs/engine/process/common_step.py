@@ -254,7 +254,7 @@ class CommonStep(CommonDriver):
         return _FOLLOW_AND_STEP if tag == self._arming_tag else STEP
 
     def _arm_with(self, tag: int) -> None:
-        """Arm with the step of this tag, which starts through the pipes; -1 is no step."""
+        """Arm during the step with this tag, which starts through the pipes; -1 means no step."""
         for counter in self._starts if tag >= 0 else ():
             eventfds.drain(counter)
         self._arming_tag = tag

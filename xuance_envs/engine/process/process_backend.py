@@ -43,8 +43,6 @@ system.before_fork(_detach_all_outputs)
 
 
 class ProcessBackend(Backend[ProcessDriver]):
-    """Worker processes of one vectorized environment."""
-
     _pickling_hint = ". context='fork' needs no pickling"
 
     def __init__(

@@ -23,8 +23,6 @@ _STATES_ERROR = (
 
 
 class SharedMemoryTransfer(StateTransfer):
-    """Transfer of states through shared memory, which is returned to the system on release."""
-
     max_inline_bytes = TRANSFER_THRESHOLD
 
     def __init__(self, memory: SharedMemory) -> None:

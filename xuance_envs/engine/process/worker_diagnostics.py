@@ -35,14 +35,11 @@ _LINE = 300
 
 
 class WorkerDiagnostics:
-    """Main process's view of a worker's region."""
-
     def __init__(self, fd: int, index: int) -> None:
         self._fd = fd
         self._start = index * REGION_BYTES
 
     def clear(self) -> None:
-        """Clear the region for a new worker."""
         system.pwrite(self._fd, bytes(REGION_BYTES), self._start)
 
     def active_env(self) -> int | None:

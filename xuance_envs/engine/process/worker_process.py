@@ -76,8 +76,6 @@ class StartSettings:
 
 
 class WorkerProcess:
-    """Process of a worker, and the pipes to it."""
-
     def __init__(
         self,
         settings: StartSettings,

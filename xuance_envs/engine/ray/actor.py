@@ -20,8 +20,6 @@ from xuance_envs.engine.serialization import loads
 
 
 class GroupActor:
-    """Actor that executes packed requests on a list of groups."""
-
     def __init__(self, plan: ActorPlan) -> None:
         self._plan = plan
         self._hosting: InlineGroup | WorkerHosting = (
@@ -63,7 +61,6 @@ class GroupActor:
             return pack_replies(replies.values(), results)
 
     def close(self) -> None:
-        """Close the environments."""
         self._hosting.close()
 
     # -- direct connection ------------------------------------------------------------

@@ -40,8 +40,6 @@ _MAX_REPORT_LINES = 20  # maximum number of lines to show from Ray's report on a
 
 @dataclass(frozen=True)
 class ActorSettings:
-    """Start settings of a vec env's actors."""
-
     cluster: RayCluster
     options: ActorOptions
     count: int
@@ -106,7 +104,6 @@ class ActorClient:
     # -- connection -------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Tell the actor to listen for a connection."""
         self._listen_ref = self._cluster.call(self._handle.listen)
 
     def connect(self, deadline: float) -> str | None:
@@ -175,7 +172,6 @@ class ActorClient:
     # -- requests and replies ---------------------------------------------------------
 
     def submit(self, group: int, packed: PackedCommand) -> None:
-        """Queue a group's command until the next :meth:`send`."""
         self._queued[group] = packed
 
     def send(self) -> bool:

@@ -60,7 +60,6 @@ class ActorOptions:
         return self.scheduling_strategy in ("SPREAD", "DEFAULT")
 
     def for_ray(self) -> dict[str, Any]:
-        """Convert to Ray's options."""
         custom = dict(self.resources)
         gpus, memory = custom.pop("GPU", None), custom.pop("memory", None)
         # Ray must not restart actors or repeat calls. Task events take a tenth of a call's time.

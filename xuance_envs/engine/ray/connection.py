@@ -83,7 +83,6 @@ class DirectConnection(Sender):
         return True
 
     def read(self) -> None:
-        """Read the bytes that are available."""
         try:
             if self.fd >= 0:  # otherwise another file may have the descriptor now
                 self._incoming.read()

@@ -18,8 +18,6 @@ END_POLL_INTERVAL = 1.0  # seconds between checks for the end of an idle connect
 
 
 class ConnectionServer:
-    """Executes the requests that a connection delivers."""
-
     def __init__(
         self,
         connection: socket.socket,

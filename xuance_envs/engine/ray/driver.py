@@ -1,8 +1,7 @@
 """Driver of a group in a Ray actor.
 
-If an actor fails during a request, the request may or may not have been executed. The driver kills
-the actor and does not repeat the request. If the actor runs worker processes, one of them can fail
-without the others.
+If an actor fails during a request, it may have executed the request. So the driver kills the actor
+and does not repeat the request. A worker process of an actor can fail without the others.
 """
 
 from __future__ import annotations

@@ -31,8 +31,6 @@ TRANSFER_THRESHOLD = 100 * 1024  # bytes from which Ray stores states once per c
 
 
 class RayBackend(Backend[ActorDriver]):
-    """Actors of one vec env, each with one or more workers."""
-
     def __init__(
         self,
         settings: ActorSettings,

@@ -11,8 +11,6 @@ from xuance_envs.engine.data.step_frame import Extents, GroupCodec
 
 
 class ActorCodec:
-    """Encodes and decodes the actions and results of an actor's groups."""
-
     def __init__(self, arrays: StepArrays, split: Sequence[tuple[int, int]]) -> None:
         first = split[0][0]
         self._all = GroupCodec(arrays)

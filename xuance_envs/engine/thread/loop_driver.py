@@ -73,8 +73,6 @@ class GroupLoop(EventLoop):
 
 
 class LoopDriver(ThreadDriver):
-    """Driver of a group on a shared event loop."""
-
     def __init__(
         self, lo: int, hi: int, timeouts: Timeouts, loop: GroupLoop, group: AsyncGroup | None = None
     ) -> None:

@@ -39,8 +39,6 @@ SPIN = 500e-6  # longest time in seconds that a thread spins before it blocks, w
 
 
 class ThreadBackend(Backend[ThreadDriver]):
-    """Threads of one vectorized environment."""
-
     def __init__(
         self,
         split: Sequence[tuple[int, int]],
