@@ -147,8 +147,7 @@ def start_actors(
     except BaseException:
         cluster.release()
         raise
-    timeouts = settings.step_timeout, settings.start_timeout
-    actor_settings = ActorSettings(cluster, options, len(split), *timeouts)
+    actor_settings = ActorSettings(cluster, options, len(split))
     plan = ActorPlan(
         (),
         in_processes=placed is not None,
@@ -159,7 +158,7 @@ def start_actors(
         info_bytes=settings.info_bytes,
     )
     assignments = placed or one_actor_per_worker(len(split))
-    backend = RayBackend(actor_settings, plan, assignments, split, recipe, settings.info_bytes)
+    backend = RayBackend(actor_settings, plan, assignments, split, recipe)
     groups = WorkerGroups(backend, None, describe, settings.restarts)
     nodes = {actor.place[1] for actor in backend.actors if actor.place is not None}
     obstacle = cluster.direct_connection_obstacle

@@ -43,8 +43,6 @@ class ActorSettings:
     cluster: RayCluster
     options: ActorOptions
     count: int
-    timeout: float | None
-    start_timeout: float | None
 
     def describe_shortage(self) -> str:
         """Explain why Ray may not have started an actor."""

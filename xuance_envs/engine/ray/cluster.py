@@ -222,7 +222,7 @@ class RayCluster:
             raise ActorLostError(str(error)) from None
 
     def wait(self, refs: Sequence[Any], count: int, seconds: float | None) -> list[Any]:
-        """Wait until ``count`` calls have ended, or for ``seconds``; return the ended calls."""
+        """Wait until ``count`` calls have ended, or for ``seconds``; return up to ``count``."""
         if not self.alive or None in refs:
             return list(refs)  # get() raises for each
         ready: list[Any] = self._ray.wait(list(refs), num_returns=count, timeout=seconds)[0]

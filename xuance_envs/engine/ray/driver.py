@@ -64,9 +64,9 @@ class ActorDriver(PicklingDriver):
 
     @override
     def submit(self, tag: int, packed: PackedCommand) -> None:
-        settings, self._command = self._settings, packed.command
+        plan, self._command = self.actor.plan, packed.command
         startup = self._command in STARTUP_COMMANDS
-        self._limit = settings.start_timeout if startup else settings.timeout
+        self._limit = plan.start_timeout if startup else plan.timeout
         self._extend_deadline()
         self._exchange.submit(self.actor, self.group, packed)
         self.tag = tag

@@ -38,9 +38,8 @@ class RayBackend(Backend[ActorDriver]):
         assignments: Sequence[ActorAssignment],
         split: Sequence[tuple[int, int]],
         recipe: Recipe,
-        info_bytes: int,
     ) -> None:
-        super().__init__(split, recipe, info_bytes)
+        super().__init__(split, recipe, plan.info_bytes)
         self.exchange = Exchange(settings.cluster, self.workers)
         self.actors = self.exchange.actors
         self.after_submit = self.exchange.send
