@@ -185,9 +185,7 @@ class GroupDriver(LocalDriver, SavingDriver):
         super().__init__(lo, lo + len(group.envs))
 
     @override
-    def submit_and_save(
-        self, tag: int, packed: tuple[str, Sequence[Any]] | None, *how: Any
-    ) -> None:
+    def submit_and_save(self, tag: int, packed: Any, *how: Any) -> None:
         command, arguments = packed or ("step", (None, tag))
         self.submit(tag, ("run_and_save", (command, arguments, *how)))
 

@@ -335,14 +335,12 @@ class GroupedVecEnv(VecEnv):
         return obs, infos
 
     @exclusive
-    def _close_on_error(
-        self, must_close: Callable[[Exception], bool], action: Callable[[], _T]
-    ) -> _T:
-        """Run ``action``; if it raises an error for which ``must_close`` returns True, close."""
+    def _close_on_error(self, fatal: Callable[[Exception], bool], action: Callable[[], _T]) -> _T:
+        """Run ``action``; if it raises an error for which ``fatal`` returns True, close."""
         try:
             return action()
         except Exception as error:
-            if must_close(error):
+            if fatal(error):
                 self.close()
             raise
 

@@ -283,12 +283,10 @@ class EnvGroup(BaseEnvGroup):
         self._store_observation(i, self._observations, self._rows, observation)
         self._put_reward(i, reward)
 
-    def _store_observation(
-        self, i: int, storage: SpaceRows, rows: list[Row], observation: Any
-    ) -> None:
+    def _store_observation(self, i: int, storage: SpaceRows, rows: list[Row], value: Any) -> None:
         row = storage.row(i, self._freeze, strict=False)
         try:
-            row[:] = observation
+            row[:] = value
         except BadValueError as error:
             raise BadValueError(f"invalid observation: {error}") from None
         rows[i] = row
