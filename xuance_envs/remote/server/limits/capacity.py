@@ -25,7 +25,7 @@ class Capacity:
         self._given = settings
         system.raise_open_files_limit()
         open_files = system.open_files_limits()
-        self._max_files = None if open_files is None else open_files[0]
+        self._max_files: int | None = None if open_files is None else open_files[0]
         if self._max_files is not None and self._max_files < MIN_FILES:
             raise ValueError(
                 f"the server needs a limit of at least {MIN_FILES} open files, got "
