@@ -18,6 +18,7 @@ from xuance_envs.remote.server.limits.waiting import FifoSemaphore
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.settings import safe_context
 from xuance_envs.remote.settings import Catalogue, Settings
+from xuance_envs.remote.wire.failures import RefusedError
 
 
 class SlowEnv(CountingEnv):
@@ -47,6 +48,14 @@ def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> No
     asyncio.run(give_up())
     wait_until(lambda: not multiprocessing.active_children())
     assert_nothing_is_left()
+
+
+def test_a_catalogue_keeps_its_own_permissions() -> None:
+    allowed = {"speed": (1, 2)}
+    catalogue = Catalogue({"Slow": SlowEnv}, allowed)
+    allowed["secret"] = (3,)
+    with pytest.raises(RefusedError, match="secret"):
+        catalogue.functions("Slow", 1, {"secret": 3})
 
 
 def test_an_error_closes_the_environments_and_leaves_the_worker_to_be_ended() -> None:

@@ -95,6 +95,20 @@ def test_where_no_others_can_be_made_a_warning_says_so(make: Any, tmp_path: Path
         assert len(state) == 2
 
 
+def test_an_error_of_states_in_their_constructor_is_one_of_these() -> None:
+    created = itertools.count()
+
+    def make() -> Numbered:
+        if next(created):
+            raise StateError(-1, "load", "the file is gone")
+        return Numbered(True)
+
+    with DummyVecEnv([make]) as envs:
+        envs.reset(seed=1)
+        with pytest.warns(RuntimeWarning, match="creating two more .*the file is gone"):
+            assert len(envs.save_state(verify=True)) == 1
+
+
 def test_where_others_fail_a_warning_says_so() -> None:
     class Picky(Numbered):
         action_masks = None  # type: ignore[assignment]

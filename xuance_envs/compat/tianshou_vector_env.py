@@ -26,7 +26,7 @@ from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
-from xuance_envs.vector_envs.arguments import checked_recipe, env_indices, seed_per_env
+from xuance_envs.vector_envs.arguments import checked_recipe, env_indices
 from xuance_envs.vector_envs.options import InSeries
 
 __all__ = ["TianshouVectorEnv", "common_description", "tianshou"]
@@ -185,13 +185,19 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
             For each environment, the result of its ``seed`` method, or a list with its seed.
         """
         self._assert_is_not_closed()
-        seeds = seed_per_env(seed, range(self.env_num))
+        if seed is None or isinstance(seed, int | np.integer):
+            seed = [None if seed is None else int(seed) + env for env in range(self.env_num)]
+        if len(seed) != self.env_num:
+            raise ValueError(
+                f"seed: expected an int or {self.env_num} seeds, one per environment, "
+                f"got a sequence of {len(seed)}"
+            )
         answers = self._stepper.apply_to(
-            self._every, tianshou_env_functions.seed, [(each,) for each in seeds]
+            self._every, tianshou_env_functions.seed, [(each,) for each in seed]
         )
         by_reset = np.array([env for env, (own, _) in enumerate(answers) if not own], np.intp)
         if by_reset.size:
-            given = [seeds[env] for env in by_reset.tolist()]
+            given = [seed[env] for env in by_reset.tolist()]
             raise_original(self._stepper.reset, by_reset, given, None)
         return [answer for _, answer in answers]
 

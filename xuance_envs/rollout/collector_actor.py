@@ -90,6 +90,8 @@ class CollectorActor:
     def _with_global_indices(self, error: Exception) -> Exception:
         """Return the error with environment indices that count over all collectors."""
         plan = self._plan
+        if not isinstance(error, (EnvError, WorkerDiedError, WorkerTimeoutError, RuntimeError)):
+            return error
         where = f"in collector {plan.number} on {self._location()}"
         if isinstance(error, EnvError) and error.env_index >= 0:
             env = plan.first + error.env_index

@@ -68,18 +68,19 @@ VERIFIED_STEPS = 32
 def verify_saving(make: Callable[[], Any], index: int) -> str:
     """Check saving with two new environments; return why that was not possible, or ''."""
     made: list[Any] = []
-    failed = "creating two more environments failed"
+    failed, checking = "creating two more environments failed", False
     try:
-        made += [make(), make()]
+        made.append(make())
+        made.append(make())
         if made[0] is made[1]:
             raise RuntimeError("expected a new environment from each call, got the same object")
-        failed = "another environment failed with random actions"
-        (env, twin), made = made, []
-        _check_pair(env, twin, VERIFIED_STEPS, 0, index, "save_state")
-    except StateError:
-        raise
+        failed, checking = "another environment failed with random actions", True
+        env, twin = made
+        _check_pair(env, twin, VERIFIED_STEPS, 0, index, "save_state")  # closes both
     except Exception as error:
-        for each in made:
+        if checking and isinstance(error, StateError):
+            raise
+        for each in () if checking else made:
             finish(each.close())
         reason = f"{failed}: {type(error).__name__}: {error}"
         return f"saving environment {index} was not verified: {reason}"

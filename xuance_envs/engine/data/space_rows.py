@@ -39,8 +39,11 @@ class _ArrayRow:
     def __setitem__(self, key: slice, value: Any) -> None:
         array = self._array
         if type(value) is not np.ndarray or value.dtype != array.dtype:
-            form = array.shape, array.dtype
-            if hasattr(value, "copy_to") and (value.shape, value.dtype) == form:
+            if (
+                hasattr(value, "copy_to")
+                and value.shape == array.shape
+                and value.dtype == array.dtype
+            ):
                 value.copy_to(array)
                 return
             value = _fit(value, self._leaf)

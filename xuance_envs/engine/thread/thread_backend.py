@@ -24,7 +24,6 @@ from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.engine.thread.thread_driver import (
     LONGEST_WAIT,
-    POLL_INTERVAL,
     ThreadDriver,
     Timeouts,
 )
@@ -205,7 +204,8 @@ class ReplyPoller(Poller):
         while not (ready := self.poll(busy)):
             left = LONGEST_WAIT
             if until is not None:
-                left = min(POLL_INTERVAL, max(0.0, until - monotonic()))
+                remaining = max(0.0, until - monotonic())
+                left = remaining if left < 0 else min(left, remaining)
             if not self._bell.wait(timeout=left) and until is not None and monotonic() >= until:
                 break
         return ready

@@ -140,7 +140,9 @@ class Catalogue:
             raise ValueError("expected at least one environment to serve, got none")
         self._environments = dict(environments)
         self._allowed_kwargs: Keywords = (
-            allowed_kwargs if isinstance(allowed_kwargs, Mapping) else dict.fromkeys(allowed_kwargs)
+            dict(allowed_kwargs)
+            if isinstance(allowed_kwargs, Mapping)
+            else dict.fromkeys(allowed_kwargs)
         )
 
     @classmethod
