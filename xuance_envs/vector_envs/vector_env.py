@@ -56,8 +56,10 @@ class VecEnv(VecEnvAliases, ABC):
         reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of vector rewards, if any.
         buf_obs: the last observations, in a writable array. Each step sets a new array, so
             references to earlier ones keep their values.
-        buf_rews, buf_dones, buf_truncations, buf_infos: ``rewards``, ``terminated``, ``truncated``
-            and ``infos`` that the last step returned.
+        buf_rews: ``rewards`` of the last step.
+        buf_dones: ``terminated`` of the last step.
+        buf_truncations: ``truncated`` of the last step.
+        buf_infos: ``infos`` of the last step.
         checks_actions (bool): True if every action is checked against the action space.
         autotuned (Autotuned | None): measurements by which ``make_vec`` chose this backend.
 
@@ -92,8 +94,7 @@ class VecEnv(VecEnvAliases, ABC):
         self.max_episode_steps = 1000 if max_episode_steps is None else max_episode_steps
         self.render_mode = render_mode
         self.metadata = dict(metadata or {})
-        self._closed = False
-        self.checks_actions = False
+        self._closed = self.checks_actions = False
         self.autotuned: Any = None
         self.reward_space = reward_space
         rewards_shape = num_envs, *shape_of_rewards(reward_space)
