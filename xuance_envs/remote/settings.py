@@ -1,6 +1,7 @@
 """Public path of the settings of :class:`~xuance_envs.remote.server.Server`."""
 
 from xuance_envs.remote.server.access.permissions import Permissions
+from xuance_envs.remote.server.access.proxies import Proxies
 from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE, Tokens
 from xuance_envs.remote.server.settings import Catalogue, Limits, Settings, is_loopback
 
@@ -9,6 +10,7 @@ __all__ = [
     "Catalogue",
     "Limits",
     "Permissions",
+    "Proxies",
     "Settings",
     "Tokens",
     "is_loopback",

@@ -59,14 +59,26 @@ def _is_stale(path: Path) -> bool:
 
 
 class Proxies:
-    """Root path and trusted proxies of a server."""
+    """Reverse proxies in front of a server.
+
+    Args:
+        root_path: path under which the proxies mount the server, such as ``/envs``, without a slash
+            at the end; empty for none.
+        trusted: networks of proxies whose headers ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are
+            believed, as :class:`ipaddress.IPv4Network` or :class:`ipaddress.IPv6Network`.
+    """
 
     def __init__(self, root_path: str = "", trusted: Sequence[Network] = ()) -> None:
         self.root_path = root_path
         self._trusted = tuple(trusted)
 
     def client(self, peer: Address | None, headers: Headers) -> Address | None:
-        """Return a client's address, which trusted proxies report in headers."""
+        """Return a client's address, which trusted proxies report in headers.
+
+        Args:
+            peer: address of the connection's other end; None for a Unix socket.
+            headers: names and values of the request's headers, as bytes.
+        """
         if peer is not None and not self.trusts(peer):
             return peer
         values = [value for name, value in headers if name == b"x-forwarded-for"]
@@ -82,6 +94,7 @@ class Proxies:
         return peer
 
     def trusts(self, peer: Address) -> bool:
+        """Return whether an address belongs to a trusted proxy."""
         if not self._trusted:
             return False
         try:
@@ -99,6 +112,7 @@ class BehindProxies:
         self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
         if scope["type"] == "http":
             root, path = self._proxies.root_path, scope["path"]
             if root:
