@@ -245,7 +245,7 @@ def test_the_same_environment_twice_is_found_out(make_here):
         ),
         (
             [dict.fromkeys(("sheep_0", "sheep_1", "sheep_2"), 1)],
-            "expected a list of 2 dicts, got 1",
+            "expected a list of 2 dicts, one per environment, got 1",
         ),
         (
             [dict.fromkeys(("sheep_0", "sheep_1", "sheep_2"), 0.5)] * 2,

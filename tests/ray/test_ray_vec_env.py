@@ -137,7 +137,7 @@ class TestTheCluster:
             ({"in_series": 0}, "in_series: expected 'auto' or an int of at least 1, got 0"),
             ({"step_timeout": 0}, "step_timeout: expected a positive number or None, got 0"),
             ({"on_worker_failure": "ignore"}, "expected 'raise' or 'restart', got 'ignore'"),
-            ({"restart_on_exception": True}, "needs on_worker_failure='restart', got 'raise'"),
+            ({"restart_on_exception": True}, "expected 'restart' with restart_on_exception=True"),
         ):
             with pytest.raises(ValueError, match=message):
                 RayVecEnv_Gym([PlacedEnv], **options)

@@ -86,7 +86,7 @@ def options_of(*args: str) -> argparse.Namespace:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--host", "0.0.0.0"], "must listen on a loopback address"),
+        (["--host", "0.0.0.0"], "host: expected a loopback address"),
         (["--tokens", "/no/such/file"], "/no/such/file"),
         (["--max-envs", "0"], "at least 1"),
         (["--max-processes", str(PROCESSES_PER_WORKER - 1)], "at least"),

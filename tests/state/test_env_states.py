@@ -254,5 +254,7 @@ def test_parts_are_chosen_by_indices_only() -> None:
         with pytest.raises(IndexError, match=r"into 3 states, got (3|-4)"):
             state[index]
     for wrong in (True, [True, False, True], np.array([True, False, True]), 1.0, [0.0], "ab", None):
-        with pytest.raises(TypeError, match="expected an index, a slice or a sequence of indices"):
+        with pytest.raises(
+            TypeError, match="index: expected an int, a slice or a sequence of ints"
+        ):
             state[wrong]

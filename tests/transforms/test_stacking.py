@@ -176,6 +176,6 @@ def test_n_is_an_alias_of_num_stack():
     with DummyVecEnv([partial(Walk, 4)]) as envs:
         stacked = [StackObservations(envs, **{name: 3}) for name in ("num_stack", "n")]
         assert stacked[0].observation_space == stacked[1].observation_space
-        for given in ({}, {"num_stack": 3, "n": 3}):
-            with pytest.raises(TypeError, match="or its alias n, got both or neither"):
+        for given, got in (({}, "neither"), ({"num_stack": 3, "n": 3}, "both")):
+            with pytest.raises(TypeError, match=f"or its alias n, got {got}"):
                 StackObservations(envs, **given)

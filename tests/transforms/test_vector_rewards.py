@@ -163,7 +163,7 @@ def test_weights_can_be_changed_saved_and_shared() -> None:
             assert_same(other.weights, WEIGHTS)
             with pytest.raises(ValueError, match="3 finite numbers"):
                 other.load_state_dict({"ScalarizeRewards.weights": [1.0]})
-            with pytest.raises(ValueError, match="expected the key 'weights'"):
+            with pytest.raises(ValueError, match=r"expected the key ScalarizeRewards\.weights"):
                 other.load_state_dict({"ScalarizeRewards.weight": [1.0] * 3})
 
 

@@ -379,6 +379,8 @@ def test_gymnasium_s_class_takes_them() -> None:
         serial.close()
     with pytest.raises(TypeError, match="pin_workers: cannot be combined with context='thread'"):
         AsyncVectorEnv([cartpole], context="thread", pin_workers=False)
+    with pytest.raises(ValueError, match="restart_on_exception: expected False for threads"):
+        AsyncVectorEnv([cartpole], context="thread", restart_on_exception=True)
 
 
 def test_agents_act_in_threads() -> None:

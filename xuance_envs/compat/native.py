@@ -53,18 +53,19 @@ def from_gymnasium(
 
     These environments generate random numbers in their own way. Operations that one of them does
     not support (such as one seed per environment, partial resets or ``call``) raise
-    :class:`NotImplementedError` with the reason, and change nothing.
+    :class:`NotImplementedError` with the reason, and change nothing. Saving and loading states
+    raise :class:`~xuance_envs.errors.StateError`.
 
     Args:
         vector_env: the vectorized environment; closing the ``VecEnv`` closes it too.
         seed: seed of the first ``reset``, if that call has none.
-        copy: return copies of the arrays. If False, they are read-only views that the next step
-            overwrites.
-        check_actions: check that every action is in the action space.
+        copy: False to return read-only views that the next step overwrites, not new arrays.
+        check_actions: True to check that every action is in its space.
 
     Raises:
         TypeError: ``vector_env`` is not a vectorized environment, or is a wrapper of one.
-        ValueError: ``vector_env`` cannot provide ``reset_obs``.
+        ValueError: ``vector_env`` cannot provide ``reset_obs``, does not step all environments
+            together, or has a space whose values NumPy arrays cannot store.
 
     Example:
         >>> import gymnasium
@@ -111,10 +112,13 @@ class NativeVecEnv(GroupedVecEnv):
     """A vectorized environment around an engine; see :func:`from_gymnasium`.
 
     Args:
-        engine: steps the environments.
-        seed: seed of the first reset, if that call has none.
-        copy: return copies of the arrays.
-        check_actions: check that every action is in the action space.
+        engine: adapter of the underlying vectorized environment; :func:`from_gymnasium` makes it.
+        seed: as for :func:`from_gymnasium`.
+        copy: as for :func:`from_gymnasium`.
+        check_actions: as for :func:`from_gymnasium`.
+
+    Raises:
+        ValueError: a space has values that NumPy arrays cannot store.
     """
 
     def __init__(
@@ -130,8 +134,8 @@ class NativeVecEnv(GroupedVecEnv):
         for name, rows in (("observation", arrays.observations), ("action", arrays.actions)):
             if rows.objects:
                 raise ValueError(
-                    f"expected an {name} space whose values can be stored in NumPy arrays, got "
-                    f"{rows.layout.space}"
+                    f"vector_env: expected an {name} space whose values can be stored in NumPy "
+                    f"arrays, got {rows.layout.space}; use DummyVecEnv or SubprocVecEnv"
                 )
         self._engine = engine
         self._pending_seed = seed
@@ -228,7 +232,10 @@ class NativeDriver(LocalDriver):
         kind = self._score_vectors or NUMBER_KINDS[float]
         if not self._infos.write("episode_score", kind, 0.0):
             length = arrays.rewards.shape[1]
-            raise ValueError(f"expected rewards that fit an info column, got {length} components")
+            raise ValueError(
+                "vector_env: expected a reward_space with fewer components, whose episode_score "
+                f"fits into an info, got {length} components"
+            )
         self._steps = arrays.infos.cells.view(np.int64)[0]
         self._score_kind = int(self._score_kinds[0])
         self._has_scores = True
@@ -249,8 +256,8 @@ class NativeDriver(LocalDriver):
             self._engine.check_reset(seeds, options, len(resets) < self.hi)
         elif command in STATE_COMMANDS:
             raise StateError(
-                0,
-                "save_state",
+                -1,
+                "save_state" if command in ("save_states", "verify_saving") else "load_state",
                 f"{self._engine.name} does not expose the states of its environments; use "
                 "DummyVecEnv or SubprocVecEnv to save and load states",
             )

@@ -121,8 +121,9 @@ class CartPoleEngine(NativeEngine):
         seeded = any([seed is not None for seed in seeds])
         if part and (seeded or options):
             raise NotImplementedError(
-                "CartPoleVectorEnv has one generator and one set of bounds for all environments: "
-                "reset all of them, or pass neither seed nor options"
+                "CartPoleVectorEnv has one generator and one pair of reset bounds (options 'low' "
+                "and 'high') for all environments: reset all of them, or pass neither seed nor "
+                "options"
             )
         if seeded and not _is_range(seeds):
             raise NotImplementedError(
@@ -283,18 +284,20 @@ def make_engine(env: Any) -> NativeEngine:
     if any([kind.startswith("envpool.") for kind in kinds]):
         return _envpool(env)
     if not isinstance(env, VectorEnv):
-        raise TypeError(f"expected a gymnasium.vector.VectorEnv or an EnvPool, got {env!r}")
+        raise TypeError(
+            f"vector_env: expected a gymnasium.vector.VectorEnv or an EnvPool, got {env!r}"
+        )
     if env.unwrapped is not env:
         raise TypeError(
-            f"expected an unwrapped vector environment, got the wrapper {env}: pass env.unwrapped, "
-            "then wrap to_gymnasium(from_gymnasium(env.unwrapped))"
+            f"vector_env: expected an unwrapped vector environment, got the wrapper {env}: pass "
+            "env.unwrapped, then wrap to_gymnasium(from_gymnasium(env.unwrapped))"
         )
     if _CARTPOLE in kinds:
         return CartPoleEngine(env)
     if (batch_size := getattr(env, "batch_size", env.num_envs)) != env.num_envs:
         raise ValueError(
-            f"expected an engine that steps all {env.num_envs} environments together, got {env} "
-            f"with batch_size={batch_size}: make it without batch_size"
+            f"vector_env: expected one that steps all {env.num_envs} environments together, got "
+            f"{env} with batch_size={batch_size}: make it without batch_size"
         )
     # ale-py writes its mode into metadata shared by all instances; the attribute is correct.
     mode = getattr(env, "autoreset_mode", env.metadata.get("autoreset_mode"))
@@ -305,8 +308,10 @@ def make_engine(env: Any) -> NativeEngine:
     if mode is AutoresetMode.DISABLED or _ATARI in kinds or isinstance(env, SyncVectorEnv):
         return MaskEngine(env)
     raise ValueError(
-        f"{env} resets an environment in the step after its episode ended, so it cannot provide "
-        "reset_obs: make it with autoreset_mode=AutoresetMode.SAME_STEP or DISABLED, if possible"
+        "vector_env: expected autoreset_mode SAME_STEP or DISABLED, got "
+        f"{getattr(mode, 'name', mode)} of {env}, which resets an environment in the step after "
+        "its episode ended, so it cannot provide reset_obs: make it with "
+        "autoreset_mode=AutoresetMode.SAME_STEP or DISABLED, if possible"
     )
 
 
@@ -314,17 +319,17 @@ def _envpool(env: Any) -> NativeEngine:
     config = getattr(env, "config", None)
     if config is None or not hasattr(type(env), "step") or "Gymnasium" not in type(env).__name__:
         raise TypeError(
-            f"expected an EnvPool in its Gymnasium form, envpool.make(..., env_type='gymnasium'), "
-            f"got {env!r}"
+            "vector_env: expected an EnvPool in its Gymnasium form, "
+            f"envpool.make(..., env_type='gymnasium'), got {env!r}"
         )
     if config["batch_size"] not in (0, config["num_envs"]):
         raise ValueError(
-            f"EnvPool: expected one that steps all {config['num_envs']} environments together, got "
-            f"batch_size={config['batch_size']}: make it without batch_size"
+            f"vector_env: expected one that steps all {config['num_envs']} environments together, "
+            f"got batch_size={config['batch_size']}: make the EnvPool without batch_size"
         )
     if config.get("max_num_players", 1) != 1:
         raise ValueError(
-            "EnvPool: expected an environment with one player, got max_num_players="
+            "vector_env: expected an EnvPool with one player, got max_num_players="
             f"{config['max_num_players']}"
         )
     return EnvPoolEngine(env)

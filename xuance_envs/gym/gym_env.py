@@ -82,7 +82,7 @@ class Gym_Env(EnvWrapper):
         **kwargs: Any,
     ) -> None:
         if library not in ("gymnasium", "gym"):
-            raise ValueError(f"library must be 'gymnasium' or 'gym', got {library!r}")
+            raise ValueError(f"library: expected 'gymnasium' or 'gym', got {library!r}")
         self._pending_seed = None if seed is None else operator.index(seed)
         if render_mode is not None:
             kwargs["render_mode"] = render_mode
@@ -259,8 +259,8 @@ class MountainCar(Gym_Env):
         space = self.env.observation_space
         if not isinstance(space, Box) or not space.shape:
             raise ValueError(
-                "env_id: expected an environment whose observations are arrays (a Box), "
-                f"got {space}"
+                "env_id: expected an environment whose observations are arrays (a Box with at "
+                f"least one axis), got {space}"
             )
         self.observation_space = Box(
             np.concatenate([space.low] * self.num_stack, axis=-1),

@@ -106,7 +106,9 @@ class AgentActions:
     ) -> None:
         agents = self._record.team.agents
         if len(actions) != len(envs):
-            raise BadValueError(f"expected a list of {len(envs)} dicts, got {len(actions)}")
+            raise BadValueError(
+                f"expected a list of {len(envs)} dicts, one per environment, got {len(actions)}"
+            )
         for given in actions:
             if type(given) is not dict or len(given) != len(agents):
                 self._check_dicts(actions, alive, envs)

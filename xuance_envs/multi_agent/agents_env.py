@@ -160,7 +160,10 @@ class AgentsEnv:
         observations, infos = result
         agents = self._live_agents()
         if not agents:
-            raise BadValueError("reset: expected at least one agent in agents, got an empty list")
+            raise BadValueError(
+                "reset: expected at least one agent in the attribute agents afterwards, got an "
+                "empty list"
+            )
         record = self._record
         record.start(agents, observations)
         info = self._merge_infos(infos)

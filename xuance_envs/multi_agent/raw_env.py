@@ -70,7 +70,7 @@ class RawMultiAgentEnv(ABC):
         self.agent_groups: list[list[Any]] = []
 
     def get_env_info(self) -> dict[str, Any]:
-        """Return the environment's spaces, agents and step limit."""
+        """Return the environment's spaces, agents and step limit, by attribute name."""
         return {
             "state_space": self.state_space,
             "observation_space": self.observation_space,
@@ -81,7 +81,7 @@ class RawMultiAgentEnv(ABC):
         }
 
     def get_groups_info(self) -> dict[str, Any]:
-        """Return the groups of agents and their spaces."""
+        """Return the agents and spaces of each group, in XuanCe's format."""
         return groups_info(self.agent_groups, self.observation_space, self.action_space)
 
     def agent_mask(self) -> dict[Any, bool]:
@@ -89,38 +89,50 @@ class RawMultiAgentEnv(ABC):
         return dict.fromkeys(self.agents, True)
 
     def avail_actions(self) -> dict[Any, Any] | None:
-        """Return the action mask of each agent; None if all actions are always allowed."""
+        """Return the action mask of each agent, ``(n,)`` bool; None if there are no masks.
+
+        By default, all actions are allowed; there are no masks if a space is not Discrete.
+        """
         sizes = {agent: getattr(self.action_space[agent], "n", None) for agent in self.agents}
         if any(size is None for size in sizes.values()):
             return None
         return {agent: np.ones(size, np.bool_) for agent, size in sizes.items()}
 
     def state(self) -> Any:
-        """Return the global state."""
-        raise NotImplementedError(f"{type(self).__name__} has no state")
+        """Return the global state, in ``state_space``; define it if ``state_space`` is not None."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no state: define state(), or set state_space = None"
+        )
 
     @abstractmethod
     def reset(self, **kwargs: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Start an episode, with ``seed`` and ``options`` if given.
+        """Start an episode.
+
+        Args:
+            **kwargs: ``seed`` (int) and ``options`` (dict), each only if it is given.
 
         Returns:
-            The observations by agent, and an info.
+            ``(observations, info)``: a dict by agent, and a dict.
         """
 
     @abstractmethod
     def step(
         self, actions: dict[Any, Any]
     ) -> tuple[dict[Any, Any], dict[Any, float], dict[Any, bool], bool, dict[Any, Any]]:
-        """Step the environment; ``actions`` has an action of each agent.
+        """Step the environment.
+
+        Args:
+            actions: an action of each active agent, by agent.
 
         Returns:
-            Observations, rewards and ``terminated`` by agent, whether the episode is truncated, and
-            an info.
+            ``(observations, rewards, terminated, truncated, info)``: dicts by agent of
+            observations, float rewards and bools; a bool, True if the episode is truncated; and a
+            dict.
         """
 
     def render(self, *args: Any) -> Any:
-        """Render the environment."""
-        raise NotImplementedError(f"{type(self).__name__} does not render")
+        """Render the environment; subclasses may override this."""
+        raise NotImplementedError(f"{type(self).__name__} does not define render()")
 
     def close(self) -> None:  # noqa: B027  # optional for subclasses
         """Close the environment."""
@@ -178,7 +190,7 @@ class XuanCeMultiAgentEnvWrapper:
 
     @property
     def state(self) -> Any:
-        """The global state."""
+        """The global state, in ``state_space``."""
         return self.env.state()
 
     @property
@@ -189,19 +201,29 @@ class XuanCeMultiAgentEnvWrapper:
 
     @property
     def avail_actions(self) -> dict[Any, Any] | None:
-        """Action masks by agent; None if all actions are always allowed."""
+        """Action masks by agent; None if there are none."""
         masks: dict[Any, Any] | None = self.env.avail_actions()
         return masks
 
     def reset(self, **kwargs: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Start an episode; the arguments are those of the environment's ``reset``."""
+        """Start an episode; the arguments are those of the environment's ``reset``.
+
+        Returns:
+            ``(observations, info)`` of the environment. The info also has ``episode_step`` (int),
+            ``episode_score`` (sums of rewards by agent), ``agent_mask``, ``avail_actions`` and
+            ``state`` (None without a ``state_space``).
+        """
         observations, info = self.env.reset(**kwargs)
         self._episode_step = 0
         self._episode_score = dict.fromkeys(self.env.agents, 0.0)
         return observations, self._with_episode_info(info)
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, dict[Any, Any]]:
-        """Step the environment; ``actions`` has an action of each agent."""
+        """Step the environment; ``actions`` has an action of each agent.
+
+        Returns:
+            The results of the environment's ``step``, with the keys of :meth:`reset` in the info.
+        """
         observations, rewards, terminated, truncated, info = self.env.step(actions)
         self._episode_step += 1
         for agent, reward in rewards.items():
@@ -279,13 +301,23 @@ class MPE_Env(RawMultiAgentEnv):
         self._episode_step = 0
 
     def reset(self, seed: int | None = None, **kwargs: Any) -> tuple[Any, dict[Any, Any]]:
-        """Start an episode; a seed of None continues the environment's random stream."""
+        """Start an episode; a seed of None continues the environment's random stream.
+
+        Returns:
+            ``(observations, info)``: a dict by agent, and an empty dict.
+        """
         observations, _ = self.env.reset(seed=seed, **kwargs)
         self._episode_step = 0
         return observations, {}
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, bool, dict[Any, Any]]:
-        """Step the environment; ``actions`` has an action of each agent and is not modified."""
+        """Step the environment; ``actions`` has an action of each agent and is not modified.
+
+        Returns:
+            ``(observations, rewards, terminated, truncated, info)`` in the form of
+            :meth:`RawMultiAgentEnv.step`. An episode is truncated after ``max_episode_steps``
+            steps.
+        """
         if self.continuous_actions:
             actions = {agent: self._clipped(agent, action) for agent, action in actions.items()}
         observations, rewards, terminated, _, _ = self.env.step(actions)
@@ -299,11 +331,11 @@ class MPE_Env(RawMultiAgentEnv):
         return np.clip(action, space.low, space.high)
 
     def state(self) -> Any:
-        """Return the global state."""
+        """Return the global state, an array in ``state_space``: all agents' observations."""
         return self.env.state()
 
     def render(self, *args: Any) -> Any:
-        """Render the environment."""
+        """Render the environment in its ``render_mode``; arguments are ignored."""
         return self.env.render()
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ def scalarization(
         weights = checked_weights("scalarize", scalarize, reward_space)
         return None, lambda rewards: as_float32(weighted_sum(rewards, weights))
     if reward_space is None:
-        raise ValueError("scalarize: expected vector rewards, but rewards are numbers")
+        raise ValueError("scalarize: expected None, because rewards are numbers, got a function")
 
     def scalar_rewards(rewards: NDArray[Any]) -> NDArray[np.float32]:
         made = np.asarray(scalarize(rewards))
@@ -76,8 +76,8 @@ class SingleAgentEnvs:
     def __init__(self, vec_env: VecEnv, agent: Any, scalarize: Scalarize | None = None) -> None:
         if not isinstance(vec_env, VecEnv):
             raise TypeError(
-                f"expected a VecEnv of single-agent environments, got {type(vec_env).__name__}"
-                + _conversion_hint(vec_env)
+                "vec_env: expected a VecEnv of single-agent environments, got "
+                f"{type(vec_env).__name__}" + _conversion_hint(vec_env)
             )
         check_agent(agent)
         self.vec_env = vec_env
@@ -160,20 +160,20 @@ class MultiAgentEnvs:
     ) -> None:
         if not isinstance(vec_env, MultiAgentVecEnv):
             raise TypeError(
-                f"expected a MultiAgentVecEnv, got {type(vec_env).__name__}: use RolloutCollector "
-                "for single-agent environments"
+                f"vec_env: expected a MultiAgentVecEnv, got {type(vec_env).__name__}: use "
+                "RolloutCollector for single-agent environments"
             )
         if not vec_env.is_one:
             raise ValueError(
-                f"expected agents with equal spaces and no groups, got {vec_env.groups} with "
-                f"{vec_env.observation_space}: pad different spaces with a wrapper around each "
-                "environment"
+                "vec_env: expected agents with equal spaces and no groups, got the groups "
+                f"{vec_env.groups} with {vec_env.observation_space}: pad different spaces with a "
+                "wrapper around each environment"
             )
         check_agent(agent)
         check_plays_many(agent)
         if scalarize is None and vec_env.reward_space is not None:
             raise ValueError(
-                "expected agents whose rewards are numbers, got the reward_space "
+                "vec_env: expected agents whose rewards are numbers, got the reward_space "
                 f"{vec_env.reward_space}: pass weights or a function as scalarize"
             )
         self.reward_space, self._scalar_rewards = scalarization(scalarize, vec_env.reward_space)

@@ -61,8 +61,9 @@ def _recorder_of(env: Any) -> Box2DRecorder:
     if not isinstance(recorder, Box2DRecorder):
         raise FaultError(
             type(env).__qualname__,
-            "its Box2D world cannot be read, and its actions were not recorded: expected an "
-            "environment made by a vector environment or by check_saving",
+            "its Box2D world cannot be read, and its actions were not recorded since it was made: "
+            "expected an environment that a vectorized environment or check_saving makes with its "
+            "function, got one that was made elsewhere",
         )
     return recorder
 

@@ -28,7 +28,8 @@ class EnvStates:
 
     Args:
         envs: state of each environment.
-        facts: for each digest, a description of the environment and the versions of its libraries.
+        facts: for each digest in ``envs``, a description of the environment and the versions of its
+            libraries.
         shared: data kept for all environments together, by name.
         trusted: True if the states may name classes of any module.
 
@@ -110,7 +111,7 @@ class EnvStates:
 
     @classmethod
     def joined(cls, states: Sequence[EnvStates]) -> EnvStates:
-        """Concatenate one or more states, without shared data; trusted if all of them are."""
+        """Concatenate the given states, without shared data; trusted if all of them are."""
         envs = [env for one in states for env in one.envs]
         facts = {digest: fact for one in states for digest, fact in one.facts.items()}
         return cls(envs, facts, trusted=all(one.trusted for one in states))
@@ -138,6 +139,9 @@ class EnvStates:
             name: name of the data, unique to the wrapper.
             values: one value for each environment: numbers, strings, arrays or containers of them.
             shared: a value for all environments together; None to add none.
+
+        Raises:
+            ValueError: the number of values is not that of the environments.
         """
         envs = [
             replace(env, extras={**env.extras, name: dumps_plain(value)})
@@ -171,13 +175,10 @@ class EnvStates:
         return loads_plain(self.shared[name], self.trusted) if name in self.shared else None
 
     def check_here(self, what: str) -> None:
-        """Raise an error if another process keeps a state, such as an HTTP server.
+        """Raise StateError if a state is stored in another process, such as an HTTP server.
 
         Args:
             what: the operation that needs the states, for the error.
-
-        Raises:
-            StateError: another process keeps a state; the error says why.
         """
         for env in self.envs:
             if env.elsewhere:
@@ -187,7 +188,7 @@ class EnvStates:
         """Serialize all states, compressed; see :mod:`xuance_envs.state.file_format`.
 
         Raises:
-            StateError: a server keeps the states; see :meth:`check_here`.
+            StateError: another process stores a state; see :meth:`check_here`.
         """
         self.check_here("to_bytes")
         return file_format.write(self.envs, self.facts, self.shared)
@@ -213,7 +214,7 @@ class EnvStates:
             path: the file; its usual suffix is ``.xenvs``.
 
         Raises:
-            StateError: a server keeps the states; see :meth:`check_here`.
+            StateError: another process stores a state; see :meth:`check_here`.
             OSError: the file cannot be written.
         """
         file_format.write_file(Path(path), self.to_bytes())
@@ -243,9 +244,9 @@ def _indices(index: int | Sequence[int], count: int) -> list[int]:
             raise TypeError
         found = list(map(operator.index, given))
     except TypeError:
-        message = f"expected an index, a slice or a sequence of indices, got {index!r}"
+        message = f"index: expected an int, a slice or a sequence of ints, got {index!r}"
         raise TypeError(message) from None
     for i in found:
         if not -count <= i < count:
-            raise IndexError(f"expected an index into {count} states, got {i}")
+            raise IndexError(f"index: expected an index into {count} states, got {i}")
     return found

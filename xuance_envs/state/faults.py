@@ -26,12 +26,10 @@ class FaultError(Exception):
 class MismatchError(FaultError):
     """The saved environment differs from the one that the state is loaded into."""
 
-    def __init__(self, what: str, saved: Any, here: Any) -> None:
-        super().__init__(
-            "",
-            f"the state was saved from an environment that differs in its {what}: "
-            f"{shortened(saved)} when it was saved, {shortened(here)} here",
-        )
+    def __init__(self, what: str, saved: Any, here: Any, reason: str = "") -> None:
+        given, expected = shortened(saved), shortened(here)
+        usual = f"the state was saved from an environment that differs in its {what}: "
+        super().__init__("", reason or f"{usual}{given} when it was saved, {expected} here")
         self.what = what
         self.saved = saved
         self.here = here
@@ -56,7 +54,7 @@ def class_name(kind: type) -> str:
 
 
 def shortened(value: Any, limit: int = _MAX_TEXT) -> str:
-    """Return a text, or the representation of another value, cut to a number of characters."""
+    """Return a string, or the ``repr`` of any other value, cut to ``limit`` characters."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 

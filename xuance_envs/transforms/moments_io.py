@@ -42,13 +42,16 @@ def moments_from_dict(
     """Check data of :func:`moments_to_dict` and convert it to moments."""
     given = str(learned.get("environment", ""))
     if given and environment and given != environment:
-        raise ValueError(f"{transform}: expected statistics learned in {environment}, got {given}")
+        raise ValueError(
+            f"{transform}: expected statistics learned in {environment}, got those of {given}"
+        )
     names = [moment_key(what, name) for name in own for what in ("mean", "squares")]
     expected = {"environment", "count", *names}
     if learned.keys() != expected:
-        raise ValueError(
-            f"{transform}: expected the keys {sorted(expected)}, got {sorted(learned)}"
+        wanted, got = (
+            ", ".join(f"{transform}.{key}" for key in sorted(keys)) for keys in (expected, learned)
         )
+        raise ValueError(f"state: expected the keys {wanted}, got {got}")
     return {name: _moments(transform, name, its, learned) for name, its in own.items()}
 
 

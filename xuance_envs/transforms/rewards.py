@@ -29,13 +29,15 @@ class RewardTransform(Transform):
 
     Args:
         vec_env: the vector environment.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
     """
 
     def declare_rewards(
         self, shape: tuple[int, ...], low: Any = -np.inf, high: Any = np.inf
     ) -> None:
-        """Set ``reward_space`` to that of the transformed rewards, before the first step.
+        """Declare the shape and bounds of the transformed rewards; call it in the constructor.
+
+        It sets ``reward_space``, to None for numbers.
 
         Args:
             shape: shape of one reward: ``()`` for numbers, ``(k,)`` for vectors.
@@ -77,9 +79,9 @@ class ClipRewards(RewardTransform):
 
     Args:
         vec_env: the vector environment.
-        low: smallest reward.
-        high: largest reward.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        low: smallest reward; -1.0 by default.
+        high: largest reward; 1.0 by default.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
         ValueError: ``low`` is not below ``high``.
@@ -114,7 +116,7 @@ class ScaleRewards(RewardTransform):
     Args:
         vec_env: the vector environment.
         scale: the factor.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
         ValueError: ``scale`` is not finite.
@@ -149,15 +151,15 @@ class TransformRewards(RewardTransform):
 
     Args:
         vec_env: the vector environment.
-        function: called with the rewards ``(n,)`` of any number of environments: float64 from
-            ``step``, float32 from ``recv``. Returns n numbers. Each must depend only on its own
-            reward. Vector rewards are ``(n, k)``; the function returns n numbers or ``(n, j)``.
-            When the transform is created, the function is called once with ones to find this shape.
-        keep_raw: True to keep ``raw_observations`` from the start, not only once they are read.
+        function: called with the rewards ``(n,)`` of any number n of environments: float64 from
+            ``step``, float32 from ``recv``. Returns n numbers, each of which must depend only on
+            its own reward. Vector rewards are ``(n, k)``; for them the function returns n numbers
+            or vectors ``(n, j)``, and is called once with ones at creation to find this shape.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
-        ValueError: the function did not return one number per environment, or one vector for
-            vector rewards; in ``step`` or ``recv``, or when the transform is made.
+        ValueError: in ``step`` or ``recv``, or for vector rewards when the transform is made, the
+            function did not return one number per environment, or vectors of the first shape.
 
     Example:
         >>> import numpy as np
@@ -209,7 +211,7 @@ class ScalarizeRewards(RewardTransform):
     Args:
         vec_env: the vector environment, whose ``reward_space`` has the shape ``(k,)``.
         weights: k numbers.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
         ValueError: the rewards are numbers, or ``weights`` are not k finite numbers.
@@ -255,7 +257,8 @@ class ScalarizeRewards(RewardTransform):
     def prepare_learned(self, learned: Mapping[str, Any]) -> Callable[[], None]:
         name, space = type(self).__name__, self.vec_env.reward_space
         if learned.keys() != {"weights"}:
-            raise ValueError(f"{name}: expected the key 'weights', got {sorted(learned)}")
+            got = ", ".join(f"{name}.{key}" for key in sorted(learned))
+            raise ValueError(f"state: expected the key {name}.weights, got {got}")
         weights = checked_weights(name, learned["weights"], space)
         return lambda: setattr(self, "weights", weights)
 

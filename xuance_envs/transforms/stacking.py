@@ -27,8 +27,8 @@ class StackObservations(ObservationTransform):
     """Concatenate an episode's last observations along the last axis, oldest first.
 
     An episode starts with ``num_stack`` copies of its first observation, even in ``reset_obs``: a
-    stack never crosses an episode boundary. After a worker failure, the environment's last stack is
-    returned unchanged.
+    stack never crosses an episode boundary. The step that truncates an episode because a
+    worker was restarted returns the environment's last stack unchanged.
 
     Args:
         vec_env: the vector environment; its observations are a Box with at least one axis, or a
@@ -36,10 +36,12 @@ class StackObservations(ObservationTransform):
         num_stack: number of observations in a stack.
         n: alias of ``num_stack``.
         keys: keys of a Dict space to stack; the others stay unchanged. None for all keys.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
-        ValueError: ``num_stack`` is below 1, or observations cannot be concatenated.
+        ValueError: ``num_stack`` is below 1, ``keys`` is invalid, or observations cannot be
+            concatenated.
+        TypeError: both or neither of ``num_stack`` and ``n`` are given.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -63,7 +65,8 @@ class StackObservations(ObservationTransform):
         name = type(self).__name__
         given = [operator.index(value) for value in (num_stack, n) if value is not None]
         if len(given) != 1:
-            raise TypeError(f"{name}: expected num_stack or its alias n, got both or neither")
+            got = "both" if given else "neither"
+            raise TypeError(f"{name}: expected num_stack or its alias n, got {got}")
         (count,) = given
         if count < 1:
             raise ValueError(f"{name}: num_stack: expected at least 1 observation, got {count}")

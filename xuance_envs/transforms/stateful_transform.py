@@ -48,7 +48,8 @@ class StatefulTransform:
 
         Returns:
             A flat dict of numbers, strings and lists of numbers, suitable for ``torch.save`` and
-            ``numpy.savez``.
+            ``numpy.savez``. The keys are the class and the statistic, such as
+            ``NormalizeRewards.mean``.
         """
         return {
             f"{name}.{key}": value
@@ -60,7 +61,7 @@ class StatefulTransform:
         """Load learned data into this transform and those inside it.
 
         Args:
-            state: as returned by :meth:`state_dict`, or read back by ``numpy.load``.
+            state: the result of :meth:`state_dict`, or what ``numpy.load`` returns for it.
 
         Raises:
             ValueError: the data comes from other transforms, shapes or environments. Nothing has
@@ -85,15 +86,16 @@ class StatefulTransform:
                 differs. Nothing has changed then.
         """
         if not isinstance(other, StatefulTransform):
-            raise TypeError(f"sync_from: expected a transform, got {other!r}")
+            raise TypeError(f"other: expected a transform, got {other!r}")
         others = _stateful_transforms(other).items()
         self._load_learned({name: transform.learned() for name, transform in others})
 
     def _load_learned(self, given: Mapping[str, Mapping[str, Any]], exactly: bool = False) -> None:
         own = _stateful_transforms(self)
         if not own.keys() <= given.keys() or (exactly and own.keys() != given.keys()):
+            name = "state" if exactly else "other"
             raise ValueError(
-                f"expected statistics of {_listed(own)}, got those of {_listed(given)}"
+                f"{name}: expected statistics of {_listed(own)}, got those of {_listed(given)}"
             )
         learn = [transform.prepare_learned(given[name]) for name, transform in own.items()]
         for each in learn:

@@ -29,12 +29,14 @@ def repeated_functions(
     if callable(env_fns):
         if num_envs is None or num_envs < 1:
             raise ValueError(
-                f"num_envs: must be at least 1 if env_fns is a single callable, got {num_envs}"
+                "num_envs: expected at least 1, because env_fns is a single callable, got "
+                f"{num_envs}"
             )
         return [env_fns] * num_envs
     if num_envs is not None:
         raise ValueError(
-            f"num_envs: must be None if env_fns has one callable per environment, got {num_envs}"
+            "num_envs: expected None, because env_fns has one callable per environment, got "
+            f"{num_envs}"
         )
     return env_fns
 
@@ -94,14 +96,14 @@ def _accepts(function: Callable[..., Any], name: str) -> bool:
 
 
 def checked_env_ids(
-    env_ids: Sequence[int] | NDArray[np.integer[Any]] | None, num_envs: int
+    env_ids: Sequence[int] | NDArray[np.integer[Any]] | None, num_envs: int, name: str = "env_ids"
 ) -> list[int]:
-    """Validate environment indices; None selects all."""
+    """Validate environment indices; None selects all. Errors call them ``name``."""
     if env_ids is None:
         return list(range(num_envs))
     if isinstance(env_ids, str | Path):
         raise ValueError(
-            f"env_ids: expected a sequence of ints, got {str(env_ids)!r}; to write states to a "
+            f"{name}: expected a sequence of ints, got {str(env_ids)!r}; to write states to a "
             f"file, use save_state().save({str(env_ids)!r})"
         )
     try:
@@ -110,12 +112,12 @@ def checked_env_ids(
             raise TypeError
         ids = list(map(operator.index, env_ids))
     except TypeError:
-        raise ValueError(f"env_ids: expected a sequence of ints, got {env_ids!r}") from None
+        raise ValueError(f"{name}: expected a sequence of ints, got {env_ids!r}") from None
     if ids and not (min(ids) >= 0 and max(ids) < num_envs):
         env = next(env for env in ids if not 0 <= env < num_envs)
-        raise ValueError(f"env_ids: expected indices from 0 to {num_envs - 1}, got {env}")
+        raise ValueError(f"{name}: expected indices from 0 to {num_envs - 1}, got {env}")
     if len(set(ids)) != len(ids):
-        raise ValueError(f"env_ids: expected each environment at most once, got {ids}")
+        raise ValueError(f"{name}: expected each environment at most once, got {ids}")
     return ids
 
 

@@ -262,7 +262,7 @@ class GroupedVecEnv(VecEnv):
             values = [values] * len(ids)
         if len(values) != len(ids):
             raise ValueError(
-                f"set_attr({name!r}): expected {len(ids)} values, one per environment, "
+                f"values: expected {len(ids)} values of {name!r}, one per environment, "
                 f"got {len(values)}"
             )
         value_of = dict(zip(ids, values, strict=True))

@@ -82,13 +82,14 @@ def checked_clones(
     src_ids: int | Sequence[int], dst_ids: int | Sequence[int], num_envs: int
 ) -> tuple[list[int], list[int]]:
     """Validate the arguments of ``clone_state``; return one source per target."""
-    targets = checked_env_ids([dst_ids] if _is_index(dst_ids) else dst_ids, num_envs)  # type: ignore[arg-type,list-item]
+    target_ids: Any = [dst_ids] if _is_index(dst_ids) else dst_ids
+    targets = checked_env_ids(target_ids, num_envs, "dst_ids")
     try:
-        given = [src_ids] if _is_index(src_ids) else list(src_ids)  # type: ignore[arg-type]
+        given: list[Any] = [src_ids] if _is_index(src_ids) else list(src_ids)  # type: ignore[arg-type]
     except TypeError:
         reason = f"src_ids: expected an int or a sequence of ints, got {src_ids!r}"
         raise ValueError(reason) from None
-    sources = [checked_env_ids([one], num_envs)[0] for one in given]  # type: ignore[list-item]
+    sources = [checked_env_ids([one], num_envs, "src_ids")[0] for one in given]
     if len(sources) == 1:
         sources *= len(targets)
     if len(sources) != len(targets):

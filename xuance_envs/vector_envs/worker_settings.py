@@ -45,7 +45,7 @@ class WorkerSettings:
         if self.restart_on_exception and self.on_worker_failure == "raise":
             modes = " or ".join(map(repr, self.failure_modes[1:]))
             raise ValueError(
-                f"restart_on_exception=True needs on_worker_failure={modes}, got 'raise'"
+                f"on_worker_failure: expected {modes} with restart_on_exception=True, got 'raise'"
             )
         given = {} if self.in_series == "auto" else {"in_series": self.in_series}
         for name in SPLIT_OPTIONS[1:]:
@@ -101,11 +101,15 @@ class ThreadSettings(WorkerSettings):
     worker_threads: int | None = None
 
     def __post_init__(self) -> None:
-        if self.on_worker_failure != "raise" or self.restart_on_exception:
-            raise ValueError(
-                "on_worker_failure: expected 'raise' for threads, because a thread cannot be "
-                f"killed and restarted, got {self.on_worker_failure!r}; use SubprocVecEnv"
-            )
+        for name, value, expected in (
+            ("on_worker_failure", self.on_worker_failure, "raise"),
+            ("restart_on_exception", self.restart_on_exception, False),
+        ):
+            if value != expected:
+                raise ValueError(
+                    f"{name}: expected {expected!r} for threads, because a thread cannot be "
+                    f"killed and restarted, got {value!r}; use SubprocVecEnv"
+                )
         if self.worker_threads is not None:
             raise ValueError(
                 "worker_threads: expected None for threads, because they share the library "

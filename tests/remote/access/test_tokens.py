@@ -62,7 +62,7 @@ def test_a_line_is_a_token_or_a_name_and_a_token(tmp_path: Path) -> None:
         ),
         ("alice secret max-envs-per-session=many\n", "line 1"),
         ("alice secret max-envs-per-session=-1\n", "at least"),
-        ("alice secret\nbob secret\n", "alice and bob have the same token"),
+        ("alice secret\nbob secret\n", "different tokens, but alice and bob have the same one"),
         ("é\n", "line 1: expected a token of visible ASCII"),
     ],
 )
@@ -151,7 +151,7 @@ def test_new_tokens_are_lines_of_a_file(tmp_path: Path, capsys: pytest.CaptureFi
     ("args", "said"),
     [
         ([], "no token to create"),
-        (["--count", "-1"], "no token to create"),
+        (["--count", "-1"], "--count: expected at least 0, got -1"),
         (["a b"], "got 'a b'"),
         (["--count", "1", "--prefix", "x/"], "got 'x/1'"),
     ],

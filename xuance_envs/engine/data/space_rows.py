@@ -171,7 +171,9 @@ class SpaceRows:
         parts: list[Any]
         if isinstance(batch, list) and not self.layout.flat:
             if len(batch) != count:
-                raise BadValueError(f"expected a list of {count}, got a list of {len(batch)}")
+                raise BadValueError(
+                    f"expected a list of {count} values, got a list of {len(batch)}"
+                )
             values = [self.layout.flatten(value) for value in batch]
             parts = [list(part) for part in zip(*values, strict=True)]
         else:

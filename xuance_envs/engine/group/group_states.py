@@ -242,9 +242,13 @@ class GroupStates:
 
     def _check_autoreset(self, pending: str | bool) -> None:
         if pending and pending != self._autoreset.name:
-            next_command = Autoreset[str(pending)].value
+            saved, own = Autoreset[str(pending)].value, self._autoreset.value
             raise MismatchError(
-                "autoreset mode of the pending reset", next_command, self._autoreset.value
+                "autoreset mode",
+                saved,
+                own,
+                f"the state was saved in autoreset mode {saved!r} while a reset was pending, but "
+                f"this vectorized environment uses {own!r}",
             )
 
     def _packed_fingerprint(self, fingerprint: Fingerprint) -> bytes:

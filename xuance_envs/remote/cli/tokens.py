@@ -25,7 +25,9 @@ def add_tokens_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_tokens(args: argparse.Namespace) -> None:
     """Print one line per name."""
-    if args.count < 0 or not (args.names or args.count):
+    if args.count < 0:
+        raise ServeError(f"--count: expected at least 0, got {args.count}")
+    if not (args.names or args.count):
         raise ServeError("no token to create: give names, or --count N with N of at least 1")
     digits = len(str(args.count))
     numbered = (f"{args.prefix}{number:0{digits}}" for number in range(1, args.count + 1))
@@ -33,7 +35,7 @@ def run_tokens(args: argparse.Namespace) -> None:
     for name in names:
         if not NAME.fullmatch(name):
             expected = "a name of at most 64 letters, digits and any of . @ + - _"
-            raise ServeError(f"expected {expected}, got {name!a}")
+            raise ServeError(f"NAME or --prefix: expected {expected}, got {name!a}")
     width = max(map(len, names))
     for name in names:
         print(f"{name:{width}}  {secrets.token_hex(TOKEN_BYTES)}")

@@ -59,9 +59,13 @@ class ApiClient:
         headers = {"Content-Type": WireFormat.MSGPACK.value, "Accept-Encoding": "identity"}
         if token is not None:
             if not token or not token.isascii() or not token.isprintable() or " " in token:
-                raise ValueError("token: expected visible ASCII characters without spaces")
+                got = "others" if token else "an empty string"
+                expected = "None, or visible ASCII characters without spaces"
+                raise ValueError(f"user_token: expected {expected}, got {got}")
             if server.login:
-                raise ValueError("base_url: a user and password cannot be combined with a token")
+                raise ValueError(
+                    "base_url: a user and password cannot be combined with a user_token"
+                )
             headers["Authorization"] = f"Bearer {token}"
         elif server.login:
             headers["Authorization"] = server.login

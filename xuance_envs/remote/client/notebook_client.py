@@ -111,8 +111,12 @@ class StudentGymEnvVectorized:
                 environment; None continues the current random streams.
 
         Returns:
-            ``(observations, infos)``: an array of shape ``(num_envs, *obs_shape)`` and a list of
-            dicts. For Dict and Tuple spaces, observations are a dict or tuple of such arrays.
+            ``(observations, infos)``: an array of shape ``(num_envs, *obs_shape)`` in the space's
+            dtype, and a list of dicts. For Dict and Tuple spaces, observations are a dict or tuple
+            of such arrays.
+
+        Raises:
+            ValueError: a seed or the number of seeds is invalid.
         """
         return self._reset(range(self.num_envs), seed)
 
@@ -129,7 +133,7 @@ class StudentGymEnvVectorized:
         Raises:
             ValueError: an index is out of range or repeated.
         """
-        return self._reset(checked_env_ids(ids, self.num_envs), seed)
+        return self._reset(checked_env_ids(ids, self.num_envs, "ids"), seed)
 
     def _reset(self, envs: Sequence[int], seed: Seeds) -> Start:
         self._check_open()
@@ -170,9 +174,9 @@ class StudentGymEnvVectorized:
 
             - ``observations``: a list with one array of shape ``(k, *obs_shape)`` per environment,
               with the observations of its k steps, ``1 <= k <= step_size``. For Dict and Tuple
-              spaces, a dict or tuple of such arrays.
+              spaces, each entry is a dict or tuple of such arrays.
             - ``rewards``: ``(num_envs,)`` float32, each environment's sum of rewards;
-              ``(num_envs, k)`` for vector rewards.
+              ``(num_envs, n)`` for vector rewards of n components.
             - ``terminateds``, ``truncateds``: ``(num_envs,)`` bool.
             - ``infos``: a list of dicts with ``step``, ``terminated`` and ``truncated`` of the last
               step, and the keys that the operator allows. ``step`` is the zero-based index in the
@@ -206,6 +210,8 @@ class StudentGymEnvVectorized:
 
     def step_wait(self) -> Step:
         """Return the result of a step that was interrupted by Ctrl-C or a timeout.
+
+        The result has the form that :meth:`step` returns.
 
         Raises:
             NotSteppingError: no step is pending.
@@ -268,7 +274,15 @@ class StudentGymEnvVectorized:
             env_ids: indices of the environments; None for all.
 
         Returns:
-            ``(observations, infos)``: the last observation and info of each of these environments.
+            ``(observations, infos)`` in the form of :meth:`reset`: the last observation and info
+            of each of these environments.
+
+        Raises:
+            ValueError: the number of states or an index is invalid.
+            StateError: a state was not saved in this session.
+            RemoteNotFoundError: the server no longer keeps a state.
+            StateMismatchError: a state belongs to a different environment. Nothing has changed.
+            AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
         """
         self._check_idle()
         envs = checked_env_ids(env_ids, self.num_envs)
@@ -283,11 +297,18 @@ class StudentGymEnvVectorized:
 
         Args:
             src_ids: indices of the environments to copy; one for all targets, or one per target.
-            dst_ids: indices of the environments to overwrite.
-            fork_rng: whether each copy continues with its own random streams.
+            dst_ids: indices of the environments to overwrite, without duplicates.
+            fork_rng: True if each copy continues with its own random streams, False if with those
+                of its source.
 
         Returns:
             ``(observations, infos)`` as from :meth:`load_state`, in the order of ``dst_ids``.
+
+        Raises:
+            ValueError: an index is out of range, a target is repeated, or the number of sources is
+                neither 1 nor that of the targets.
+            RemoteConflictError: a source was never reset.
+            AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
         """
         self._check_idle()
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
@@ -311,13 +332,13 @@ class StudentGymEnvVectorized:
             ids: indices of the environments; None renders all.
 
         Returns:
-            The return value of each environment's ``render``.
+            A list with the return value of each environment's ``render``.
 
         Raises:
             AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
         """
         self._check_idle()
-        envs = checked_env_ids(ids, self.num_envs)
+        envs = checked_env_ids(ids, self.num_envs, "ids")
         if not envs:
             return []
         request = {"operation": "render", "episode_ids": episode_ids_of(self.episode_ids, envs)}

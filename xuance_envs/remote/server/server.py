@@ -46,11 +46,12 @@ class Server:
         unix: path of a Unix socket to listen on; None to listen on ``host`` and ``port``.
         certfile: TLS certificate file; None for plain HTTP.
         keyfile: private key of the certificate; None if it is in the same file.
-        proxies: root path and trusted proxies; None if clients connect directly.
+        proxies: root path and trusted proxies, as
+            :class:`~xuance_envs.remote.settings.Proxies`; None if clients connect directly.
 
     Attributes:
         settings: the given settings.
-        url (str): address for clients.
+        url (str): address for clients; ``unix:PATH`` for a Unix socket.
 
     Raises:
         ValueError: there are no tokens and ``host`` is not a loopback address, or the limit on open
@@ -83,8 +84,8 @@ class Server:
         _require_packages()
         if unix is None and not settings.tokens and not is_loopback(host):
             raise ValueError(
-                f"a server without tokens must listen on a loopback address such as 127.0.0.1, "
-                f"got {host}: set tokens with --tokens FILE or {TOKENS_VARIABLE}"
+                "host: expected a loopback address such as 127.0.0.1 for a server without tokens, "
+                f"got {host!r}: set tokens with --tokens FILE or {TOKENS_VARIABLE}"
             )
         from xuance_envs.remote.server.http.connection_manager import ConnectionManager
         from xuance_envs.remote.server.monitoring.request_log import RequestLog

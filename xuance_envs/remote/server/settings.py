@@ -137,7 +137,7 @@ class Catalogue:
         allowed_kwargs: Iterable[str] | Keywords = (),
     ) -> None:
         if not environments:
-            raise ValueError("expected at least one environment to serve, got none")
+            raise ValueError("environments: expected at least one environment to serve, got none")
         self._environments = dict(environments)
         self._allowed_kwargs: Keywords = (
             dict(allowed_kwargs)
@@ -159,6 +159,9 @@ class Catalogue:
             allowed_kwargs: as for the class.
             multi_agent: modules of multi-agent environments, as ``"package:name"``; see
                 :func:`~xuance_envs.multi_agent.making.make_multi_agent_vec`.
+
+        Raises:
+            ValueError: there are no environments.
         """
         single = {env_id: partial(_make_gym_env, env_id) for env_id in ids}
         multi = {name: partial(make_agents_env, name) for name in multi_agent}
@@ -172,7 +175,13 @@ class Catalogue:
     def functions(
         self, env_id: str | None, num_envs: int, kwargs: Mapping[str, Any]
     ) -> list[Callable[..., Any]]:
-        """Return one factory per environment, or refuse the id or a keyword argument."""
+        """Return one factory per environment, or refuse the id or a keyword argument.
+
+        Args:
+            env_id: id of the environment; None if there is only one.
+            num_envs: number of environments.
+            kwargs: the client's keyword arguments for each environment.
+        """
         offered = f"this server offers {', '.join(map(repr, self._environments))}"
         if env_id is None:
             if len(self._environments) > 1:
@@ -204,8 +213,8 @@ class Settings:
         pages_need_token: whether the status page and ``/metrics`` require a token.
         watch_tokens: whether the server reloads the tokens file after each change. SIGHUP always
             reloads it.
-        shutdown_grace: seconds for requests in progress to finish when the server stops; None for
-            the larger of ``limits.request`` and ``limits.start``.
+        shutdown_grace: seconds for requests in progress to finish when the server stops; None (the
+            default) for the larger of ``limits.request`` and ``limits.start``.
         limits_by_tokens: names of limits that depend on the number N of names in ``tokens``, if N
             is not 0. ``sessions`` and ``environments`` are at least N, ``processes`` at least 2 N.
             Their limits per token are equal shares of these totals.
@@ -231,7 +240,7 @@ class Settings:
         return max(self.limits.request, self.limits.start)
 
     def limits_of(self, owner: Owner) -> Limits:
-        """Return the limits of one owner."""
+        """Return the limits of one owner: ``limits`` with those of its line in the tokens file."""
         overrides: dict[str, Any] = dict(owner.limits)
         return replace(self.limits, **overrides)
 

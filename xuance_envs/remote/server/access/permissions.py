@@ -39,7 +39,12 @@ class Permissions:
     any_action: bool = False
 
     def check_operation(self, operation: str, name: str) -> None:
-        """Raise unless clients may call this method, or read or set this attribute."""
+        """Refuse with status 403 unless clients may use a name.
+
+        Args:
+            operation: ``"call"``, ``"get_attr"`` or ``"set_attr"``; others are always allowed.
+            name: name of the method or attribute.
+        """
         option, allowed = {
             "call": ("--allow-call", self.calls),
             "get_attr": ("--allow-get", self.gets),
@@ -49,14 +54,18 @@ class Permissions:
             raise _not_allowed("name", f"the name {name!a}", f"for {operation!r}", option)
 
     def check_options(self, options: Mapping[str, Any] | None) -> None:
-        """Raise unless clients may pass these options to ``reset``."""
+        """Refuse with status 403 unless clients may pass these options to ``reset``."""
         for name in options or ():
             if name not in self.options:
                 what = f"the option {name!a}"
                 raise _not_allowed("options", what, "for resets", "--allow-option")
 
     def infos_of(self, repeating: bool) -> Names | None:
-        """Return the keys of infos that the server sends; None for all."""
+        """Return the keys of infos that the server sends; None for all.
+
+        Args:
+            repeating: True for notebook clients, False for ``RemoteVecEnv``.
+        """
         if self.infos is None:
             return frozenset() if repeating else None
         return None if ALL_INFOS in self.infos else self.infos
@@ -79,7 +88,7 @@ def allowed_values(options: Iterable[str]) -> dict[str, tuple[Any, ...] | None]:
     for option in options:
         name, given, text = option.partition("=")
         if not name:
-            raise ValueError(f"expected NAME or NAME=VALUE, got {option!r}")
+            raise ValueError(f"--allow-kwarg: expected NAME or NAME=VALUE, got {option!r}")
         before = allowed.get(name, ())
         allowed[name] = None if not given or before is None else (*before, _value(text))
     return allowed

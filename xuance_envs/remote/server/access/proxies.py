@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 Address = tuple[str, int]
 Headers = Iterable[tuple[bytes, bytes]]
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
 
 network_of = ipaddress.ip_network  # parses an address or a network such as 10.1.0.0/16
 
@@ -68,7 +66,11 @@ class Proxies:
             believed, as :class:`ipaddress.IPv4Network` or :class:`ipaddress.IPv6Network`.
     """
 
-    def __init__(self, root_path: str = "", trusted: Sequence[Network] = ()) -> None:
+    def __init__(
+        self,
+        root_path: str = "",
+        trusted: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network] = (),
+    ) -> None:
         self.root_path = root_path
         self._trusted = tuple(trusted)
 

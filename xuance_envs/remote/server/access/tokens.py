@@ -53,16 +53,17 @@ class Tokens:
 
     Args:
         tokens: accepted tokens. Without ``tokens`` and ``file``, the server accepts every request.
-        file: file with more tokens; :meth:`reload` reads it again.
-        limits: maps the name of each limit that a line of the file may set to its parser. A parser
-            takes the value as text and returns the fields of
-            :class:`~xuance_envs.remote.settings.Limits` to override. It raises ValueError if the
-            text is invalid.
+        file: file with more tokens; :meth:`reload` reads it again. Each line is a token, or a name,
+            a token and options: ``admin``, or ``LIMIT=VALUE`` for the names in ``limits``. Empty
+            lines and comments (``#``) are ignored.
+        limits: parsers of the limits that the file may set, by limit name. A parser takes the value
+            as text and returns the fields of :class:`~xuance_envs.remote.settings.Limits` to
+            override. It raises ValueError if the text is invalid.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a token is empty or has characters that an HTTP header cannot contain, a line of
-            the file is malformed, or the file has no tokens.
+        ValueError: a token is empty or has characters other than visible ASCII, a line of the file
+            is malformed, the file has no tokens, or two names have the same token.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class Tokens:
         for number, (token, _) in enumerate(self._fixed, start=1):
             if not _is_token(token):
                 which = f"token {number} of {len(self._fixed)}"
-                raise ValueError(f"{which}: expected visible ASCII characters only")
+                got = "others" if token else "an empty string"
+                raise ValueError(f"{which}: expected visible ASCII characters only, got {got}")
         self._file = file
         self._limits = limits or {}
         self._loaded_version: tuple[int, ...] | None = None
@@ -96,7 +98,7 @@ class Tokens:
         return len(self._owners)
 
     def count_names(self) -> int:
-        """Return the number of names; each token without a name counts as one."""
+        """Return the number of names; each distinct token without a name counts as one."""
         return len(set(self._owners.values()))
 
     def reload(self) -> None:
@@ -115,18 +117,24 @@ class Tokens:
         for token, owner in found:
             digest = _digest(token.encode())
             if (other := owners.setdefault(digest, owner)) != owner:
-                raise ValueError(f"{other.name} and {owner.name} have the same token")
+                raise ValueError(self._same_token(other, owner))
         self._owners = owners
 
+    def _same_token(self, one: Owner, other: Owner) -> str:
+        # Tokens that the server got without a file, such as from the environment, have no names.
+        names = [each.name for each in (one, other) if each.key.startswith(b"name ")]
+        who = " and ".join(names) if len(names) == 2 else f"{names[0]} and an entry without a name"
+        return f"{self._file}: expected different tokens, but {who} have the same one: change one"
+
     def reload_if_changed(self) -> bool:
-        """Read the file again if it has changed, as :meth:`reload` does; return whether it was."""
+        """Call :meth:`reload` if the file has changed; return True if it has."""
         if self._file is None or self._file_version() == self._loaded_version:
             return False
         self.reload()
         return True
 
     def owner(self, authorization: bytes | None) -> Owner:
-        """Return the owner of a request with this ``Authorization`` header, or refuse it."""
+        """Return the owner of a request with this ``Authorization`` header, or refuse with 401."""
         scheme, _, token = (authorization or b"").strip().partition(b" ")
         given = token.strip() if scheme.lower() == b"bearer" else b""
         if not self._owners:

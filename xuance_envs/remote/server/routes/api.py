@@ -264,8 +264,11 @@ class Api:
             load = host.state_loader(envs, numbers, session.state_holders(numbers))
         else:
             source_host, sources = session.find(message.sources, distinct=False)
-            if source_host is not host or len(sources) not in (1, len(envs)):
-                expected = f"1 or {len(envs)} sources that the episodes' request created"
+            if source_host is not host:
+                text = "expected sources that the same request created as the episodes, got others"
+                raise RefusedError(422, "sources", text)
+            if len(sources) not in (1, len(envs)):
+                expected = f"1 or {len(envs)} sources, one per episode"
                 raise RefusedError(422, "sources", f"expected {expected}, got {len(sources)}")
             host.check_ready(sources)
             load = partial(host.clone, sources, envs, message.fork_rng)
