@@ -114,7 +114,8 @@ def make_vec(
         seed: the first reset of environment i equals ``reset(seed=seed + i)``.
         render_mode: render mode of every environment.
         allow_native: allow ``"auto"`` to choose ``"native"``, which generates random numbers
-            differently.
+            differently. It is not considered with ``wrappers``, ``vector_kwargs`` or
+            ``atari_preset``.
         allow_threads: allow ``"auto"`` to choose ``"thread"``, as for
             :func:`~xuance_envs.tuning.autotune`.
         normalize: normalize observations and rewards, with
@@ -131,16 +132,22 @@ def make_vec(
         vector_kwargs: options of the vector environment class, such as
             ``{"on_worker_failure": "restart"}``. ``backend="auto"`` chooses among the backends that
             support all of them.
-        wrappers: functions applied to every environment, in this order.
+        wrappers: functions that take an environment and return it wrapped, applied to every
+            environment in this order. Not with ``backend="native"``.
         **env_kwargs: further arguments for every environment.
+
+    Returns:
+        A :class:`~xuance_envs.vector_envs.vector_env.VecEnv`, whose ``autotuned`` is None unless
+        ``backend`` is ``"auto"``; with ``vectorization_mode``, a ``gymnasium.vector.VectorEnv``.
 
     Raises:
         ValueError: ``backend``, ``vectorization_mode``, ``num_envs`` or ``seed`` is invalid,
             arguments cannot be combined, or the observations cannot be normalized.
-        TypeError: an option is unknown, or an option of the vector environment is among
-            ``env_kwargs``.
+        TypeError: ``env_id`` is neither an id nor a spec, an option is unknown, or an option of the
+            vector environment is among ``env_kwargs``.
         gymnasium.error.Error: the environment id is unknown.
         EnvError: an environment could not be made.
+        ImportError: a library that the environment or backend requires is missing.
 
     Example:
         >>> from xuance_envs import make_vec

@@ -71,7 +71,7 @@ class StepLoop:
         vec_env: the vectorized environment, after its first ``reset``. The runner does not close
             it.
         num_envs: number of environments that one ``step`` steps.
-        actions: arguments for ``step``, one entry per call, repeated after the last.
+        actions: arguments for ``step``, one per call, in a cycle.
     """
 
     def __init__(self, vec_env: Steppable, num_envs: int, actions: Sequence[Any]) -> None:
@@ -205,7 +205,7 @@ def measure(
 
 
 def progress_ticks(runners: int, rounds: int) -> int:
-    """Return how often :func:`measure` calls ``progress`` for ``runners`` and ``rounds``."""
+    """Return how often :func:`measure` calls ``progress``, for this many runners and rounds."""
     return runners * (rounds + 1)
 
 

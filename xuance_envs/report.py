@@ -37,6 +37,9 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, word
 
     Returns:
         The lines of the table, without a trailing newline.
+
+    Raises:
+        ValueError: a row does not have one cell per title.
     """
     widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
     rule = [
@@ -117,7 +120,7 @@ def plot_learning(
 
     Args:
         episodes: environment steps so far and return of each episode, drawn as dots.
-        means: environment steps so far and mean return, drawn as a line.
+        means: environment steps so far and mean return of the last 100 episodes, drawn as a line.
         path: output file. Its folder is created; its suffix selects the format.
         title: title of the plot.
         goal: target mean return, drawn as a dashed line.

@@ -107,8 +107,8 @@ class Autotuned:
         num_envs: number of environments.
         step_time: seconds per step of one environment; NaN if it could not be stepped.
         cpu_fraction: fraction of ``step_time`` spent on the CPU; NaN if it could not be stepped.
-        candidates: all candidates.
-        choice: the chosen candidate.
+        candidates (tuple[Candidate, ...]): all candidates.
+        choice (Candidate): the chosen candidate.
         reason: reason for the choice.
 
     Example:
@@ -167,7 +167,7 @@ def autotune(
             threads share the working directory, global random generators and other global state.
         others: factories of further candidates, by backend name.
         progress: called with a candidate's name and its environment steps per second after each
-            measurement.
+            measurement; the first name is ``"one environment"``.
 
     Returns:
         The candidates with their throughput, and the choice.

@@ -86,11 +86,14 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         """Reset all environments, or those selected by ``options["reset_mask"]``.
 
         Args:
-            seed: an int gives environment i ``seed + i``; a list has one seed per environment.
-            options: passed to the environments, without ``"reset_mask"`` (a bool array).
+            seed: an int gives environment i ``seed + i``; a list has one seed per environment;
+                None continues the random streams.
+            options: passed to the environments. ``"reset_mask"``, ``(num_envs,)`` bool with at
+                least one True, selects the environments and is not passed on.
 
         Returns:
-            All environments' observations, and the infos of those that were reset.
+            ``(observations, infos)``: the observations of all environments, and the infos of those
+            that were reset, as :meth:`step` returns them.
         """
         envs, seeds, options = parse_reset(self.num_envs, seed, options)
         partial = len(envs) < self.num_envs
@@ -108,8 +111,13 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         """Step all environments with a batch of actions from ``action_space``.
 
         Returns:
-            Observations, rewards ``(num_envs,)`` float64, terminations and truncations
-            ``(num_envs,)`` bool, and infos: arrays by key, each with a mask under ``_key``.
+            ``(observations, rewards, terminations, truncations, infos)``: observations
+            ``(num_envs, *obs_shape)``, rewards ``(num_envs,)`` float64, terminations and
+            truncations ``(num_envs,)`` bool, and a dict of infos. Each key of the environments'
+            infos has an array of ``num_envs`` values (a dict of arrays for nested dicts), and
+            ``"_" + key`` a bool mask of the environments that have the key. Where an episode ended,
+            ``"final_obs"`` and ``"final_info"`` have its last observation and info, and the other
+            values are those of the next episode.
         """
         vec_env = self.vec_env
         actions = as_batch(self.single_action_space, actions)
@@ -156,20 +164,20 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return merged_infos(each, ends, self._add_info)
 
     def render(self) -> tuple[Any, ...]:
-        """Return a frame of each environment."""
+        """Return a tuple with a frame of each environment; None where it renders none."""
         return tuple(self.vec_env.render())
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of each environment."""
+        """Call a method of each environment; return a tuple of the results."""
         results: tuple[Any, ...] = raise_original(lambda: self.vec_env.call(name, *args, **kwargs))
         return results
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of each environment."""
+        """Return a tuple with an attribute of each environment."""
         return self.vec_env.get_attr(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute; a list or tuple has one value per environment."""
+        """Set an attribute of each environment: one value for all, or a list or tuple of values."""
         self.vec_env.set_attr(name, values)
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -57,7 +57,12 @@ class SB3VecEnv(BaseSB3VecEnv):
         super().__init__(vec_env.num_envs, vec_env.observation_space, vec_env.action_space)
 
     def reset(self) -> Any:
-        """Reset all environments with the seeds and options set earlier; return observations."""
+        """Reset all environments with the seeds and options set earlier.
+
+        Returns:
+            The first observations, ``(num_envs, *obs_shape)``; a dict or tuple of arrays for Dict
+            and Tuple spaces. The infos are in ``reset_infos``.
+        """
         options = [each or None for each in self._options]
         if any(each != options[0] for each in options):
             for env, (seed, each) in enumerate(zip(self._seeds, options, strict=True)):
@@ -71,11 +76,11 @@ class SB3VecEnv(BaseSB3VecEnv):
         return self._observations()
 
     def step_async(self, actions: Any) -> None:
-        """Start a step of all environments."""
+        """Start a step; the actions and errors are those of the ``step`` of ``vec_env``."""
         self.vec_env.step_async(actions)
 
     def step_wait(self) -> Any:
-        """Finish the step.
+        """Wait for the step.
 
         Returns:
             Observations, rewards ``(num_envs,)`` float32, dones ``(num_envs,)`` bool, and a list of
@@ -106,24 +111,24 @@ class SB3VecEnv(BaseSB3VecEnv):
         self.vec_env.close()
 
     def get_images(self) -> Sequence[Any]:
-        """Return a frame of each environment."""
+        """Return a list with a frame of each environment."""
         return self.vec_env.render()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Return an attribute of all or some environments."""
+        """Return a list with an attribute of each environment in ``indices``; None for all."""
         if attr_name == "render_mode":  # not every environment has it
             return [self.vec_env.render_mode for _ in self._ids(indices)]
         return list(self.vec_env.get_attr(attr_name, self._ids(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of all or some environments to the same value."""
+        """Set an attribute of each environment in ``indices`` to the same value; None for all."""
         ids = self._ids(indices)
         self.vec_env.set_attr(attr_name, [value] * len(ids), ids)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of all or some environments."""
+        """Call a method of each environment in ``indices`` (None for all); return a list."""
         ids = self._ids(indices)
         return list(self.vec_env.call(method_name, *method_args, env_ids=ids, **method_kwargs))
 

@@ -56,11 +56,13 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
 
     Args:
         env_fns: callables that make one environment each.
-        shared_memory: reject spaces that Gymnasium cannot put into shared memory.
+        shared_memory: True to reject spaces that Gymnasium cannot put into shared memory. Workers
+            share memory with this process in either case.
         copy: return copies of the observations. If False, the next step overwrites the returned
             arrays.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None is
-            Python's default, except where forking is unsafe. ``"thread"`` selects threads, as in
+            Python's default, but ``"spawn"`` where forking is unsafe. ``"thread"`` selects threads,
+            as in
             :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
         daemon: has no effect. Environments can always start processes of their own, which
             Gymnasium allows only with ``daemon=False``.
@@ -75,8 +77,10 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
 
     Raises:
         RuntimeError: the environments' spaces are not compatible.
-        ValueError: a mode is invalid, or ``shared_memory=True`` with a custom space.
-        TypeError: ``shared_memory=True`` with a space of variable shape.
+        ValueError: a mode is invalid, ``env_fns`` is empty, rewards are vectors, an option is out
+            of range, or ``shared_memory=True`` with a custom space.
+        TypeError: ``shared_memory=True`` with a space of variable shape, an option is unknown, or
+            options cannot be combined.
 
     Example:
         >>> import gymnasium
@@ -172,7 +176,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """Start a reset, as ``SyncVectorEnv.reset`` does it."""
+        """Start a reset, with the arguments and errors of ``SyncVectorEnv.reset``."""
         if self._stepper is None:
             super().reset_async(seed, options)  # type: ignore[arg-type]  # narrower in Gymnasium
             return
@@ -229,14 +233,14 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         self._call.state = AsyncState.WAITING_CALL
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Finish the calls and return their results."""
+        """Finish the calls and return a tuple of their results."""
         if self._stepper is None:
             return super().call_wait(timeout)
         self._assert_is_running()
         return self._call.finish(AsyncState.WAITING_CALL, self._stepper.finish_apply, timeout)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute; a list or tuple has one value per environment.
+        """Set an attribute of each environment: one value for all, or a list or tuple of values.
 
         Raises:
             ValueError: a list or tuple has the wrong length.

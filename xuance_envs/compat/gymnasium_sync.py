@@ -43,7 +43,8 @@ class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
 
     Raises:
         RuntimeError: the environments' spaces are not compatible.
-        ValueError: a mode is invalid.
+        ValueError: a mode is invalid, ``env_fns`` is empty, two callables returned the same
+            environment, or rewards are vectors.
 
     Example:
         >>> import gymnasium
@@ -100,11 +101,18 @@ class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
         """Reset all environments, or those selected by ``options["reset_mask"]``.
 
         Args:
-            seed: an int gives environment i ``seed + i``; a list has one seed per environment.
-            options: passed to the environments, without ``"reset_mask"`` (a bool array).
+            seed: an int gives environment i ``seed + i``; a list has one seed per environment;
+                None continues the random streams.
+            options: passed to the environments. ``"reset_mask"``, ``(num_envs,)`` bool with at
+                least one True, selects the environments and is not passed on.
 
         Returns:
-            All environments' observations, and the infos of those that were reset.
+            ``(observations, infos)``: the observations of all environments, and the infos of those
+            that were reset, as :meth:`step` returns them.
+
+        Raises:
+            ValueError: the number of seeds, or the shape or content of the mask, is invalid.
+            TypeError: the mask is not an array of bools.
         """
         self._check_open()
         envs, seeds, options = parse_reset(self.num_envs, seed, options)
@@ -115,8 +123,11 @@ class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
         """Step all environments with a batch of actions from ``action_space``.
 
         Returns:
-            Observations, rewards ``(num_envs,)`` float64, terminations and truncations
-            ``(num_envs,)`` bool, and infos: arrays by key, each with a mask under ``_key``.
+            ``(observations, rewards, terminations, truncations, infos)``: observations
+            ``(num_envs, *obs_shape)``, rewards ``(num_envs,)`` float64, terminations and
+            truncations ``(num_envs,)`` bool, and a dict of infos. Each key of the environments'
+            infos has an array of ``num_envs`` values (a dict of arrays for nested dicts), and
+            ``"_" + key`` a bool mask of the environments that have the key.
         """
         stepper = self._stepper
         pending = stepper.arrays.pending

@@ -62,7 +62,12 @@ class _StepperVecEnv(StatesMixin, sb3.VecEnv):
     _stepper: Stepper
 
     def reset(self) -> Any:
-        """Reset all environments with the seeds and options set earlier; return observations."""
+        """Reset all environments with the seeds and options set earlier.
+
+        Returns:
+            The first observations, ``(num_envs, *obs_shape)``; a dict or tuple of arrays for Dict
+            and Tuple spaces. The infos are in ``reset_infos``.
+        """
         stepper, options = self._stepper, [each or None for each in self._options]
         raise_original(stepper.start_reset, range(self.num_envs), self._seeds, options)
         infos: InfoBatch = raise_original(stepper.finish_reset)
@@ -98,7 +103,8 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
         env_fns: callables that make one environment each.
 
     Raises:
-        ValueError: two callables returned the same environment.
+        ValueError: ``env_fns`` is empty, two callables returned the same environment, or rewards
+            are vectors.
 
     Example:
         >>> import gymnasium
@@ -167,7 +173,9 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
 
     Raises:
-        ValueError: the start method is unknown.
+        ValueError: the start method is unknown, ``env_fns`` is empty, two callables returned the
+            same environment, rewards are vectors, or an option is out of range.
+        TypeError: an option is unknown, or a callable cannot be pickled.
 
     Example:
         >>> import gymnasium
@@ -227,11 +235,19 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         return self._stepper.processes
 
     def step_async(self, actions: Any) -> None:
-        """Start a step of all environments."""
+        """Start a step of all environments.
+
+        Args:
+            actions: one action per environment, ``(num_envs, *action_shape)`` or a list.
+
+        Raises:
+            ValueError: the actions do not match the action space.
+            AlreadySteppingError: a step is pending.
+        """
         self._stepper.start_step(actions)
 
     def step_wait(self) -> Any:
-        """Finish the step.
+        """Wait for the step.
 
         Returns:
             Observations, rewards ``(num_envs,)`` float64, dones ``(num_envs,)`` bool, and a tuple
@@ -250,7 +266,10 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         self._stepper.close()
 
     def get_images(self) -> Sequence[Any]:
-        """Return a frame of each environment; None unless the render mode is ``"rgb_array"``."""
+        """Return a list with a frame of each environment.
+
+        If the render mode is not ``"rgb_array"``, warn and return ``[None] * num_envs``.
+        """
         if self.render_mode != "rgb_array":
             warnings.warn(
                 f"The render mode is {self.render_mode}, but this method assumes it is "
@@ -265,17 +284,17 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         return all(self._apply(None, env_functions.has_wrapper_attr, attr_name))
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Return an attribute of some environments, from the outermost wrapper that has it."""
+        """Return an attribute of environments (None: all), of the outermost wrapper that has it."""
         return self._apply(indices, env_functions.get_wrapper_attr, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of some environments, on the outermost wrapper."""
+        """Set an attribute of environments (None: all) to one value, on the outermost wrapper."""
         self._apply(indices, env_functions.set_own_attr, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of some environments, on the outermost wrapper that has it.
+        """Call a method of environments (None: all), on the outermost wrapper that has it.
 
         sb3-contrib requests action masks in each step. After the first request, workers return
         them with each step.
@@ -297,7 +316,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         return results
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
-        """Return whether each of these environments has a wrapper of this class."""
+        """Return a list of bools: whether each environment has a wrapper of this class."""
         wrapper = wrapper_class.__module__, wrapper_class.__qualname__
         return self._apply(indices, env_functions.is_wrapped, wrapper)
 

@@ -37,7 +37,8 @@ class StatesMixin:
         """Load ``state`` into all environments, or into those in ``env_ids``, in this order.
 
         Returns:
-            All environments' observations, and the infos of those that were loaded.
+            ``(observations, infos)`` in the form of ``reset``: the observations of all
+            environments, and the infos of those that were loaded.
         """
         stepper = self._idle_stepper("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
@@ -55,8 +56,8 @@ class StatesMixin:
 
         Args:
             src_ids: source environments: one for all targets, or one per target.
-            dst_ids: target environments.
-            fork_rng: give each target random streams of its own instead of its source's.
+            dst_ids: target environments, without duplicates.
+            fork_rng: True to give each target random streams of its own instead of its source's.
         """
         stepper = self._idle_stepper("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)

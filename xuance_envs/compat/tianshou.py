@@ -34,7 +34,7 @@ class DummyVectorEnv(TianshouVectorEnv, tianshou.DummyVectorEnv):  # type: ignor
         env_fns: callables that make one environment each.
         wait_num: number of environments that ``step`` waits for; None for all.
         timeout: seconds after which ``step`` returns the environments that are ready, if any.
-        as_objects: use observations and rewards as they are, ignoring the spaces. This allows
+        as_objects: True to use observations and rewards as they are, ignoring the spaces. It allows
             several rewards per step, and observations of different shapes. It is the default for
             environments that are not Gymnasium's or whose observations are not single arrays.
 
@@ -72,7 +72,7 @@ class SubprocVectorEnv(TianshouVectorEnv, tianshou.SubprocVectorEnv):  # type: i
         timeout: seconds after which ``step`` returns the environments that are ready, if any.
         share_memory: has no effect: array observations always use shared memory.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, or a ``multiprocessing`` context. None
-            is Python's default, except where forking is unsafe.
+            is Python's default, but ``"spawn"`` where forking is unsafe.
         as_objects: see :class:`DummyVectorEnv`.
         in_series: environments per worker, or ``"auto"``; None for the default described above.
         **options: further arguments of

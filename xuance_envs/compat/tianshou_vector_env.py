@@ -100,8 +100,8 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
             **kwargs: arguments for the environments' ``reset``; all get the same seed.
 
         Returns:
-            Observations ``(k, *shape)`` (for Dict spaces, an array of dicts) and infos, an array of
-            dicts.
+            ``(observations, infos)`` of the k environments in the order of ``env_id``: observations
+            ``(k, *shape)`` (for Dict spaces, an array of dicts) and an array of dicts.
         """
         envs = self._envs(env_id)
         if kwargs.keys() <= {"seed", "options"}:
@@ -131,9 +131,10 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
             id: an index, several indices, or None for all.
 
         Returns:
-            Observations ``(k, *shape)`` (for Dict spaces, an array of dicts), rewards ``(k,)``
-            (``(k, n)`` if the environments' ``reward_space`` is ``(n,)``), terminated and truncated
-            ``(k,)``, and infos, an array of dicts with ``env_id``.
+            ``(observations, rewards, terminated, truncated, infos)`` of k environments:
+            observations ``(k, *shape)`` (for Dict spaces, an array of dicts), rewards ``(k,)``
+            float64 (``(k, n)`` if the environments' ``reward_space`` is ``(n,)``), flags ``(k,)``
+            bool, and an array of dicts, each with its environment's index as ``env_id``.
         """
         envs, stepper = self._envs(id, action is not None), self._stepper
         if self.is_async:
@@ -220,7 +221,7 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
         return self._stepper.apply_to(envs, function, [args] * len(envs))
 
     def _envs(self, ids: Ids, ready: bool = True) -> NDArray[np.intp]:
-        """Return the indices of the given environments, after checking that they are ready."""
+        """Return the indices of environments; with ``ready``, raise if one of them is stepping."""
         self._assert_is_not_closed()
         if ids is None:
             envs = self._every

@@ -164,7 +164,7 @@ def worker_settings(
 
 
 def start_method(context: StartMethod | None) -> StartMethod:
-    """Return the workers' start method: Python's default for None, unless it is an unsafe fork."""
+    """Return ``context``; for None, Python's default, or ``"spawn"`` if a fork would be unsafe."""
     if context is not None:
         return context
     method: Any = multiprocessing.get_start_method()

@@ -5,7 +5,7 @@
     VecEnvError
     ├── AlreadySteppingError   another operation was called while a step was pending
     ├── NotResetError          environments were stepped before their first ``reset``
-    ├── NotSteppingError       ``step_wait`` was called without ``step_async``
+    ├── NotSteppingError       ``step_wait`` or ``recv`` was called while nothing was pending
     ├── ClosedVecEnvError      an operation other than ``close`` was called after ``close``
     ├── WrongProcessError      an operation other than ``close`` was called in a forked process
     ├── EnvError               an environment raised, or violated its spaces

@@ -18,9 +18,9 @@ class VecEnvError(Exception):
 
 
 class AlreadySteppingError(VecEnvError):
-    """Another operation was called while a step was pending.
+    """Another operation was called while a step was pending, or a result was not received.
 
-    Finish the step with ``step_wait`` first.
+    Finish the step with ``step_wait`` first, or receive the results with ``recv``.
 
     Example:
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])
@@ -36,7 +36,7 @@ class AlreadySteppingError(VecEnvError):
 
 
 class NotSteppingError(VecEnvError):
-    """``step_wait`` was called without a ``step_async`` before it.
+    """``step_wait`` was called without a pending step, or ``recv`` while nothing is in progress.
 
     Example:
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])

@@ -42,7 +42,7 @@ class WorkerDiedError(_WorkerError):
 
     Attributes:
         env_indices (tuple[int, ...]): indices of the worker's environments.
-        pid (int | None): process id.
+        pid (int | None): process id; None if unknown.
         exitcode (int | None): exit status, or the negative number of the signal that killed it,
             as in :attr:`multiprocessing.Process.exitcode`; None if unknown.
         command (str): the last command sent to the worker.

@@ -33,10 +33,11 @@ class Atari_Env(EnvWrapper):
 
     A step repeats its action for several frames, max-pools the last two, resizes the result and
     stacks it on the previous frames. By default, a lost life ends the episode but not the game;
-    the next :meth:`reset` continues the game. The other defaults, including sticky actions, follow
-    Machado et al., "Revisiting the Arcade Learning Environment" (2018). The preprocessing follows
-    Mnih et al., "Human-level control through deep reinforcement learning" (2015). Images are
-    bitwise identical to those of Gymnasium's ``AtariPreprocessing``.
+    the next :meth:`reset` continues the game. The preprocessing and most other defaults follow
+    Mnih et al., "Human-level control through deep reinforcement learning" (2015), but images keep
+    the screen's size. Sticky actions with probability 0.25 follow Machado et al., "Revisiting the
+    Arcade Learning Environment" (2018). Images are bitwise identical to those of Gymnasium's
+    ``AtariPreprocessing``.
 
     ============= ================================
     ``obs_type``  observation shape (uint8)
@@ -85,7 +86,8 @@ class Atari_Env(EnvWrapper):
 
     Attributes:
         max_episode_steps: steps after which a game is truncated; None for no limit. It is the
-            emulator's frame limit divided by ``frame_skip`` (by ``low`` for a pair).
+            smaller of the argument ``max_episode_steps``, if given, and the emulator's frame limit
+            divided by ``frame_skip`` (by ``low`` for a pair), rounded up.
         reward_range: minimum and maximum reward.
         was_real_done: True if the last step ended the game or reached its step limit. Also True
             before the first reset.

@@ -38,7 +38,8 @@ def make_multi_agent_vec(
     """Create a vectorized multi-agent environment.
 
     Args:
-        env: function that creates one environment, or a module as ``"package:name"``:
+        env: function that creates one PettingZoo or XuanCe environment, or a module as
+            ``"package:name"``:
             ``"mpe2:simple_spread_v3"`` calls ``mpe2.simple_spread_v3.parallel_env``. Modules
             without ``parallel_env`` need ``env``, which creates a turn-based environment.
         num_envs: number of environments.
@@ -53,9 +54,11 @@ def make_multi_agent_vec(
 
     Raises:
         ValueError: the name is invalid, ``num_envs`` is below 1, or an argument is out of range.
-        TypeError: ``env_kwargs`` has an option that belongs in ``vector_kwargs``.
+        TypeError: an option is unknown, or ``env_kwargs`` has one that belongs in
+            ``vector_kwargs``.
         ImportError: there is no such module.
         EnvError: an environment could not be created.
+        RuntimeError: the environments' agents or spaces differ.
 
     Example:
         >>> from xuance_envs import make_multi_agent_vec

@@ -62,7 +62,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
             environment rejects one, worker processes are used without a measurement.
         groups: the agents of each group, by group name. The agents of a group share arrays. By
             default, agents with equal spaces form a group, named after its first agent without the
-            number. If all spaces are equal, there are no groups, and actions and results are plain
+            number. If all spaces are equal, results and actions are not grouped: they are plain
             arrays.
         state: whether to return the environments' ``state()``: True, False, or ``"auto"`` for
             environments that have a ``state_space``. If ``state()`` fails after an episode's last
@@ -103,6 +103,8 @@ class MultiAgentVecEnv(VecEnvDelegate):
             unsupported spaces. Its ``__cause__`` names the agent.
         ValueError: there is no such backend, ``env_fns`` is empty, two callables returned the same
             object, or no backend has all the options.
+        TypeError: an entry of ``env_fns`` is not callable, does not accept ``env_seed``, or cannot
+            be pickled for another process; or an option is unknown.
         RuntimeError: the environments' agents or spaces differ.
 
     Example:
@@ -169,7 +171,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
             check_actions: as for the class.
 
         Raises:
-            TypeError: the observations of ``vec_env`` are not records.
+            TypeError: ``vec_env`` is not such an environment: its observations are not records.
         """
         envs = cls.__new__(cls)
         envs._attach(vec_env, action_masks, check_actions)
@@ -232,7 +234,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
 
     @property
     def environments(self) -> list[Any]:
-        """The environments, if they are in this process and open; otherwise an empty list."""
+        """The environments, with ``backend="dummy"`` and while open; otherwise an empty list."""
         vec_env = self.vec_env
         return [env.source_env for env in vec_env.envs] if isinstance(vec_env, DummyVecEnv) else []
 
@@ -254,7 +256,8 @@ class MultiAgentVecEnv(VecEnvDelegate):
             env_ids: indices of the environments to reset; None for all.
 
         Returns:
-            The first observations. Rewards are 0, and ``acted`` and all flags are False.
+            The first observations of the reset environments, in the order of ``env_ids``. Rewards
+            are 0, and ``acted`` and all flags are False.
 
         Raises:
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`.
@@ -274,6 +277,9 @@ class MultiAgentVecEnv(VecEnvDelegate):
                 groups, a dict of such arrays by group; or a list with one dict ``{agent: action}``
                 per environment. Actions of inactive agents are ignored, and may be missing in
                 dicts.
+
+        Returns:
+            The results of all environments, in their order.
 
         Raises:
             ValueError: an action is invalid or missing; no environment has been stepped.
@@ -306,11 +312,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         self.vec_env.step_async(self._actions.records)
 
     def step_wait(self) -> MultiAgentStep:
-        """Wait for the pending step.
-
-        Raises:
-            NotSteppingError: no step is pending.
-        """
+        """Wait for the pending step; see :meth:`step`. Without one, raise NotSteppingError."""
         records, _, terminated, truncated, infos = self.vec_env.step_wait()
         return self._reader.step(records, terminated, truncated, infos)
 
@@ -325,8 +327,9 @@ class MultiAgentVecEnv(VecEnvDelegate):
             env_ids: indices of the environments.
 
         Raises:
-            ValueError: the actions or an environment index are invalid.
+            ValueError: the actions or an environment index are invalid; nothing has been sent.
             AlreadySteppingError: an environment's previous result has not been received.
+            NotResetError: one of the environments has never been reset or loaded.
         """
         envs = env_indices(env_ids, self.num_envs)
         self._actions.put(actions, self._reader.alive, envs)
@@ -336,11 +339,12 @@ class MultiAgentVecEnv(VecEnvDelegate):
         """Receive the results of the environments that are ready; ``env_ids`` lists them.
 
         Args:
-            min_envs: number of environments to wait for; None for any.
-            timeout: seconds to wait; None for no limit.
+            min_envs: number of environments to wait for; None for at least one.
+            timeout: seconds after which fewer environments are returned; None for no limit.
 
         Raises:
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`.
+            ValueError: fewer than ``min_envs`` environments are stepping or resetting.
         """
         batch = self.vec_env.recv(min_envs, timeout)
         return self._reader.step(
@@ -353,8 +357,12 @@ class MultiAgentVecEnv(VecEnvDelegate):
         """Restore saved states; see :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
 
         Returns:
-            The last results before the states were saved, in the order of ``env_ids``. The agents
-            in ``alive`` act next.
+            The environments' last results before saving, in the order of ``env_ids``; where the
+            last step before saving ended an episode, the start of the next episode. ``first`` is
+            None. The agents in ``alive`` act next.
+
+        Raises:
+            VecEnvError, TypeError, ValueError: as for that method.
         """
         envs = np.array(checked_env_ids(env_ids, self.num_envs), np.intp)
         return self._reader.start(*self.vec_env.load_state(state, env_ids), envs)
@@ -365,7 +373,11 @@ class MultiAgentVecEnv(VecEnvDelegate):
         """Copy states; see :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`.
 
         Returns:
-            The last results of the source environments, in the order of ``dst_ids``.
+            The results of the source environments as :meth:`load_state` returns them, in the order
+            of ``dst_ids``.
+
+        Raises:
+            VecEnvError, ValueError: as for that method.
         """
         results = self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
         return self._reader.start(*results, np.atleast_1d(np.asarray(dst_ids, np.intp)))

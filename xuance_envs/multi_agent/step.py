@@ -23,12 +23,14 @@ class MultiAgentStart(NamedTuple):
 
     Attributes:
         env_ids: ``(k,)`` int: indices of the environments.
-        obs: ``(k, A, *shape)``, or a dict of such arrays by group. The row of an inactive agent is
-            zeros, or its last observation if the agent ended in the previous step.
+        obs: ``(k, A, *shape)`` in the space's dtype, or a dict of such arrays by group, as in
+            :class:`MultiAgentStep`. The row of an inactive agent is zeros, or its last observation
+            if the agent ended in the previous step.
         alive: ``(k, A)`` bool: agents that act next.
-        state: ``(k, *state_shape)``; None if environments have no state.
-        action_masks: ``(k, A, n)`` bool, or a dict by group; None if there are no masks.
-        infos: sequence of k dicts by agent.
+        state: ``(k, *state_shape)`` in the dtype of ``state_space``; None if environments have no
+            state.
+        action_masks: ``(k, A, m)`` bool, as in :class:`MultiAgentStep`; None if there are no masks.
+        infos: sequence of k dicts, as in :class:`MultiAgentStep`.
 
     Example:
         >>> from xuance_envs import make_multi_agent_vec
@@ -69,20 +71,25 @@ class MultiAgentStep(NamedTuple):
         obs: ``(k, A, *shape)`` in the space's dtype, with agents in the order of
             ``possible_agents``. A dict ``{group: (k, A_group, *shape)}`` if agents have different
             spaces or ``groups`` was given. Dicts and tuples of arrays for Dict and Tuple spaces.
-        rewards: ``(k, A)`` float32; ``(k, A, n)`` for vector rewards of n components.
+        rewards: ``(k, A)`` float32, even with groups; ``(k, A, n)`` for vector rewards of n
+            components.
         terminated: ``(k, A)`` bool: agents that the environment terminated in this step. See
             :meth:`ends` for agents that ended without a flag.
         truncated: ``(k, A)`` bool: agents that were truncated in this step.
         acted: ``(k, A)`` bool: agents that were active in this step. Learn only from their rows.
         alive: ``(k, A)`` bool: agents that act in the next step of the episode.
         episode_over: ``(k,)`` bool: whether the episode ended for all agents.
-        state: ``(k, *state_shape)``: states of the environments; None if they have none.
-        action_masks: ``(k, A, n)`` bool, or a dict by group: actions allowed next; all True for
-            agents without a mask. None if no environment provided one at its first reset; never
-            None before all environments have been reset.
-        infos: sequence of k dicts by agent, each built on first access.
+        state: ``(k, *state_shape)`` in the dtype of ``state_space``: states of the environments;
+            None if they have none.
+        action_masks: ``(k, A, m)`` bool for m actions, or a dict by group: actions allowed next;
+            all True for agents without a mask. For MultiDiscrete, m is ``sum(nvec)``, part after
+            part. None if no environment provided a mask at its first reset; never None before all
+            environments have been reset.
+        infos: sequence of k dicts, each built on first access. For PettingZoo environments, a dict
+            of infos by agent; for XuanCe environments, the environment's info.
         first: start of the next episodes, for environments whose episode ended; None if none ended.
-        env_ids: ``(k,)`` int, ascending: indices of the environments.
+        env_ids: ``(k,)`` int: indices of the environments. They are ascending after ``step`` and
+            ``recv``; otherwise in the order of the ids that were given.
 
     Example:
         >>> from xuance_envs import make_multi_agent_vec

@@ -141,11 +141,14 @@ class _StarCraft2(_Battles):
     """Battle statistics of StarCraft II environments.
 
     Attributes:
-        num_enemies (int): number of enemies.
-        battles_game (numpy.ndarray): finished episodes by environment.
-        battles_won (numpy.ndarray): won episodes by environment.
-        dead_allies_count (numpy.ndarray): allies killed, by environment.
-        dead_enemies_count (numpy.ndarray): enemies killed, by environment.
+        num_enemies (int): number of enemies, from the environment's ``get_env_info()``, which must
+            have this key.
+        battles_game (numpy.ndarray): finished episodes, ``(num_envs,)`` int32.
+        battles_won (numpy.ndarray): episodes whose last info had a true ``battle_won``,
+            ``(num_envs,)`` int32.
+        dead_allies_count (numpy.ndarray): sums of ``dead_allies`` in the episodes' last infos,
+            ``(num_envs,)`` int32.
+        dead_enemies_count (numpy.ndarray): sums of ``dead_enemies``, likewise.
 
     Example:
         >>> from xuance_envs import MPE_Env, DummyVecEnv_StarCraft2
@@ -179,10 +182,11 @@ class _Football(_Battles):
     """Match statistics of football environments.
 
     Attributes:
-        num_adversaries (int): number of adversaries.
-        battles_game (numpy.ndarray): finished episodes by environment.
-        battles_won (numpy.ndarray): episodes by environment whose last info had a positive
-            ``score_reward``.
+        num_adversaries (int): number of adversaries, from the environment's ``get_env_info()``,
+            which must have this key.
+        battles_game (numpy.ndarray): finished episodes, ``(num_envs,)`` int32.
+        battles_won (numpy.ndarray): episodes whose last info had a positive ``score_reward``,
+            ``(num_envs,)`` int32.
     """
 
     def __init__(self, envs: MultiAgentVecEnv) -> None:

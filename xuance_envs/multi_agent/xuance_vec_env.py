@@ -21,7 +21,8 @@ class XuanCeVecMultiAgentEnv:
 
     Results are lists with one entry per environment, mostly dicts by agent. Each step returns new
     objects, which you may modify. If an episode ended, the step returns its last results, and the
-    info has ``reset_obs``, ``reset_avail_actions`` and ``reset_state`` of the next episode.
+    info has ``reset_obs``, ``reset_avail_actions`` and ``reset_state`` of the next episode, in the
+    form of the corresponding ``buf_*`` entries.
 
     A PettingZoo agent that has ended is reported as terminated until the end of the episode.
 
@@ -35,11 +36,15 @@ class XuanCeVecMultiAgentEnv:
         state_space (gymnasium.Space | None): space of an environment's state.
         env_info (dict): properties of the first environment, from its ``get_env_info()``.
         groups_info (dict): agent groups of the first environment, from its ``get_groups_info()``.
-        max_episode_steps (int): step limit of the first environment.
-        buf_obs (list[dict]): the last observations.
-        buf_state (list): the last states.
-        buf_avail_actions (list): the last action masks.
-        buf_info (list[dict]): the last infos.
+        max_episode_steps (int): step limit of the first environment; 1000 if it has none.
+        buf_obs (list[dict]): the last observations by agent, of each environment.
+        buf_state (list): the last state of each environment; None if there are no states.
+        buf_avail_actions (list): the last action masks by agent, of each environment; None if there
+            are no masks.
+        buf_info (list[dict]): the last info of each environment.
+
+    Raises:
+        ValueError: rewards are vectors, or one of the reasons listed for ``MultiAgentVecEnv``.
     """
 
     def __init__(self, envs: MultiAgentVecEnv) -> None:
@@ -85,6 +90,9 @@ class XuanCeVecMultiAgentEnv:
             **given: ``seed`` and ``options``, as for
                 :meth:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv.reset`, if the
                 environments' ``reset`` accepts them.
+
+        Returns:
+            ``(obs, infos)`` in the form of :meth:`step_wait`.
         """
         step = self.envs_of_agents.reset(**given)
         self._scores[:] = self._steps[:] = 0
@@ -100,8 +108,13 @@ class XuanCeVecMultiAgentEnv:
         """Start a step without waiting for it.
 
         Args:
-            actions: list with one dict by agent per environment. A single environment also accepts
-                the dict itself.
+            actions: list with one dict ``{agent: action}`` per environment. Actions of inactive
+                agents are ignored, and may be missing. A single environment also accepts the dict
+                itself.
+
+        Raises:
+            ValueError: an action is invalid or missing; no environment has been stepped.
+            VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`.
         """
         if self.num_envs == 1 and isinstance(actions, Mapping):
             actions = [actions]
@@ -112,7 +125,13 @@ class XuanCeVecMultiAgentEnv:
 
         Returns:
             ``(obs, rewards, terminated, truncated, infos)``: lists with one entry per environment.
-            The entries of ``truncated`` are bools, all others are dicts.
+            The entries of ``truncated`` are bools. Those of ``obs``, ``rewards`` (floats) and
+            ``terminated`` (bools) are dicts by agent. Those of ``infos`` are dicts with
+            ``episode_step`` (int), ``episode_score``, ``agent_mask``, ``avail_actions`` (dicts by
+            agent) and ``state``, and with the environment's own keys if it is a XuanCe environment.
+
+        Raises:
+            VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_wait`.
         """
         envs = self.envs_of_agents
         step = envs.step_wait()

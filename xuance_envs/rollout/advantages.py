@@ -22,11 +22,12 @@ def generalized_advantages(
     terminated segment is not bootstrapped, even if it is also truncated.
 
     Args:
-        rewards: ``(T, N)``, or ``(T, N, k)`` for k components, each with its own advantages.
+        rewards: ``(T, N)`` for T steps of N environments, or ``(T, N, k)`` for k components, each
+            with its own advantages.
         values: values of the states before each step, in the shape of ``rewards``.
         terminated: ``(T, N)`` bool.
         ended: ``(T, N)`` bool: the last steps of segments, including the whole last row.
-        end_values: values of the segments' last states, ``(E,)`` or ``(E, k)``, ordered by
+        end_values: values of the last states of the E segments, ``(E,)`` or ``(E, k)``, ordered by
             environment, then by time.
         gamma: discount factor per step.
         gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.

@@ -117,6 +117,9 @@ class AgentLoop(EpisodeMetrics):
 
         Returns:
             The first state of its episode, of shape ``state_shape``.
+
+        Raises:
+            IndexError: ``env_id`` is out of range.
         """
         self._reset_if_interrupted()
         i = range(self.num_envs)[env_id]
@@ -148,6 +151,7 @@ class AgentLoop(EpisodeMetrics):
 
         Raises:
             ValueError: the actions have the wrong shape or values; no environment was stepped.
+            VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`.
         """
         self._reset_if_interrupted()
         shape = (self.num_envs, *self._envs.team, *self._action_layout.shape)

@@ -39,7 +39,8 @@ class Agent(Protocol):
 
         Args:
             states: ``(n, *state_shape)`` on the agent's device; for a Dict space a dict of tensors.
-            actions: actions to evaluate, ``(n, *action_shape)``; None to choose actions.
+            actions: actions to evaluate, ``(n, *action_shape)``; None (from collectors always) to
+                choose actions.
 
         Returns:
             ``(actions, log_probs, values, entropy)``: the actions ``(n, *action_shape)``, where a

@@ -79,11 +79,12 @@ class RolloutCollector(RolloutLoop):
             :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`.
         halves: 2 for double buffering: one half of the workers steps while the agent computes
             actions for the other half. It is faster if the agent and the environments use different
-            cores. The agent then samples actions for one half at a time. ``"auto"`` measures both
-            modes during the first steps and keeps the faster one.
+            cores. The agent then samples actions for one half at a time. It needs two or more
+            workers and no ``recorder``. 1 steps all environments together. ``"auto"`` measures both
+            modes during the first steps and keeps the faster one; it is 1 where 2 is not possible.
         scalarize: turns vector rewards into numbers: k weights of the components, or a function of
-            rewards ``(n, k)`` that returns n numbers. None keeps vectors; the agent must then
-            return one value per component.
+            rewards ``(n, k)`` (in multi-agent environments ``(n, A, k)``) that returns a number for
+            each vector. None keeps vectors; the agent must then return one value per component.
 
     Raises:
         ValueError: an argument is out of range, observations cannot become tensors, or the action
@@ -104,11 +105,12 @@ class RolloutCollector(RolloutLoop):
         done_flags (torch.Tensor): ``(T, N)`` int32: 1 where terminated.
         trunc_flags (torch.Tensor): ``(T, N)`` int32: 1 where truncated. The rollout's last step
             counts as truncated if the episode is unfinished; the environment is not reset.
-        end_states: ``(E, *state_shape)``, the last state of each segment, for bootstrapping,
-            ordered by environment, then by time. A segment is the part of an episode within a
-            rollout.
+        end_states: ``(E, *state_shape)`` of ``state_dtype``, the last state of each of the E
+            segments, for bootstrapping, ordered by environment, then by time. A segment is the part
+            of an episode within a rollout.
         ep_counts (torch.Tensor): ``(N,)`` int32, segments per environment.
-        total_return (numpy.float32): sum of all rewards; ``(k,)`` for vector rewards.
+        total_return (numpy.float32): sum of all rewards; for vector rewards an array ``(k,)``
+            float32.
         action_masks (torch.Tensor | None): ``(T, N, n)`` bool, the masks passed to the agent; None
             if there are none.
         images (list[list[PIL.Image.Image]]): images by environment, from
@@ -196,7 +198,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
             rollout's last step where an agent acted and is still active.
         end_obs: ``(E, A, *shape)``, the last observations of each segment, ordered by environment,
             then by time. A segment ends where an acting agent's ``done_flags`` or ``trunc_flags``
-            is 1, and at the last step.
+            is 1, and at the last step. E is the number of segments.
         end_states: ``(E, *state_shape)``, the global states of ``end_obs``; None if there are none.
         ep_counts (torch.Tensor): ``(N,)`` int32, segments per environment.
 

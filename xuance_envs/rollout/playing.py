@@ -227,13 +227,16 @@ class RolloutLoop(RolloutResults, AgentLoop):
         """Reset, play ``steps_per_env`` steps while rendering, and reset again.
 
         A progress bar is shown. ``images`` then has a list of PIL images for each environment. The
-        steps count in the episode statistics, but not in ``global_steps``. They are not recorded.
+        steps count in the episode statistics, but not in ``global_steps``. The ``recorder`` does
+        not record these episodes.
 
         Args:
             render_every: number of steps between two images.
 
         Raises:
-            ValueError: ``render_every`` is below 1, or the environments do not render images.
+            ValueError: ``render_every`` is below 1, the environments do not render images, or an
+                output of the agent is invalid.
+            TypeError, VecEnvError: as for :meth:`rollout`.
         """
         if render_every < 1:
             raise ValueError(f"render_every: expected at least 1 step, got {render_every}")

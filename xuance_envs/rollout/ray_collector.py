@@ -99,13 +99,15 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     Raises:
         ImportError: Ray is not installed.
         ValueError: an argument is out of range.
+        TypeError: the agent has no ``get_actions_and_values``.
         EnvError: a callable raised or did not return an environment.
+        WorkerDiedError: a collector was lost while it started.
         WorkerTimeoutError: a collector did not start in time, for example because the cluster lacks
             capacity.
 
     Attributes:
         policy_lag (torch.Tensor): ``(T, N)`` int32, number of :meth:`update_agent` calls that the
-            acting policy was behind when :meth:`rollout` returned.
+            weights of the acting copy were behind when :meth:`rollout` returned.
         global_steps (int): environment steps of all collected rollouts.
 
     Example:
@@ -368,7 +370,13 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         set_generators(loop_state.generators, self.device)
 
     def permute_state(self, state: Any) -> Any:
-        """Move the image axes of ``state`` to the order that the agent expects."""
+        """Move the axes of images from (..., H, W, C) to (..., C, H, W), as in the states.
+
+        Other values, and images of channels-last states, are returned unchanged.
+
+        Args:
+            state: one observation or a batch: an array or tensor, or a dict of them.
+        """
         return self._layout.permute(state)
 
     def close(self) -> None:

@@ -65,7 +65,8 @@ class GifRecorder:
             at each recording.
 
     Raises:
-        ValueError: ``render_every`` is below 1, or ``fps`` is not positive.
+        ValueError: ``render_every`` is below 1, or ``fps`` is not a positive finite number; in
+            :meth:`before_step`, ``render`` did not return an image.
 
     Attributes:
         paths (list[pathlib.Path]): paths of the saved recordings.
@@ -139,7 +140,8 @@ class GifRecorder:
         """Capture a frame if the episode is being recorded.
 
         Args:
-            render: a function that renders environment 0.
+            render: a function that renders environment 0: an array ``(height, width)``, or with 3
+                or 4 color channels as last axis.
         """
         if self._writer is not None:
             self._writer.add(self._frame(render()))

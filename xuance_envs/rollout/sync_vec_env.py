@@ -72,7 +72,8 @@ class SyncVecEnv(RolloutCollector):
 
     Raises:
         ValueError: an argument is out of range.
-        TypeError: the arguments match neither order.
+        TypeError: the arguments match neither order, or a backend option is unknown.
+        EnvError: an environment could not be made.
 
     Attributes:
         render_every: environment steps between recordings; 1 without recordings.
@@ -214,7 +215,7 @@ class SyncVecEnv(RolloutCollector):
 
     @property
     def envs(self) -> list[Any]:
-        """The environments; only with the backend ``"dummy"``."""
+        """The environments, with ``backend="dummy"``; otherwise :class:`AttributeError`."""
         envs: list[Any] = self.vec_env.envs
         return envs
 

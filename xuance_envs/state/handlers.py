@@ -71,7 +71,7 @@ def register_state(cls: type, save: Save, load: Load) -> None:
 
     Use it for environments, wrappers and objects in their attributes whose class cannot define
     ``__env_state__`` and ``__set_env_state__``. The functions also apply to subclasses, and in all
-    worker processes from then on.
+    worker processes from then on. A second call replaces them.
 
     Args:
         cls: the class.

@@ -299,7 +299,7 @@ class StatePlan:
         return value
 
     def text(self, path: Path) -> str:
-        """Return a path for error messages."""
+        """Return the text of a path for error messages, such as ``Wrapper.attribute['key']``."""
         name = self.layers[path[0]].name
         attribute = f".{path[1]}" if len(path) > 1 else ""
         return f"{name}{attribute}{''.join(map(step_text, path[2:]))}"

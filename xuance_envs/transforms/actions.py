@@ -26,7 +26,7 @@ class ActionTransform(Transform):
     Args:
         vec_env: the vector environment.
         space: space of one action passed to the transform.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
     """
 
     def __init__(self, vec_env: VecEnv, space: Space[Any], *, keep_raw: bool) -> None:
@@ -65,7 +65,7 @@ class RescaleActions(ActionTransform):
         vec_env: the vector environment; its actions are a bounded Box of floats.
         low: smallest action of the agent: a number, or an array of the action's shape.
         high: largest action of the agent, in the same form.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
         ValueError: the action space is not such a Box, or ``low`` is not below ``high``.
@@ -123,7 +123,7 @@ class ClipActions(ActionTransform):
 
     Args:
         vec_env: the vector environment; its actions are a Box.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
         ValueError: the action space is not a Box of numbers.

@@ -30,12 +30,12 @@ class EpisodeStatistics(Transform):
 
     ``infos[i]["episode"]`` is a dict with Gymnasium's keys: ``r`` is the sum of the rewards before
     any transform, ``l`` the number of steps, and ``t`` the duration in seconds. For vector rewards,
-    ``r`` is an array ``(k,)``, as in mo-gymnasium. The dict is built when it is first read. The
-    step that replaces a failed worker's step is not counted.
+    ``r`` is an array ``(k,)``, as in mo-gymnasium. The dict is built when it is first read. A
+    step that truncates episodes because a worker was restarted is not counted.
 
     Args:
         vec_env: the vector environment.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env

@@ -43,10 +43,10 @@ class NormalizeObservations(ObservationTransform):
 
     Args:
         vec_env: the vector environment; its observations are a Box of numbers, or a Dict of them.
-        epsilon: added to the variance.
-        clip: largest magnitude of the result; ``math.inf`` for no limit.
+        epsilon: added to the variance; above 0.
+        clip: largest magnitude of the result, above 0; ``math.inf`` for no limit.
         keys: keys of a Dict space to normalize; the others stay unchanged. None for all keys.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
         ValueError: observations are images or not numbers, an argument is out of range, or the
@@ -101,7 +101,7 @@ class NormalizeObservations(ObservationTransform):
 
     @property
     def count(self) -> int:
-        """Number of counted observations."""
+        """Number of counted observations, summed over the environments."""
         return next(iter(self._moments().values())).count
 
     @property

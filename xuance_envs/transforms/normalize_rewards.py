@@ -43,16 +43,17 @@ class NormalizeRewards(RewardTransform):
         \mathrm{clip}\left(\frac{r}{\sqrt{\sigma^2(R) + \epsilon}}, -c, c\right)
 
     Each environment has its own R, which restarts at 0 with each episode. Each call first counts
-    the returns of all environments that made a step, and then divides their rewards. The step that
-    replaces a failed worker's step is not counted. The mean is not subtracted: that would change
-    the optimal policy. Each component of a vector reward is normalized by its own returns.
+    the returns of all environments that made a step, and then divides their rewards. A step that
+    truncates episodes because a worker was restarted is not counted. The mean is not subtracted:
+    that would change the optimal policy. Each component of a vector reward is normalized by its own
+    returns.
 
     Args:
         vec_env: the vector environment.
-        gamma: discount factor, ideally that of the learning algorithm.
-        epsilon: added to the variance.
-        clip: largest magnitude of the result; ``math.inf`` for no limit.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        gamma: discount factor from 0 to 1, ideally that of the learning algorithm.
+        epsilon: added to the variance; above 0.
+        clip: largest magnitude of the result, above 0; ``math.inf`` for no limit.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
         ValueError: an argument is out of range, or the rewards are already normalized.
@@ -104,7 +105,7 @@ class NormalizeRewards(RewardTransform):
 
     @property
     def count(self) -> int:
-        """Number of counted returns."""
+        """Number of counted returns, summed over the environments."""
         return self._state.moments.count
 
     @property

@@ -38,7 +38,7 @@ class ObservationTransform(Transform):
         vec_env: the vector environment.
         space: space of one transformed observation.
         memory: the initial memory.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
     """
 
     _state: ObservationTransformState
@@ -172,7 +172,7 @@ class TransformObservations(ObservationTransform):
             ``(k, *obs_shape)``, or a dict or tuple of arrays for Dict and Tuple spaces. Returns a
             batch of k observations in ``space``. Each result must depend only on its own row.
         space: space of one returned observation.
-        keep_raw: True to keep ``raw_observations`` from the start.
+        keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
         ValueError: in ``reset``, ``step`` or ``recv``, the function did not return a batch of

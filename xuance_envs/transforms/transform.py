@@ -39,7 +39,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
         vec_env: the vector environment.
         observation_space: space of one transformed observation; None for the inner space.
         action_space: space of one action passed to the transform; None for the inner space.
-        keep_raw: True to keep :attr:`raw_observations` from the start, not only once they are read.
+        keep_raw: True to keep the untransformed observations (:attr:`raw_observations`) from the
+            first reset on. By default, they are kept after the first read.
 
     Raises:
         TypeError: ``vec_env`` is not a ``VecEnv``, or it is multi-agent.
@@ -123,7 +124,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     @property
     def raw_rewards(self) -> NDArray[np.float32]:
-        """Rewards of the last step or ``recv`` before any transform, float32."""
+        """Untransformed rewards of the last step or ``recv``, ``(n,)`` or ``(n, k)`` float32."""
         return self.raw_results.rewards.copy()
 
     @property
@@ -146,7 +147,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
-        """Rewards of the last step before rounding to float32, in float64."""
+        """Unrounded rewards of the last step, ``(num_envs,)`` or ``(num_envs, k)`` float64."""
         exact = self._exact_rewards
         return self.vec_env.exact_rewards if exact is None else exact.copy()
 

@@ -38,6 +38,7 @@ class DummyVecEnv(GroupedVecEnv):
         EnvError: a callable raised, or did not return an environment.
         ValueError: ``env_fns`` is empty, two callables returned the same object, or an argument is
             out of range.
+        TypeError: an entry of ``env_fns`` is not callable, or does not accept ``env_seed``.
         RuntimeError: the environments' spaces differ.
 
     Example:

@@ -75,7 +75,8 @@ class RayVecEnv_Gym(GroupedVecEnv):
             with room for it. The failed step truncates the episodes of its environments: reward 0,
             the last known observation, and ``infos[i]["worker_restarted"]``.
         max_restarts: total number of restarts before a failure raises; None for no limit.
-        restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures.
+        restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures;
+            it requires an ``on_worker_failure`` other than ``"raise"``.
         worker_threads: threads that torch and OpenCV may use in each actor; None to keep their
             settings. Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.
         check_actions: True to check that every action is in its space.
@@ -88,7 +89,8 @@ class RayVecEnv_Gym(GroupedVecEnv):
         EnvError: a callable raised, did not return an environment, or an actor is missing a module.
         ValueError: ``env_fns`` is empty, two callables returned the same object, or an argument is
             out of range.
-        TypeError: a callable cannot be pickled.
+        TypeError: an entry of ``env_fns`` is not callable, does not accept ``env_seed``, or cannot
+            be pickled.
         RuntimeError: the environments' spaces differ.
         WorkerDiedError: an actor failed while it created its environments.
         WorkerTimeoutError: an actor exceeded ``start_timeout``. If the cluster lacks resources, the

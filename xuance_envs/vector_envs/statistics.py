@@ -21,9 +21,10 @@ class WorkerStatistics:
         p50: median time in seconds of a step of the group, including resets, over the last 1024
             steps. NaN before the first step.
         p99: 99th percentile of the same times.
-        slowest_env: index of the slowest environment; None before the first step.
+        slowest_env: index of the slowest environment; None before the first step, and for
+            environments that one call steps together (``from_gymnasium``).
         slowest_time: mean step time of the slowest environment in seconds, including resets. Every
-            64th step is measured.
+            64th step is measured. NaN if ``slowest_env`` is None.
 
     Example:
         >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym

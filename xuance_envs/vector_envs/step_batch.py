@@ -19,7 +19,8 @@ class StepBatch(NamedTuple):
 
     Attributes:
         obs: ``(k, *obs_shape)``, in the form that ``step`` returns.
-        rewards: ``(k,)`` float32, or one vector per row; 0 after ``async_reset``.
+        rewards: ``(k,)`` float32, or ``(k, n)`` for vector rewards of n components; 0 after
+            ``async_reset``.
         terminated: ``(k,)`` bool.
         truncated: ``(k,)`` bool.
         infos: sequence of k dicts.
@@ -43,7 +44,9 @@ class StepBatch(NamedTuple):
 
     @property
     def action_masks(self) -> Any:
-        """Action masks for the next actions, ``(k, n)`` bool; a new array on each access.
+        """Action masks for the next actions, ``(k, m)`` bool for m actions; new on each access.
+
+        For Dict and Tuple spaces, they are a dict or tuple of such arrays.
 
         Masks from an environment's ``action_masks()`` method are available only after a first call
         of :meth:`VecEnv.action_masks() <xuance_envs.vector_envs.vector_env.VecEnv.action_masks>`.

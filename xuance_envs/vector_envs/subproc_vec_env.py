@@ -67,7 +67,8 @@ class SubprocVecEnv(GroupedVecEnv):
         num_workers: number of workers, from 1 to the number of environments, which are split
             evenly. The main process's own share (``caller_steps``) is not counted.
         envs_per_worker: another name for ``in_series``, as an int.
-        context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
+        context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. The last
+            one warns where forking is unsafe, for example after CUDA was initialized.
         copy: False to return read-only views that the next step overwrites, not new arrays.
         caller_steps: True to step one share of the environments in the main process, while the
             workers step theirs.
@@ -82,7 +83,8 @@ class SubprocVecEnv(GroupedVecEnv):
             data is lost. If the replay diverges, the mode acts as ``"restart"``. No mode covers
             the main process's own share (``caller_steps``).
         max_restarts: total number of restarts before a failure raises; None for no limit.
-        restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures.
+        restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures;
+            it requires an ``on_worker_failure`` other than ``"raise"``.
         worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
             keep their settings. Forked workers keep this process's BLAS and OpenMP settings.
         check_actions: True to check that every action is in its space.
@@ -103,11 +105,14 @@ class SubprocVecEnv(GroupedVecEnv):
         EnvError: a callable raised, or did not return an environment.
         ValueError: ``env_fns`` is empty, two callables returned the same object, or an argument is
             out of range.
-        TypeError: a callable cannot be pickled.
-        RuntimeError: the environments' spaces differ.
+        TypeError: an entry of ``env_fns`` is not callable, does not accept ``env_seed``, or cannot
+            be pickled.
+        RuntimeError: the environments' spaces differ, this process is daemonic, or the system has
+            no worker processes.
         WorkerDiedError: a worker crashed while it created its environments.
         WorkerTimeoutError: a worker exceeded ``start_timeout``.
         MemoryError: too little memory for the shared arrays.
+        OSError: a worker process could not be started.
 
     Example:
         >>> import gymnasium

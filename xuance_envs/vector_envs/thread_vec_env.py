@@ -72,6 +72,7 @@ class ThreadVecEnv(GroupedVecEnv):
         EnvError: a callable raised, or did not return an environment.
         ValueError: ``env_fns`` is empty, two callables returned the same object, an argument is
             out of range, or an environment has the render mode ``"human"``.
+        TypeError: an entry of ``env_fns`` is not callable, or does not accept ``env_seed``.
         RuntimeError: the environments' spaces differ, or too many threads are running.
         WorkerTimeoutError: a thread exceeded ``start_timeout``.
 

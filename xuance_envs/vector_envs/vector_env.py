@@ -34,12 +34,19 @@ class VecEnv(VecEnvAliases, ABC):
     ``infos[i]["reset_obs"]`` is the first one of the next episode. The next action belongs to the
     new episode.
 
-    Used as a context manager, a vectorized environment is closed on exit.
+    Used as a context manager, a vectorized environment is closed on exit. After :meth:`close`,
+    operations on the environments raise a :class:`~xuance_envs.errors.ClosedVecEnvError`. While a
+    step is pending, they raise an :class:`~xuance_envs.errors.AlreadySteppingError`, except those
+    that wait for it (:meth:`reset`, :meth:`step_wait`, or :meth:`recv` after :meth:`send`),
+    :meth:`statistics` and :meth:`close`.
 
-    After :meth:`close`, operations on the environments raise a
-    :class:`~xuance_envs.errors.ClosedVecEnvError`. While a step is pending, they raise an
-    :class:`~xuance_envs.errors.AlreadySteppingError`, except those that wait for it (:meth:`reset`,
-    :meth:`step_wait`, or :meth:`recv` after :meth:`send`), :meth:`statistics` and :meth:`close`.
+    Arguments named ``env_ids`` are sequences of distinct indices from 0 to ``num_envs - 1``. Other
+    values raise a :class:`ValueError`, and nothing is done. If an environment raises in
+    :meth:`call`, :meth:`get_attr`, :meth:`set_attr` or :meth:`render`, they raise an
+    :class:`~xuance_envs.errors.EnvError`. If a value cannot be pickled for or by another process,
+    they raise a :class:`TypeError`. In both cases, the vectorized environment stays usable. If a
+    worker fails in an operation other than a step or reset, the operation raises even if the worker
+    is restarted. The error's ``restarted`` is then True, and the vectorized environment is usable.
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
     and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``
@@ -54,8 +61,7 @@ class VecEnv(VecEnvAliases, ABC):
         render_mode (str | None): render mode of the first environment.
         metadata (dict): metadata of the first environment.
         reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of vector rewards, if any.
-        buf_obs: the last observations, in a writable array. Each step sets a new array, so
-            references to earlier ones keep their values.
+        buf_obs: observations as :meth:`step` returns them, in new and writable arrays each time.
         buf_rews: ``rewards`` of the last step.
         buf_dones: ``terminated`` of the last step.
         buf_truncations: ``truncated`` of the last step.
@@ -136,14 +142,13 @@ class VecEnv(VecEnvAliases, ABC):
             env_ids: indices of the environments to reset; None for all.
 
         Returns:
-            ``(obs, infos)`` of the reset environments, in the order of ``env_ids``: an array
-            ``(len(env_ids), *obs_shape)`` in the space's dtype (nested arrays for Dict and Tuple
-            spaces), and a sequence of dicts.
+            ``(obs, infos)`` of the k reset environments, in the order of ``env_ids``: an array
+            ``(k, *obs_shape)`` in the form that ``step`` returns, and a sequence of k dicts.
 
         Raises:
-            EnvError: an environment raised; the vectorized environment is then closed.
-            WorkerDiedError: a worker failed; the vectorized environment is then closed.
-            ValueError: the number of seeds or an environment index is invalid.
+            EnvError, WorkerDiedError, WorkerTimeoutError: an environment raised or a worker failed,
+                and ``on_worker_failure`` did not restart the worker; the vec env is then closed.
+            ValueError: a seed, the number of seeds or an index is invalid; nothing has been reset.
         """
 
     def step(self, actions: Any) -> StepResult:
@@ -164,12 +169,13 @@ class VecEnv(VecEnvAliases, ABC):
             - ``terminated``, ``truncated``: ``(num_envs,)`` bool.
             - ``infos``: sequence of ``num_envs`` dicts. Where an episode ended, the dict also has
               ``"reset_obs"`` and ``"reset_info"``, the next episode's first observation and info.
+              ``infos.column(key)`` returns the key's values of all environments in an array, and a
+              bool mask of the environments that have it.
 
         Raises:
             ValueError: the actions are invalid; no environment has been stepped.
-            EnvError: an environment raised; the vectorized environment is then closed.
-            WorkerDiedError: a worker failed; the vectorized environment is then closed.
-            NotResetError: an environment has never been reset or loaded.
+            NotResetError: an environment has never been reset or loaded; none has been stepped.
+            EnvError, WorkerDiedError, WorkerTimeoutError: as for ``reset``.
         """
         self.step_async(actions)
         return self.step_wait()
@@ -193,8 +199,9 @@ class VecEnv(VecEnvAliases, ABC):
             rng: generator, or a seed. None continues the random stream of ``action_space``.
 
         Returns:
-            An array ``(num_envs, *shape)``, or a list if actions are neither arrays nor numbers.
-            Action masks are not considered.
+            An array ``(num_envs, *shape)`` in the dtype of ``action_space``, or a list of
+            ``num_envs`` actions if they are neither arrays nor numbers. Action masks are not
+            considered.
         """
         space = self.action_space
         if rng is not None:
@@ -232,20 +239,18 @@ class VecEnv(VecEnvAliases, ABC):
         """Receive the results of the environments that are ready.
 
         Args:
-            min_envs: number of environments to wait for; None for any.
+            min_envs: number of environments to wait for; None for at least one.
             timeout: seconds after which fewer environments are returned; None for no limit.
 
         Returns:
             ``(obs, rewards, terminated, truncated, infos, env_ids)`` of at least ``min_envs``
-            environments, or of fewer after ``timeout``. The arrays are new, even with
+            environments, or of at least one after ``timeout``. The arrays are new, even with
             ``copy=False``. ``buf_obs`` and the other buffers do not change.
 
         Raises:
             WorkerTimeoutError: no environment was ready within ``timeout``; ``recv`` may be called
-                again. Or a worker exceeded ``step_timeout``; the vectorized environment is then
-                closed.
-            EnvError: an environment raised; the vectorized environment is then closed.
-            WorkerDiedError: a worker failed; the vectorized environment is then closed.
+                again. Or a worker exceeded ``step_timeout``, as for ``reset``.
+            EnvError, WorkerDiedError: as for ``reset``.
             NotSteppingError: no environment is stepping or resetting.
             ValueError: fewer than ``min_envs`` environments are stepping or resetting.
         """
@@ -266,8 +271,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Raises:
             AttributeError: an environment has no mask; the message lists the places searched.
-            EnvError: an environment raised, or its mask has the wrong length. The vectorized
-                environment stays open.
+            EnvError: an environment raised, or its mask is invalid; nothing is closed.
         """
         self._not_supported("action_masks")
 
@@ -276,7 +280,7 @@ class VecEnv(VecEnvAliases, ABC):
         return ()
 
     def call(self, name: str, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of all or some environments, through their wrappers; return the results.
+        """Call a method of all or some environments, through their wrappers; return a tuple.
 
         Args:
             name: name of the method.
@@ -286,12 +290,11 @@ class VecEnv(VecEnvAliases, ABC):
 
         Raises:
             AttributeError: an environment has no such method.
-            EnvError: the method raised. The vectorized environment stays usable.
         """
         self._not_supported("call")
 
     def get_attr(self, name: str, env_ids: EnvIds = None) -> tuple[Any, ...]:
-        """Return an attribute of all or some environments, read through their wrappers.
+        """Return a tuple of an attribute of all or some environments, through their wrappers.
 
         Args:
             name: name of the attribute.
@@ -348,16 +351,14 @@ class VecEnv(VecEnvAliases, ABC):
         Raises:
             StateError: a state cannot be read. Nothing has changed.
             StateMismatchError: a state belongs to a different environment. Nothing has changed.
-            ValueError: the number of states is wrong.
+            TypeError, ValueError: ``state`` is not an ``EnvStates`` with one state per environment.
         """
         self._not_supported("load_state")
 
     def clone_state(
         self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, StepInfos]:
-        """Copy the states of some environments to others.
-
-        All states are read before any is written, so environments can swap states.
+        """Copy the states of some environments to others; all are read before any is written.
 
         Args:
             src_ids: source environments: one for all targets, or one per target.
@@ -371,18 +372,17 @@ class VecEnv(VecEnvAliases, ABC):
         Raises:
             StateError: a state cannot be saved. Nothing has changed.
             StateMismatchError: a source and its target differ. Nothing has changed.
+            ValueError: an index is out of range, a target is repeated, or the number of sources is
+                neither 1 nor that of the targets.
         """
         self._not_supported("clone_state")
 
     def render(self, mode: str | None = None, env_ids: EnvIds = None) -> list[Any]:
-        """Render all or some environments; return the results of their ``render``.
+        """Render all or some environments; return a list of the results of their ``render``.
 
         Args:
-            mode: passed to environments whose ``render`` has a mode argument.
+            mode: passed to environments whose ``render`` has a mode argument; None for none.
             env_ids: indices of the environments, in the order of the results; None for all.
-
-        Raises:
-            EnvError: an environment raised. The vectorized environment stays open.
         """
         self._not_supported("render")
 

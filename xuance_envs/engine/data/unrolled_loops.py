@@ -116,7 +116,10 @@ def _names(letter: str, count: int) -> list[str]:
 def _compile(
     known: Sequence[str], given: Sequence[str], lines: Sequence[str]
 ) -> Callable[..., Any]:
-    """Compile a function with the parameters ``given``, in which the names ``known`` are set."""
+    """Compile a maker: it takes the values of ``known``, and returns a function of ``given``.
+
+    ``lines`` is the body of that function, which can use the names in both.
+    """
     body = "\n        ".join(lines)
     source = f"""
 def make({", ".join(known)}):

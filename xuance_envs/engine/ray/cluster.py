@@ -307,7 +307,7 @@ def _import_ray() -> Any:
 
 @contextmanager
 def _no_usage_statistics() -> Iterator[None]:
-    """Disable usage reports of a cluster that is started, unless the user configured them."""
+    """Disable the usage reports of a cluster that is started meanwhile, unless configured."""
     name = "RAY_USAGE_STATS_ENABLED"
     if name in os.environ:
         yield

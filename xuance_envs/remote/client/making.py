@@ -41,9 +41,12 @@ def create_student_gym_env_vectorized(
         The environments; call ``reset`` before the first step.
 
     Raises:
-        ValueError: ``num_envs`` or ``step_size`` is below 1, or the address is invalid.
+        ValueError: ``num_envs`` or ``step_size`` is below 1, or the address, token or ``verify`` is
+            invalid.
+        EnvError: an environment could not be created.
         RemoteAuthenticationError: the token is missing or wrong.
         RemoteNotFoundError: the server does not offer ``env_id``.
+        RemoteRequestError: ``env_id`` is None, and the server offers several environments.
         RemoteLimitError: a limit on sessions or environments is reached.
         RemoteVersionError: the server uses a different version of the protocol.
         RemoteUnreachableError: the server does not reply.

@@ -32,7 +32,8 @@ logger = logging.getLogger("xuance_envs")
 class RemoteVecEnv(GroupedVecEnv):
     """Vectorized environment on a server.
 
-    It follows the contract of every vec env of this package and sends one request per step.
+    It has the interface of :class:`~xuance_envs.vector_envs.vector_env.VecEnv` and sends one
+    request per step.
 
     All Gymnasium spaces are supported. Infos, arguments and results may contain numbers, strings,
     bytes, arrays and collections of these. ``call``, ``get_attr`` and ``set_attr`` accept only
@@ -53,10 +54,9 @@ class RemoteVecEnv(GroupedVecEnv):
         user_token: the user's token; None if the server requires none.
         seed: environment i is created with seed ``seed + i``; None for no seed.
         env_kwargs: keyword arguments for each environment; the operator must allow their names.
-        copy: whether returned arrays are copies. Otherwise they are read-only views that the next
-            step overwrites.
-        check_actions: whether to check every action against the action space. False has no effect
-            if the server requires this check.
+        copy: False to return read-only views that the next step overwrites, not new arrays.
+        check_actions: True to check that every action is in its space. False has no effect if the
+            server requires this check.
         timeout: seconds to wait for the reply to a request.
         share_frames: whether the server's status page may show rendered frames.
         verify: how to check the certificate of an ``https`` server: True uses the system's
@@ -64,12 +64,13 @@ class RemoteVecEnv(GroupedVecEnv):
             certificates or an SSL context replaces the system's authorities.
 
     Raises:
-        ValueError: ``num_envs`` is below 1, or the address is invalid.
+        ValueError: ``num_envs`` is below 1, or the address, token, seed or ``verify`` is invalid.
         TypeError: a keyword argument cannot be sent.
         EnvError: an environment could not be created.
         RemoteAuthenticationError: the token is missing or wrong.
         RemoteForbiddenError: the operator does not allow a keyword argument.
         RemoteNotFoundError: the server does not offer ``env_id``.
+        RemoteRequestError: ``env_id`` is None, and the server offers several environments.
         RemoteLimitError: a limit on sessions or environments is reached.
         RemoteVersionError: the server uses a different version of the protocol.
         RemoteUnreachableError: the server does not reply.

@@ -1,4 +1,4 @@
-"""Reductions of PyTorch's tensors, and the memory that they share with arrays."""
+"""Pickle reducers of PyTorch's tensors, and the memory that they share with arrays."""
 
 from __future__ import annotations
 

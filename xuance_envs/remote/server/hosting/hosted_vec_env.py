@@ -161,7 +161,7 @@ class HostedVecEnv(GroupedVecEnv):
         self._run("drop_stored", numbers)
 
     def _run(self, command: str, *arguments: Any, buffers: Sequence[Any] = ()) -> Any:
-        """Run a command in the worker."""
+        """Run a command in the worker and return its reply."""
         packed = self._driver.pack(command, *arguments)
         packed = self._driver.with_buffers(packed, buffers) if buffers else packed
         ((_, reply),) = self._ledger.command({0: packed}, list)
