@@ -73,7 +73,9 @@ class _Session:
             raise RuntimeError(f"the server replied {self.received[:300]!r}")
         if len(self.received) < end + 4 + int(length[1]):
             return False
-        self.received = b""
+        reply, self.received = self.received[end + 4 :], b""
+        if b"columns" in reply:  # a new layout; the next requests say that it is known
+            self.body["layout"] = msgpack.unpackb(reply)["layout"]
         self.took.append(perf_counter() - self.since)
         return True
 
@@ -94,7 +96,7 @@ def load(
             made = {**message, "env_id": env_id, "num_envs": num_envs, "auto_reset": True}
             for path, sent in (("create", made), ("vectorized_reset", {**message, "seed": number})):
                 client.post(f"episode/{path}", json=sent).raise_for_status()
-            messages.append({**message, **actions})
+            messages.append({**message, **actions, "layout": 0})
         # Connect late: the server closes connections without a request after some seconds.
         all_of_them = [_connected(address, _STEP, message) for message in messages]
         health = _connected(address, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", {})
