@@ -8,6 +8,7 @@ import gc
 import logging
 import multiprocessing
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -96,6 +97,9 @@ _PERMISSIONS = (
      "send this key of infos to clients; '*' for all. By default, notebook clients receive only "
      "step, terminated and truncated, and RemoteVecEnv receives all keys"),
 )  # fmt: skip
+
+# Seconds that the event loop may hold the GIL while the threads of notebook clients' steps wait.
+SWITCH_INTERVAL = 5e-4
 
 
 class ServeError(Exception):
@@ -188,6 +192,7 @@ def run_serve(args: argparse.Namespace) -> None:
     print(f"serving {', '.join(settings.catalogue.ids)} at {server.url} ({access})", flush=True)
     gc.collect()
     gc.freeze()  # objects created so far are permanent; later garbage collections skip them
+    sys.setswitchinterval(SWITCH_INTERVAL)
     server.run()
 
 
