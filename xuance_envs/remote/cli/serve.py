@@ -99,7 +99,7 @@ _PERMISSIONS = (
 )  # fmt: skip
 
 # Seconds that the event loop may hold the GIL while the threads of notebook clients' steps wait.
-SWITCH_INTERVAL = 5e-4
+SWITCH_INTERVAL = 1e-4
 
 
 class ServeError(Exception):

@@ -104,7 +104,9 @@ class Server:
             self.url = f"unix:{unix}"
         else:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            self._socket = socket.create_server((host, port), family=family, backlog=1024)
+            self._socket = socket.create_server(
+                (host, port), family=family, backlog=socket.SOMAXCONN
+            )
             bound = self._socket.getsockname()
             shown = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]
             self.url = f"{'http' if tls is None else 'https'}://{shown}:{bound[1]}"

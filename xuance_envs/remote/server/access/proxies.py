@@ -40,7 +40,7 @@ def unix_socket(path: Path) -> socket.socket:
             path.unlink()
             listener.bind(str(path))
         path.chmod(0o666)
-        listener.listen(128)
+        listener.listen(socket.SOMAXCONN)
     except OSError as error:
         listener.close()
         raise OSError(error.errno, f"cannot listen on {path}: {error.strerror}") from None
