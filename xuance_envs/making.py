@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import operator
 from collections.abc import Mapping
@@ -163,6 +164,10 @@ def make_vec(
         expected = ", ".join(map(repr, BACKENDS))
         hint = did_you_mean(str(backend), BACKENDS)
         raise ValueError(f"backend: expected one of {expected}, got {backend!r}{hint}")
+    if isinstance(env_id, str) and _is_multi_agent(env_id):
+        raise ValueError(
+            f"env_id: expected a single-agent environment, got {env_id!r}: use make_multi_agent_vec"
+        )
     if seed is not None:
         seed = checked_seed("seed", seed)
     options: Any = dict(vector_kwargs or {})
@@ -274,6 +279,17 @@ def _has_native_form(env_id: str | EnvSpec) -> bool:
     env_id = _registered_id(env_id)
     spec = env_id if isinstance(env_id, EnvSpec) else gymnasium.spec(env_id)
     return spec.vector_entry_point is not None
+
+
+def _is_multi_agent(env_id: str) -> bool:
+    """Return whether an id names a module of PettingZoo's kind: ``"mpe2:simple_spread_v3"``."""
+    package, _, name = env_id.partition(":")
+    if not name.isidentifier():
+        return False
+    try:
+        return hasattr(importlib.import_module(f"{package}.{name}"), "parallel_env")
+    except ImportError:
+        return False
 
 
 def _registered_id(env_id: str | EnvSpec) -> str | EnvSpec:

@@ -247,7 +247,11 @@ def test_a_wrong_guess_leaves_the_vectorized_environment_open() -> None:
         envs.reset()
         with pytest.raises(ValueError, match="sample_actions"):
             envs.step(envs.action_space.sample())
-        envs.step(envs.sample_actions())
+        infos = envs.step(envs.sample_actions())[-1]
+        with pytest.raises(
+            AttributeError, match="'get'; infos\\[i\\] is the dict of environment i"
+        ):
+            infos.get("x")  # type: ignore[attr-defined]
 
 
 def test_of_stable_baselines3() -> None:
@@ -268,6 +272,7 @@ def test_of_multi_agent_environments() -> None:
     dummy = partial(make_multi_agent_vec, backend="dummy")
     for guess in (
         (lambda: dummy("simple_spread_v3", 2), ValueError, "such as 'mpe2:simple_spread_v3'"),
+        (lambda: make_vec(name, 2), ValueError, "use make_multi_agent_vec"),
         (
             lambda: make_multi_agent_vec(name, 2, backend="subprocess"),
             ValueError,

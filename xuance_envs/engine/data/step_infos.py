@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +101,13 @@ class LazyInfos(Sequence[dict[Any, Any]]):
 
     def copy(self) -> list[dict[Any, Any]]:
         return list(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = "; infos[i] is the dict of environment i" if hasattr(dict, name) else ""
+            text = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+            raise AttributeError(text, name=name, obj=self)
 
     def _position(self, index: SupportsIndex) -> int:
         if isinstance(index, str):
