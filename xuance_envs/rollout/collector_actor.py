@@ -90,22 +90,24 @@ class CollectorActor:
     def _with_global_indices(self, error: Exception) -> Exception:
         """Return the error with environment indices that count over all collectors."""
         plan = self._plan
-        if not isinstance(error, (EnvError, WorkerDiedError, WorkerTimeoutError, RuntimeError)):
-            return error
-        where = f"in collector {plan.number} on {self._location()}"
         if isinstance(error, EnvError) and error.env_index >= 0:
             env = plan.first + error.env_index
-            reason = f"{error.reason} ({where})"
+            reason = f"{error.reason} ({self._where()})"
             remapped = type(error)(env, error.command, reason, *error.args[3:])
             remapped.__cause__ = error.__cause__
             return remapped
         if type(error) is RuntimeError:  # for example because spaces differ
-            return RuntimeError(f"{error} ({where}, whose first environment is {plan.first})")
+            return RuntimeError(
+                f"{error} ({self._where()}, whose first environment is {plan.first})"
+            )
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
             error.env_indices = tuple(plan.first + env for env in error.env_indices)
             error.env_index = None if error.env_index is None else plan.first + error.env_index
-            error.details = f"{error.details}\nIt ran {where}.".lstrip()
+            error.details = f"{error.details}\nIt ran {self._where()}.".lstrip()
         return error
+
+    def _where(self) -> str:
+        return f"in collector {self._plan.number} on {self._location()}"
 
     def _location(self) -> str:
         return "this machine"

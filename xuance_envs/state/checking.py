@@ -68,20 +68,23 @@ VERIFIED_STEPS = 32
 def verify_saving(make: Callable[[], Any], index: int) -> str:
     """Check saving with two new environments; return why that was not possible, or ''."""
     made: list[Any] = []
-    failed, checking = "creating two more environments failed", False
+    checking = False
     try:
         made.append(make())
         made.append(make())
         if made[0] is made[1]:
             raise RuntimeError("expected a new environment from each call, got the same object")
-        failed, checking = "another environment failed with random actions", True
         env, twin = made
+        checking = True
         _check_pair(env, twin, VERIFIED_STEPS, 0, index, "save_state")  # closes both
     except Exception as error:
         if checking and isinstance(error, StateError):
             raise
-        for each in () if checking else made:
-            finish(each.close())
+        failed = "another environment failed with random actions"
+        if not checking:
+            failed = "creating two more environments failed"
+            for each in made:
+                finish(each.close())
         reason = f"{failed}: {type(error).__name__}: {error}"
         return f"saving environment {index} was not verified: {reason}"
     return ""

@@ -229,7 +229,6 @@ def _uvicorn(
         ws="none",
         lifespan="on",
         timeout_graceful_shutdown=math.ceil(seconds_to_finish),
-        backlog=1024,
     )
     return ListeningServer(config, manager, tls)
 
