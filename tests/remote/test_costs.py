@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import select
 import socket
@@ -471,6 +472,26 @@ def test_connections_without_a_handshake_make_room(
         health = httpx.get(f"{server.url}/healthz", verify=trusted, timeout=20)
         assert health.status_code == 200
     assert "closed an idle connection: the limit is 20" in caplog.text
+
+
+def test_connections_without_a_handshake_take_little_memory(
+    serve: ServerMaker, certificate: tuple[Path, Path]
+) -> None:
+    certfile, keyfile = certificate
+    server = serve(address={"certfile": certfile, "keyfile": keyfile})
+    context = ssl.create_default_context(cafile=certfile)
+
+    def tls_states() -> int:
+        return sum(isinstance(each, ssl.SSLObject) for each in gc.get_objects())
+
+    with ExitStack() as stack:
+        silent = [stack.enter_context(closing(connect(server.url))) for _ in range(20)]
+        assert httpx.get(f"{server.url}/healthz", verify=context, timeout=20).status_code == 200
+        before = tls_states()  # the server has accepted the silent ones before that one
+        for connection in silent[:5]:
+            connection.sendall(b"\x16\x03\x01\x02\x00\x01")
+        wait_until(lambda: tls_states() >= before + 5)
+        assert before < 5
 
 
 def test_a_handshake_has_the_time_of_a_head(

@@ -80,6 +80,9 @@ class Listener:
         if self._pause is not None:
             self._pause.cancel()
         self._socket.close()
+        for connection in list(self._manager.connections):
+            if isinstance(connection, TlsHandshake):
+                connection.abort()
         for task in self._tasks:
             task.cancel()
 
@@ -105,20 +108,24 @@ class Listener:
             self._connect(accepted)
 
     def _connect(self, accepted: socket.socket) -> None:
-        connect, handshake = self._loop.connect_accepted_socket, None
         if self._tls is None:
-            connecting = connect(self._make_connection, accepted)
+            self._start(accepted, self._make_connection)
+            return
+        handshake = TlsHandshake(self._manager, accepted, self._make_connection)
+        if self._manager.add(handshake):
+            options = {"ssl": self._tls, "ssl_handshake_timeout": self._manager.limits.head}
+            handshake.wait(lambda: self._start(accepted, lambda: handshake, **options))
         else:
-            handshake = TlsHandshake(self._manager, self._make_connection)
-            timeout = self._manager.limits.head
-            connecting = connect(
-                lambda: handshake, accepted, ssl=self._tls, ssl_handshake_timeout=timeout
-            )
+            handshake.abort()
+
+    def _start(
+        self, accepted: socket.socket, factory: Callable[[], asyncio.Protocol], **options: Any
+    ) -> asyncio.Task[Any]:
+        connecting = self._loop.connect_accepted_socket(factory, accepted, **options)
         task = self._loop.create_task(connecting)
         task.add_done_callback(partial(self._end, accepted))
-        if handshake is not None:
-            handshake.start(task)
         self._tasks.add(task)
+        return task
 
     def _end(self, accepted: socket.socket, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -131,23 +138,35 @@ class Listener:
 
 
 class TlsHandshake(asyncio.Protocol):
-    """Connection during its TLS handshake; a ``ServerConnection`` replaces it afterwards."""
+    """Connection until its TLS handshake ends; a ``ServerConnection`` replaces it afterwards.
+
+    The state of TLS takes about 95 kB. It is created only when the client has sent something.
+    """
 
     has_token = False
 
     def __init__(
-        self, manager: ConnectionManager, make_connection: Callable[[], asyncio.Protocol]
+        self,
+        manager: ConnectionManager,
+        accepted: socket.socket,
+        make_connection: Callable[[], asyncio.Protocol],
     ) -> None:
         self.waiting_since = monotonic()
         self._manager = manager
+        self._socket = accepted
         self._make_connection = make_connection
-        self._task: asyncio.Task[Any]
+        self._task: asyncio.Task[Any] | None = None
 
-    def start(self, task: asyncio.Task[Any]) -> None:
-        self._task = task
-        task.add_done_callback(lambda _: self._manager.connections.discard(self))
-        if not self._manager.add(self):
-            self.abort()
+    def wait(self, start: Callable[[], asyncio.Task[Any]]) -> None:
+        """Start the handshake when the client's first bytes arrive."""
+        loop = asyncio.get_running_loop()
+
+        def start_handshake() -> None:
+            loop.remove_reader(self._socket)
+            self._task = start()
+            self._task.add_done_callback(lambda _: self._manager.connections.discard(self))
+
+        loop.add_reader(self._socket, start_handshake)
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -158,7 +177,14 @@ class TlsHandshake(asyncio.Protocol):
 
     def abort(self) -> None:
         self._manager.connections.discard(self)
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
 
     def check_timeouts(self, now: float) -> None:
-        """Do nothing: the event loop limits the handshake's time."""
+        limit = self._manager.limits.head  # the event loop limits a handshake that has started
+        if self._task is None and now - self.waiting_since > limit:
+            self._manager.log_limit("closed a connection", f"no TLS handshake within {limit:g} s")
+            self.abort()
