@@ -232,16 +232,17 @@ class _Data:
             (ctypes.c_size_t * count).from_address(struct.plugin_data) if count else []
         )
         self._iterations: NDArray[Any] = np.frombuffer(struct.solver_niter, np.intc)
-        self._solver = ctypes.addressof(struct.solver), ctypes.sizeof(struct.solver[0])
-        self._per_island = len(struct.solver) // len(self._iterations)
+        each, islands = ctypes.sizeof(struct.solver[0]), len(self._iterations)
+        first, of_island = ctypes.addressof(struct.solver), len(struct.solver) // islands * each
+        self._iteration_bytes = each
+        self._solver = [_view(first + island * of_island, of_island) for island in range(islands)]
 
     def solver_regions(self) -> list[memoryview]:
         """Return each island's statistics that are in use."""
-        start, each = self._solver
-        of_island = self._per_island * each
+        each, counts = self._iteration_bytes, self._iterations.tolist()
         return [
-            _view(start + island * of_island, min(count * each, of_island))
-            for island, count in enumerate(self._iterations.tolist())
+            region[: count * each]
+            for region, count in zip(self._solver, counts, strict=True)
             if count > 0
         ]
 
