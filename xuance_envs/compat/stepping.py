@@ -109,9 +109,9 @@ class Stepper:
         return self._finish_step()
 
     def _finish_step(self) -> FinishedStep:
-        with self._ledger.finish_step(self.fail) as step_infos:
-            infos, ends = step_infos.parts
-            resets = (None, None) if ends is None else ends.resets()
+        infos, ends = self._ledger.finish_step(self.fail).parts
+        resets = (None, None) if ends is None else ends.resets()
+        self._ledger.settle()
         return FinishedStep(infos, *resets)
 
     @exclusive

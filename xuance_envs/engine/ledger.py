@@ -50,23 +50,6 @@ Replies = Sequence[tuple[int, Any]]  # groups and their replies to a command
 _T = TypeVar("_T")
 
 
-class StepContext:
-    """Context in which a step's results are copied; after an exception, it stays pending."""
-
-    __slots__ = ("_infos", "_ledger")
-
-    def __init__(self, ledger: Ledger, infos: StepInfos) -> None:
-        self._ledger = ledger
-        self._infos = infos
-
-    def __enter__(self) -> StepInfos:
-        return self._infos
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._ledger.pending = _NOTHING
-
-
 class Ledger:
     def __init__(
         self,
@@ -129,8 +112,11 @@ class Ledger:
         if self._after_submit is not None:
             self._after_submit()
 
-    def finish_step(self, fail: Callable[[], Any]) -> StepContext:
-        """Wait for the step; return a context that settles it. If a group raises, call ``fail``."""
+    def finish_step(self, fail: Callable[[], Any]) -> StepInfos:
+        """Wait for the step, which stays pending until it is settled.
+
+        If a group raises, call ``fail``.
+        """
         common, tag = self.common, self._tag
         if not self._all_submitted and (  # interrupted during submission
             common is None or not common.start(tag, self._actions)
@@ -141,7 +127,7 @@ class Ledger:
         outcomes = []
         try:
             if common is not None and common.tag == tag:
-                return StepContext(self, self._info_collector.infos(common.outcomes()))
+                return self._info_collector.infos(common.outcomes())
             for k, driver in self._local_first:
                 outcome = driver.result()
                 if outcome is not OK:
@@ -152,7 +138,7 @@ class Ledger:
             self.pending = _NOTHING
             fail()
             raise
-        return StepContext(self, self._info_collector.infos(outcomes))
+        return self._info_collector.infos(outcomes)
 
     # -- commands ---------------------------------------------------------------------
 

@@ -156,22 +156,23 @@ class GroupedVecEnv(VecEnv):
         if ledger.pending is not _STEP:
             self._groups.check_open()
             ledger.check_stepping()
-        with ledger.finish_step(self.close) as infos:
-            if self._copy:
-                obs = None if self._outputs is None else self._outputs.take()
-                if obs is None:
-                    obs = self._copy_observations()
-                rewards = as_float32(arrays.rewards)
-                terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
-            else:
-                obs = arrays.observations.view()
-                self._rewards[:] = as_float32(arrays.rewards)
-                rewards, terminated, truncated = self._views
-            self._last.mark_all_new(obs)
-            self.buf_rews = rewards
-            self.buf_dones = terminated
-            self.buf_truncations = truncated
-            self.buf_infos = infos
+        infos = ledger.finish_step(self.close)
+        if self._copy:
+            obs = None if self._outputs is None else self._outputs.take()
+            if obs is None:
+                obs = self._copy_observations()
+            rewards = as_float32(arrays.rewards)
+            terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
+        else:
+            obs = arrays.observations.view()
+            self._rewards[:] = as_float32(arrays.rewards)
+            rewards, terminated, truncated = self._views
+        self._last.mark_all_new(obs)
+        self.buf_rews = rewards
+        self.buf_dones = terminated
+        self.buf_truncations = truncated
+        self.buf_infos = infos
+        ledger.settle()
         return obs, rewards, terminated, truncated, infos
 
     # -- asynchronous stepping --------------------------------------------------------

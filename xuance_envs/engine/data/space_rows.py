@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -266,14 +267,15 @@ class SpaceRows:
 
 
 def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], list[Any]]:
+    n = len(part)  # at its end, an iterator over an array raises and catches an IndexError
     if leaf.dtype is None or isinstance(leaf.space, spaces.Discrete):
-        return lambda: list(part)
+        return lambda: list(islice(part, n))
     if leaf.shape:
-        return lambda: list(part.copy())
+        return lambda: list(islice(part.copy(), n))
 
     def read() -> list[Any]:  # iterating would turn 0-d arrays into scalars
         own = part.copy()
-        return [own[i, ...] for i in range(len(own))]
+        return [own[i, ...] for i in range(n)]
 
     return read
 

@@ -101,12 +101,13 @@ class HostedVecEnv(GroupedVecEnv):
         """Finish a step like ``step_wait``, but return views and float64 rewards."""
         self._ledger.check_stepping()
         observations, arrays = self._flat_observations, self._arrays
-        with self._ledger.finish_step(self.close) as infos:
-            if observations is None:
-                observations = arrays.observations.as_batch()
-            self._last.mark_all_new(observations)
-            self.buf_rews, self.buf_infos = as_float32(arrays.rewards), infos
-            self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
+        infos = self._ledger.finish_step(self.close)
+        if observations is None:
+            observations = arrays.observations.as_batch()
+        self._last.mark_all_new(observations)
+        self.buf_rews, self.buf_infos = as_float32(arrays.rewards), infos
+        self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
+        self._ledger.settle()
         return observations, arrays.rewards, arrays.terminated, arrays.truncated, infos
 
     def watch_masks(self, envs: Sequence[int]) -> list[Any]:
