@@ -67,7 +67,7 @@ class Demo:
     num_envs: tuple[int, ...]
 
     def cases(self, sizes: Sequence[int] | None) -> list[Case]:
-        """Return the cases to measure; without given sizes, one has slow steps."""
+        """Return the cases to measure; those of the default sizes include one with slow steps."""
         cases = [
             Case(f"{num_envs} × {self.env_id}", self.env_fn, num_envs)
             for num_envs in dict.fromkeys(sizes or self.num_envs)
@@ -127,8 +127,8 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive(int),
         nargs="+",
         metavar="N",
-        help="numbers of environments to measure, one after another (default: 8 64, and 8 whose "
-        "steps take a millisecond; Atari: 8)",
+        help="numbers of environments to measure, one after another (default: 8 64, and 8 with "
+        "steps of a millisecond; Atari: 8)",
     )
     parser.add_argument(
         "--seconds",

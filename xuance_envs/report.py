@@ -72,7 +72,7 @@ def plot_throughput(
         panels: measurements by number of environments or by title. Bars keep their order.
         path: output file. Its folder is created; its suffix selects the format.
         title: title above the panels.
-        kinds: category of each name, at most three; each has a colour and a legend entry.
+        kinds: category of each name. Each of at most three categories has a color in the legend.
         limit: name of the measurement drawn as a vertical line instead of a bar.
 
     Raises:

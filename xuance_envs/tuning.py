@@ -219,10 +219,9 @@ def backend_for(
     allow_threads: bool = False,
     others: Mapping[str, Callable[[], VecEnv]] | None = None,
 ) -> Autotuned:
-    """Find the fastest backend like :func:`autotune`, but do not fail if a sampled action does.
+    """Find the fastest backend, as :func:`autotune` does, even if environments reject an action.
 
-    Environments may reject actions that their action masks forbid. Other errors occur again when
-    the environments are stepped.
+    Sampled actions ignore action masks. If a step fails, the choice is made without a measurement.
     """
     try:
         return autotune(

@@ -103,7 +103,7 @@ def test_where_there_are_none_an_agent_does_without_if_it_can():
         collector.advantages(0.9, 0.9)
     with (
         collecting(Insisting(), where=()) as collector,
-        pytest.raises(AttributeError, match="environment 0 gave no action mask"),
+        pytest.raises(AttributeError, match="environment 0 provided no action mask"),
     ):
         collector.rollout()
 

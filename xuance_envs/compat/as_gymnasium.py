@@ -136,7 +136,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]
     ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
-        """Return the ended environments, their next first observations, and the step, if known."""
+        """Return the ended environments, their reset observations and, if known, the step."""
         if isinstance(infos, StepInfos):
             batch, ends = infos.parts
             if ends is None:
@@ -164,7 +164,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return merged_infos(each, ends, self._add_info)
 
     def render(self) -> tuple[Any, ...]:
-        """Return a tuple with a frame of each environment; None where it renders none."""
+        """Return a tuple with a frame of each environment, or None if it does not render."""
         return tuple(self.vec_env.render())
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

@@ -76,7 +76,7 @@ class SB3VecEnv(BaseSB3VecEnv):
         return self._observations()
 
     def step_async(self, actions: Any) -> None:
-        """Start a step; the actions and errors are those of the ``step`` of ``vec_env``."""
+        """Start a step; see ``vec_env.step`` for the actions and errors."""
         self.vec_env.step_async(actions)
 
     def step_wait(self) -> Any:

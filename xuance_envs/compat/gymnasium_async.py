@@ -315,7 +315,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
 
     @property
     def processes(self) -> list[Any]:
-        """The worker processes, usually fewer than environments; empty once closed."""
+        """The worker processes, by default one per CPU; empty once closed."""
         return self._own_processes if self._stepper is None else self._stepper.processes
 
     @processes.setter

@@ -59,7 +59,7 @@ def from_gymnasium(
     Args:
         vector_env: the vectorized environment; closing the ``VecEnv`` closes it too.
         seed: seed of the first ``reset``, if that call has none.
-        copy: False to return read-only views that the next step overwrites, not new arrays.
+        copy: False to return read-only views instead of copies; the next step overwrites them.
         check_actions: True to check that every action is in its space.
 
     Raises:

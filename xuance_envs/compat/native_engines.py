@@ -147,7 +147,7 @@ class CartPoleEngine(NativeEngine):
 
 
 class MaskEngine(NativeEngine):
-    """Engine that resets some environments with ``options["reset_mask"]``, as ``AtariVectorEnv``.
+    """Engine that resets some environments by ``options["reset_mask"]``, like ``AtariVectorEnv``.
 
     With ``takes_mask=False`` it has no such option, and can only reset all environments.
     """
@@ -374,7 +374,7 @@ def with_last(batch: Any, envs: Envs, last: Any) -> Any:
 
 
 def _part(last: Any, key: Any, envs: Envs) -> Any:
-    """Return a part of ``last``: a batch, or an array of the environments' own observations."""
+    """Return the part ``key`` of ``last``: a batch, or an array of single observations."""
     if isinstance(last, dict | tuple):
         return last[key]
     return {env: last[env][key] for env in envs.tolist()}

@@ -231,7 +231,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
     @property
     def processes(self) -> list[Any]:  # type: ignore[override]  # as above
-        """The worker processes, usually fewer than environments; empty once closed."""
+        """The worker processes, by default one per CPU; empty once closed."""
         return self._stepper.processes
 
     def step_async(self, actions: Any) -> None:
@@ -284,17 +284,17 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         return all(self._apply(None, env_functions.has_wrapper_attr, attr_name))
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Return an attribute of environments (None: all), of the outermost wrapper that has it."""
+        """Return a list with an attribute of each environment in ``indices``; None for all."""
         return self._apply(indices, env_functions.get_wrapper_attr, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of environments (None: all) to one value, on the outermost wrapper."""
+        """Set an attribute of each environment in ``indices`` to the same value; None for all."""
         self._apply(indices, env_functions.set_own_attr, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of environments (None: all), on the outermost wrapper that has it.
+        """Call a method of each environment in ``indices`` (None for all); return a list.
 
         sb3-contrib requests action masks in each step. After the first request, workers return
         them with each step.
@@ -327,9 +327,9 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
 
 def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:
-    """Return a function that converts bool arrays to the form of these masks, or None.
+    """Return a function that converts bool arrays to the type of these masks.
 
-    All masks must be lists of bools, or arrays of zeros and ones with equal dtypes.
+    Return None unless all masks are lists of bools, or arrays of zeros and ones of one dtype.
     """
     first = masks[0]
     if type(first) is list:
@@ -346,7 +346,7 @@ def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.boo
 def ends_and_infos(
     stepper: Stepper, step: FinishedStep, reset_infos: list[dict[str, Any]]
 ) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
-    """Return a step's dones and infos; move ended environments on to their next episodes."""
+    """Return a step's dones and infos; where episodes ended, set the first observations."""
     arrays = stepper.arrays
     only_truncated = (arrays.truncated & ~arrays.terminated).tolist()
     infos = step.infos.dicts(np.arange(stepper.num_envs), TRUNCATED_KEY, only_truncated)

@@ -69,7 +69,7 @@ class Stepper:
 
     @exclusive_start
     def start_step(self, actions: Any) -> None:
-        """Start a step; numbers of unexpected shapes reach environments, as in other libraries."""
+        """Start a step; numbers of an unexpected shape are passed on, as in other libraries."""
         ledger = self._ledger
         if ledger.pending or self.closed:
             self._groups.check_idle("step_async")
@@ -90,7 +90,7 @@ class Stepper:
         ledger.start_step(packed)
 
     def _unchecked_rows(self, actions: Any) -> list[Any] | None:
-        """Return one action per environment if only their shape is unexpected, else None."""
+        """Return one action per environment if only the shape is unexpected, else None."""
         flat = self.arrays.actions.flat
         if flat is None:
             return None

@@ -171,8 +171,8 @@ def _require_layout(layout: SpaceLayout | None, space: Space[Any]) -> SpaceLayou
 def _missing_mask_error(env: int) -> AttributeError:
     keys = " or ".join(map(repr, MASK_KEYS))
     return AttributeError(
-        f"environment {env} gave no action mask: expected one under {keys} in its info, or from "
-        f"its method {MASK_METHOD}(). The method is used only after the first call of "
+        f"environment {env} provided no action mask: expected one under {keys} in its info, or "
+        f"from its method {MASK_METHOD}(). The method is used only after the first call of "
         f"{MASK_METHOD}() on the vectorized environment"
     )
 

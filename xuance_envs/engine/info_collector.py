@@ -69,11 +69,11 @@ class InfoCollector:
 
     @property
     def latest_of_all(self) -> StepInfos | None:
-        """Infos of the last command on all environments; None if any has newer ones."""
+        """Infos of the last command on all environments; None if one of them has newer infos."""
         return None if self._newer else self._latest_of_all
 
     def latest(self) -> list[tuple[StepInfos, NDArray[np.intp] | None]]:
-        """Return the latest infos, each with its environments, where None means all."""
+        """Return the latest infos, each with the environments that they belong to; None for all."""
         found: list[tuple[StepInfos, NDArray[np.intp] | None]] = []
         newer = self._newer
         envs_of: dict[int, list[int]] = {}

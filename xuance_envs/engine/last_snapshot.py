@@ -53,7 +53,7 @@ class LastSnapshot:
         return StepInfos(self._batch, self._reset_batch, outcome.rest or StepExtras())
 
     def infos(self) -> list[dict[Any, Any]]:
-        """Return each environment's last info, but only values stored in columns."""
+        """Return each environment's last info, with only the values stored in columns."""
         infos, batch = self._built_infos, self._batch
         if batch is not None:
             others = set(range(self._n)) - infos.keys()

@@ -100,7 +100,7 @@ class Receiver:
         return sum(self.counts) - self._start
 
     def _size(self, start: int, have: int) -> int:
-        """Return the size of the message at an offset, as far as ``have`` bytes of it show."""
+        """Return the size of the message at an offset; with part of its header, a lower bound."""
         header = self._header
         if have and self._buffer[start] not in self._with_header:
             return 1

@@ -18,7 +18,7 @@ class VecEnvError(Exception):
 
 
 class AlreadySteppingError(VecEnvError):
-    """Another operation was called while a step was pending, or a result was not received.
+    """An operation was called while a step was pending or a result of ``send`` was outstanding.
 
     Finish the step with ``step_wait`` first, or receive the results with ``recv``.
 

@@ -32,7 +32,7 @@ class BandedResizer:
 
     A band is the smallest number of rows that maps to a whole number of output rows. OpenCV derives
     pixel weights from the ratio of the sizes. If this ratio is a binary fraction (210 to 84 rows:
-    2.5), bands give bitwise the same result as the whole image. Otherwise, and for upscaling, the
+    2.5), bands give the same result as the whole image. Otherwise, and for upscaling, the
     whole image is resized.
     """
 

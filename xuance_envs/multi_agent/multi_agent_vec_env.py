@@ -69,8 +69,8 @@ class MultiAgentVecEnv(VecEnvDelegate):
             step, the state before that step is returned.
         action_masks: whether to return action masks. Environments provide them under the key
             ``"action_mask"`` of an agent's observation or info, or as XuanCe's ``avail_actions``.
-            ``"auto"`` returns masks until every environment has been reset, and from then on only
-            if one of them provided a mask at its first reset.
+            With ``"auto"``, the first reset of each environment decides: masks are returned until
+            all have been reset, and afterwards only if one of them provided a mask.
         check_actions: True to check that the action of every active agent is in its space.
         allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         actors: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
@@ -91,7 +91,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
         state_space (gymnasium.Space | None): space of an environment's state; None if it has none.
         reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of each agent's vector rewards,
             which environments declare in ``reward_spaces``; None if rewards are numbers.
-        vec_env (VecEnv): the underlying vectorized environment of records.
+        vec_env (VecEnv): the underlying vectorized environment, whose observations are records.
         record (RecordLayout): memory layout of the records.
         autotuned (Autotuned | None): measurements of ``backend="auto"``.
         max_episode_steps (int): step limit of the first environment; 1000 if it has none.

@@ -99,7 +99,7 @@ class RawMultiAgentEnv(ABC):
         return {agent: np.ones(size, np.bool_) for agent, size in sizes.items()}
 
     def state(self) -> Any:
-        """Return the global state, in ``state_space``; define it if ``state_space`` is not None."""
+        """Return the global state; define this method unless ``state_space`` is None."""
         raise NotImplementedError(
             f"{type(self).__name__} has no state: define state(), or set state_space = None"
         )
@@ -122,12 +122,11 @@ class RawMultiAgentEnv(ABC):
         """Step the environment.
 
         Args:
-            actions: an action of each active agent, by agent.
+            actions: one action for each active agent, by agent.
 
         Returns:
-            ``(observations, rewards, terminated, truncated, info)``: dicts by agent of
-            observations, float rewards and bools; a bool, True if the episode is truncated; and a
-            dict.
+            ``(observations, rewards, terminated, truncated, info)``: three dicts by agent
+            (observations, floats, bools), one bool for the whole episode, and a dict.
         """
 
     def render(self, *args: Any) -> Any:
@@ -219,7 +218,7 @@ class XuanCeMultiAgentEnvWrapper:
         return observations, self._with_episode_info(info)
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, dict[Any, Any]]:
-        """Step the environment; ``actions`` has an action of each agent.
+        """Step the environment; ``actions`` has one action per agent.
 
         Returns:
             The results of the environment's ``step``, with the keys of :meth:`reset` in the info.
@@ -311,7 +310,7 @@ class MPE_Env(RawMultiAgentEnv):
         return observations, {}
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, bool, dict[Any, Any]]:
-        """Step the environment; ``actions`` has an action of each agent and is not modified.
+        """Step the environment; ``actions`` has one action per agent and is not modified.
 
         Returns:
             ``(observations, rewards, terminated, truncated, info)`` in the form of

@@ -135,7 +135,7 @@ class RecordLayout:
 
 
 def _record_dtype(fields: Sequence[_Field]) -> np.dtype[Any]:
-    """Align large fields to cache lines, which the main process reads, and pack small ones."""
+    """Return a dtype with large fields aligned to cache lines and small fields packed."""
     formats = {name: np.dtype((dtype, shape)) for name, dtype, shape in fields}
     offsets: dict[str, int] = {}
     end = 0

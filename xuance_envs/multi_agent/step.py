@@ -19,7 +19,7 @@ __all__ = ["MultiAgentStart", "MultiAgentStep", "StepReader"]
 
 
 class MultiAgentStart(NamedTuple):
-    """Inputs for the next actions in k environments with A agents each.
+    """Policy inputs for the next actions in k environments with A agents each.
 
     Attributes:
         env_ids: ``(k,)`` int: indices of the environments.
@@ -173,7 +173,7 @@ def _short(value: Any) -> str:
 
 
 def map_batch(function: Callable[..., Any], batch: Any, *others: Any) -> Any:
-    """Apply a function to each array of a batch, together with the same arrays of others."""
+    """Apply a function to the corresponding arrays of several batches."""
     if isinstance(batch, dict):
         return {
             key: map_batch(function, part, *[other[key] for other in others])
@@ -217,7 +217,7 @@ class StepReader:
     def start(
         self, records: NDArray[np.uint8], infos: StepInfos, envs: NDArray[np.intp] | None
     ) -> MultiAgentStep:
-        """Read records after ``envs``, or all environments if None, were reset or restored."""
+        """Read records after a reset or restore of ``envs``; None for all environments."""
         return self._read(records, np.zeros(len(records), np.bool_), infos, None, envs)
 
     def step(

@@ -33,7 +33,7 @@ def generalized_advantages(
         gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.
 
     Returns:
-        In the shape of ``rewards``, with the dtype of ``values``.
+        The advantages, with the shape of ``rewards`` and the dtype of ``values``.
     """
     next_values = torch.cat([values[1:], values[:1]])
     next_values.transpose(0, 1)[ended.t()] = end_values  # transposed: ordered by environment

@@ -39,8 +39,8 @@ class Agent(Protocol):
 
         Args:
             states: ``(n, *state_shape)`` on the agent's device; for a Dict space a dict of tensors.
-            actions: actions to evaluate, ``(n, *action_shape)``; None (from collectors always) to
-                choose actions.
+            actions: actions to evaluate, ``(n, *action_shape)``; None to choose actions, as
+                collectors do.
 
         Returns:
             ``(actions, log_probs, values, entropy)``: the actions ``(n, *action_shape)``, where a
@@ -252,7 +252,7 @@ def weight_shapes(agent: Any) -> dict[str, Any] | None:
 
 
 def check_weights(state_dict: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless weights have an agent's parameters and :func:`weight_shapes`."""
+    """Raise a ValueError unless weights have the names and shapes of an agent's parameters."""
     for name, shape in shapes.items():
         if name not in state_dict:
             raise ValueError(f"update_agent: parameter {name!r} is missing")

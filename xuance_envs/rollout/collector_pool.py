@@ -70,7 +70,7 @@ class CollectorActorPool:
     # -- starting ---------------------------------------------------------------------
 
     def start(self) -> tuple[Any, ...]:
-        """Return the collectors' common three spaces, and the first states of each."""
+        """Return the three spaces, which all collectors share, and the first states of each."""
         for number in range(len(self._plans)):
             self._launch(number)
         found = []
@@ -191,7 +191,7 @@ class CollectorActorPool:
     def call_all(self, name: str, caller: str, given: Sequence[Any] | None = None) -> list[Any]:
         """Call a method of all collectors between two rollouts; raise the first error.
 
-        Collectors that died are restarted. ``given`` has an argument for each collector.
+        Failed collectors are restarted. ``given`` has one argument per collector.
         """
         if self.playing:
             raise AlreadySteppingError(
@@ -220,7 +220,7 @@ class CollectorActorPool:
     # -- restarts and shutdown --------------------------------------------------------
 
     def _restart(self, number: int, error: ActorLostError) -> None:
-        """Replace a lost collector; the new one plays the pending rollout."""
+        """Replace a failed collector; the new one plays the pending rollout."""
         if not self._cluster.alive or self._restarts_left == 0:
             died = self._died_error(number, error, "rollout")
             if self._cluster.alive:

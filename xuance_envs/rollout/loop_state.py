@@ -90,7 +90,7 @@ class LoopState:
         )
 
     def parts(self, split: Sequence[tuple[int, int]]) -> list[LoopState]:
-        """Split the state; parts have generators of their own if both are equally many."""
+        """Split the state; with as many generators as parts, each part gets its own."""
         parts = [self.part(lo, hi) for lo, hi in split]
         if len(self.rng_states) != len(parts):
             return parts

@@ -70,8 +70,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     Collector 0 starts with this process's torch generator and the agent's own torch and NumPy
     generators. The other collectors derive their generators from these and from their number.
 
-    A lost collector restarts with new seeds and the current weights. Its environments start new
-    episodes, and it plays the pending rollout.
+    A failed collector is restarted with new seeds and the current weights. It starts new episodes
+    and plays the pending rollout from its first step.
 
     Args:
         env_fns: callables that create one environment each, or one callable with ``num_envs``.
@@ -101,7 +101,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         ValueError: an argument is out of range.
         TypeError: the agent has no ``get_actions_and_values``.
         EnvError: a callable raised or did not return an environment.
-        WorkerDiedError: a collector was lost while it started.
+        WorkerDiedError: a collector failed while it started.
         WorkerTimeoutError: a collector did not start in time, for example because the cluster lacks
             capacity.
 
@@ -238,7 +238,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
 
         Raises:
             EnvError: an environment failed; the message names it, its collector and node.
-            WorkerDiedError: a collector was lost and no restarts are left.
+            WorkerDiedError: a collector failed and no restarts are left.
             WorkerTimeoutError: a step exceeded ``step_timeout``, or a restarted collector did not
                 start in time.
             ValueError: the agent's outputs are invalid.
@@ -320,7 +320,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             AlreadySteppingError: a rollout is pending; call :meth:`rollout` first.
             ClosedVecEnvError: the collector is closed.
             StateError: an environment's state cannot be saved; the message names the environment.
-            WorkerDiedError: a collector was lost and no restarts are left.
+            WorkerDiedError: a collector failed and no restarts are left.
         """
         self._check_open()
         loop_state = LoopState.joined(self._actors.call_all("save", "state_dict"))
@@ -349,7 +349,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             ValueError: the state has a different version or number of environments.
             StateError: the state cannot be read; nothing has changed.
             StateMismatchError: the state's environments differ from these; nothing has changed.
-            WorkerDiedError: a collector was lost and no restarts are left.
+            WorkerDiedError: a collector failed and no restarts are left.
         """
         self._check_open()
         shapes = [part.shape for part in self._layout.parts(self.t_states)]

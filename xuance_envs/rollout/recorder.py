@@ -140,8 +140,8 @@ class GifRecorder:
         """Capture a frame if the episode is being recorded.
 
         Args:
-            render: a function that renders environment 0: an array ``(height, width)``, or with 3
-                or 4 color channels as last axis.
+            render: a function that returns an image of environment 0: an array
+                ``(height, width)``, or with 3 or 4 color channels as last axis.
         """
         if self._writer is not None:
             self._writer.add(self._frame(render()))

@@ -1,4 +1,4 @@
-"""Test of whether an environment can be saved exactly."""
+"""Checks that an environment continues exactly from a saved state."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ VERIFIED_STEPS = 32
 
 
 def verify_saving(make: Callable[[], Any], index: int) -> str:
-    """Check saving with two new environments; return why that was not possible, or ''."""
+    """Check saving with two new environments; return the reason if unable to, else ``""``."""
     made: list[Any] = []
     checking = False
     try:
@@ -216,14 +216,14 @@ def _abbreviated(value: Any) -> str:
 def describe_difference(one: Any, other: Any) -> str | None:
     """Describe where two values differ; None if they are bitwise identical.
 
-    The text follows a name, such as ``" at ['x'] in its length (1, 2)"``. It is empty if the values
-    differ as a whole.
+    The description continues a sentence that names the value: ``" at ['x'] in its length (1, 2)"``.
+    It is empty if the values differ as a whole.
     """
     return _difference(one, other, set())
 
 
 def describe_info_difference(one: dict[Any, Any], other: dict[Any, Any]) -> str | None:
-    """Describe where two infos differ besides the wall-clock time; None if they are identical."""
+    """Describe where two infos differ, ignoring ``episode["t"]``; None if they are identical."""
     return describe_difference(_without_clock(one), _without_clock(other))
 
 

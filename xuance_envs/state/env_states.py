@@ -188,7 +188,7 @@ class EnvStates:
         """Serialize all states, compressed; see :mod:`xuance_envs.state.file_format`.
 
         Raises:
-            StateError: another process stores a state; see :meth:`check_here`.
+            StateError: a state is stored in another process; see :meth:`check_here`.
         """
         self.check_here("to_bytes")
         return file_format.write(self.envs, self.facts, self.shared)
@@ -214,7 +214,7 @@ class EnvStates:
             path: the file; its usual suffix is ``.xenvs``.
 
         Raises:
-            StateError: another process stores a state; see :meth:`check_here`.
+            StateError: a state is stored in another process; see :meth:`check_here`.
             OSError: the file cannot be written.
         """
         file_format.write_file(Path(path), self.to_bytes())

@@ -211,7 +211,7 @@ def storage(content: bytes) -> Any:
 def tensor(
     memory: Any, dtype: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> Any:
-    """Return a tensor in the memory of :func:`storage`."""
+    """Return a tensor that uses the memory from :func:`storage`."""
     torch = importlib.import_module("torch")
     made = torch.empty(0, dtype=getattr(torch, dtype.removeprefix("torch.")))
     return made.set_(memory.untyped_storage(), offset, shape, strides)

@@ -136,14 +136,14 @@ class Target:
             cell.cell_contents = value
 
     def function(self, path: tuple[Any, ...], name: str) -> Any:
-        """Return the environment's function at a path, in states of version 0.2."""
+        """Return the environment's function at a path; only states of version 0.2 call this."""
         found = self.there(path)
         if full_name(found) != name:
             raise MismatchError(f"function: {self._plan.text(path)}", name, full_name(found))
         return found
 
     def native(self, path: tuple[Any, ...], content: bytes) -> Any:
-        """Return an array in another library's memory, in states of version 0.2."""
+        """Return an array in another library's memory; only states of version 0.2 call this."""
         array = self.there(path)
         self._foreign_arrays.append((array, (content, array.dtype.str, array.shape)))
         return array

@@ -101,7 +101,7 @@ class NormalizeObservations(ObservationTransform):
 
     @property
     def count(self) -> int:
-        """Number of counted observations, summed over the environments."""
+        """Number of observations in the statistics, over all environments."""
         return next(iter(self._moments().values())).count
 
     @property

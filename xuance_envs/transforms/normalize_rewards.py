@@ -105,7 +105,7 @@ class NormalizeRewards(RewardTransform):
 
     @property
     def count(self) -> int:
-        """Number of counted returns, summed over the environments."""
+        """Number of returns in the statistics, over all environments."""
         return self._state.moments.count
 
     @property
@@ -115,7 +115,7 @@ class NormalizeRewards(RewardTransform):
 
     @property
     def variance(self) -> Any:
-        """Population variance of the returns, in the same form; 1 before the first return."""
+        """Population variance of the returns, shaped like ``mean``; 1 before the first return."""
         return _copied(self._state.moments.variance)
 
     @property

@@ -40,7 +40,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         observation_space: space of one transformed observation; None for the inner space.
         action_space: space of one action passed to the transform; None for the inner space.
         keep_raw: True to keep the untransformed observations (:attr:`raw_observations`) from the
-            first reset on. By default, they are kept after the first read.
+            first reset on. By default, they are kept from the first access on.
 
     Raises:
         TypeError: ``vec_env`` is not a ``VecEnv``, or it is multi-agent.
@@ -131,7 +131,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_observations(self) -> Any:
         """Observations of the last step, reset or ``recv`` before any transform.
 
-        The transform keeps them after the first read, or from the start with ``keep_raw``.
+        They are stored from the first access on, or from the start with ``keep_raw``.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True

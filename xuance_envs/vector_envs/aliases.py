@@ -17,7 +17,7 @@ def _alias(name: str, library: str = "XuanCe") -> property:
 
 
 class VecEnvAliases:
-    """Aliases, of which ``dir()`` omits XuanCe's, and special methods. Pickling raises."""
+    """Special methods, and aliases from other libraries. ``dir()`` omits those of XuanCe."""
 
     num_envs: int
     closed: Any

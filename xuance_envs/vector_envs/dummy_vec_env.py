@@ -23,7 +23,7 @@ class DummyVecEnv(GroupedVecEnv):
     Args:
         env_fns: callables that create one environment each.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
-        copy: False to return read-only views that the next step overwrites, not new arrays.
+        copy: False to return read-only views instead of copies; the next step overwrites them.
         check_actions: True to check that every action is in its space.
         info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
             not fit are copied one by one in each step.

@@ -94,7 +94,7 @@ class GroupedVecEnv(VecEnv):
 
     @property
     def actions(self) -> Any:
-        """Copy of all last actions, as one batch; zeros, or None for objects, before the first."""
+        """Copy of the last actions, as one batch; initially zeros, or None for objects."""
         return self._arrays.actions.copy()
 
     @property

@@ -1,6 +1,6 @@
-"""Options of vectorized environments, as types for type checkers.
+"""Options of vectorized environments, as ``TypedDict`` classes.
 
-Constructors take a ``TypedDict`` as ``**options``, so that type checkers check names and values.
+Constructors annotate ``**options`` with them, so that type checkers check names and values.
 """
 
 from __future__ import annotations

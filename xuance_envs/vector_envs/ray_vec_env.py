@@ -66,14 +66,14 @@ class RayVecEnv_Gym(GroupedVecEnv):
         scheduling_strategy: how Ray distributes actors over nodes: ``"SPREAD"``, ``"DEFAULT"``, or
             a Ray scheduling strategy object, for example for a placement group.
         address: address for :func:`ray.init`, if this process is not connected yet.
-        copy: False to return read-only views that the next step overwrites, not new arrays.
+        copy: False to return read-only views instead of copies; the next step overwrites them.
         step_timeout: seconds an actor may take to answer a command; None for no limit.
         start_timeout: seconds the actors may take to create their environments; None for no limit.
             It also covers the wait for free resources of the cluster.
         on_worker_failure: action if an actor or its node fails, or exceeds ``step_timeout``.
-            ``"raise"`` raises an error and closes. ``"restart"`` starts a new actor on any node
-            with room for it. The failed step truncates the episodes of its environments: reward 0,
-            the last known observation, and ``infos[i]["worker_restarted"]``.
+            ``"raise"`` raises an error and closes the vec env. ``"restart"`` starts a new actor on
+            any node with room for it. The failed step truncates the episodes of its environments:
+            reward 0, the last known observation, and ``infos[i]["worker_restarted"]``.
         max_restarts: total number of restarts before a failure raises; None for no limit.
         restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures;
             it requires an ``on_worker_failure`` other than ``"raise"``.

@@ -1,4 +1,4 @@
-"""Types of step results, from ``step`` for all environments or from ``recv`` for some."""
+"""Types of results: those of ``step`` for all environments, and those of ``recv`` for some."""
 
 from __future__ import annotations
 

@@ -69,16 +69,16 @@ class SubprocVecEnv(GroupedVecEnv):
         envs_per_worker: another name for ``in_series``, as an int.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. The last
             one warns where forking is unsafe, for example after CUDA was initialized.
-        copy: False to return read-only views that the next step overwrites, not new arrays.
+        copy: False to return read-only views instead of copies; the next step overwrites them.
         caller_steps: True to step one share of the environments in the main process, while the
             workers step theirs.
         step_timeout: seconds a worker may take to answer any command, such as a step including
             resets; None for no limit.
         start_timeout: seconds the workers may take to create their environments; None for no limit.
         on_worker_failure: action if a worker crashes or exceeds ``step_timeout``. ``"raise"``
-            raises an error and closes. ``"restart"`` starts a new worker; the failed step truncates
-            the episodes of its environments: reward 0, the last known observation, and
-            ``infos[i]["worker_restarted"]``. ``"resume"`` saves the environments' states
+            raises an error and closes the vec env. ``"restart"`` starts a new worker; the failed
+            step truncates the episodes of its environments: reward 0, the last known observation,
+            and ``infos[i]["worker_restarted"]``. ``"resume"`` saves the environments' states
             periodically. The new worker loads them and replays the steps since then, so that no
             data is lost. If the replay diverges, the mode acts as ``"restart"``. No mode covers
             the main process's own share (``caller_steps``).

@@ -52,7 +52,7 @@ class ThreadVecEnv(GroupedVecEnv):
         num_workers: number of threads, from 1 to the number of environments, which are split
             evenly. The main thread's own share (``caller_steps``) is not counted.
         envs_per_worker: another name for ``in_series``, as an int.
-        copy: False to return read-only views that the next step overwrites, not new arrays.
+        copy: False to return read-only views instead of copies; the next step overwrites them.
         caller_steps: True to step one share of the environments in the calling thread, while the
             other threads step theirs.
         step_timeout: seconds a thread may take to answer any command, such as a step including

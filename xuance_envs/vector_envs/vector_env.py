@@ -41,12 +41,12 @@ class VecEnv(VecEnvAliases, ABC):
     :meth:`statistics` and :meth:`close`.
 
     Arguments named ``env_ids`` are sequences of distinct indices from 0 to ``num_envs - 1``. Other
-    values raise a :class:`ValueError`, and nothing is done. If an environment raises in
-    :meth:`call`, :meth:`get_attr`, :meth:`set_attr` or :meth:`render`, they raise an
-    :class:`~xuance_envs.errors.EnvError`. If a value cannot be pickled for or by another process,
-    they raise a :class:`TypeError`. In both cases, the vectorized environment stays usable. If a
-    worker fails in an operation other than a step or reset, the operation raises even if the worker
-    is restarted. The error's ``restarted`` is then True, and the vectorized environment is usable.
+    values raise a :class:`ValueError`, and nothing is done. An exception of an environment in
+    :meth:`call`, :meth:`get_attr`, :meth:`set_attr` or :meth:`render` raises an
+    :class:`~xuance_envs.errors.EnvError`. Arguments and results that must be pickled but cannot be
+    raise a :class:`TypeError`. In both cases, the vectorized environment stays usable. If a worker
+    fails in an operation other than a step or reset, the operation raises even if the worker is
+    restarted. The error's ``restarted`` is then True, and the vectorized environment is usable.
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
     and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``
@@ -271,7 +271,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Raises:
             AttributeError: an environment has no mask; the message lists the places searched.
-            EnvError: an environment raised, or its mask is invalid; nothing is closed.
+            EnvError: an environment raised, or its mask is invalid. The vec env stays usable.
         """
         self._not_supported("action_masks")
 
@@ -280,7 +280,7 @@ class VecEnv(VecEnvAliases, ABC):
         return ()
 
     def call(self, name: str, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of all or some environments, through their wrappers; return a tuple.
+        """Call a method of all or some environments or of their wrappers; return a tuple.
 
         Args:
             name: name of the method.
@@ -294,7 +294,7 @@ class VecEnv(VecEnvAliases, ABC):
         self._not_supported("call")
 
     def get_attr(self, name: str, env_ids: EnvIds = None) -> tuple[Any, ...]:
-        """Return a tuple of an attribute of all or some environments, through their wrappers.
+        """Return an attribute of all or some environments or of their wrappers, as a tuple.
 
         Args:
             name: name of the attribute.
@@ -325,7 +325,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             env_ids: indices of the environments, in the order of the states; None for all.
-            verify: True to first check in each worker that saving is exact; warns if unable to.
+            verify: True to verify in each worker that saving is exact; warns if that is impossible.
 
         Raises:
             StateError: a state cannot be saved, or verification found a difference.
@@ -335,8 +335,8 @@ class VecEnv(VecEnvAliases, ABC):
     def load_state(self, state: EnvStates, env_ids: EnvIds = None) -> tuple[Any, StepInfos]:
         """Restore saved states into all or some environments.
 
-        From then on, the same actions give bitwise the same observations, rewards, flags, infos and
-        resets as after saving. ``buf_obs`` and the other buffers are restored as well.
+        From then on, the same actions give observations, rewards, flags, infos and resets that are
+        bitwise identical to those after saving. ``buf_obs`` and the other buffers are restored too.
 
         Args:
             state: one state per environment, saved by a vectorized environment of any backend whose

@@ -23,7 +23,7 @@ ALIGNMENT = 16  # alignment of array columns in bytes; sufficient for every dtyp
 
 
 class KeyOrder:
-    """Key in the rest for the info's key order, stored if the columns do not define it."""
+    """Key of the rest that holds an info's key order, if the columns do not define it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -196,7 +196,7 @@ class SpaceRows:
         return self.layout.unflatten([part[i] for part in self.parts])
 
     def _copies(self, at: Index, sequence: type) -> list[Any]:
-        """Copy some environments' values of every leaf; a ``sequence`` for object leaves."""
+        """Copy some environments' values of every leaf; object leaves become a ``sequence``."""
         parts = zip(self.parts, self._copiers, strict=True)
         if isinstance(at, slice):
             return [sequence(part) if copiers is None else copiers[0]() for part, copiers in parts]

@@ -60,7 +60,7 @@ class GroupCodec:
         return parts
 
     def load_results(self, data: Any, start: int, extents: Extents) -> int:
-        """Decode results of :meth:`results` with the same extents; return the end offset."""
+        """Decode the output of :meth:`results` for these extents; return the end offset."""
         used = self._arrays.infos.first(*extents.infos)
         always = [*self._always, *(self._masks if extents.masks else ())]
         start = _load(data, start, [*always, used.cells, used.kinds, used.bytes])
@@ -78,7 +78,7 @@ class GroupCodec:
 
     @property
     def form(self) -> list[list[Any]]:
-        """Dtype and shape of the arrays that all results have, and of reset observations."""
+        """Dtypes and shapes: of the arrays in every result, then of reset observations."""
         arrays = [*self._always, *self._reset_observations]
         return [[array.dtype.str, list(array.shape)] for array in arrays]
 

@@ -155,7 +155,7 @@ class StepInfos(LazyInfos):
     def _with(
         self, batch: InfoBatch, ends: EpisodeEnds | None, changed: Mapping[int, Mapping[Any, Any]]
     ) -> StepInfos:
-        """Return infos of a new batch; dicts built before are copied and get the changes."""
+        """Return infos of a new batch, with changed copies of the dicts that are already built."""
         infos = StepInfos(batch, self.envs, ends)
         for position, info in self._built.items():
             infos._built[position] = {**info, **changed.get(int(self.envs[position]), {})}

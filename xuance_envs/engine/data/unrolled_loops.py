@@ -116,9 +116,9 @@ def _names(letter: str, count: int) -> list[str]:
 def _compile(
     known: Sequence[str], given: Sequence[str], lines: Sequence[str]
 ) -> Callable[..., Any]:
-    """Compile a maker: it takes the values of ``known``, and returns a function of ``given``.
+    """Compile a function that takes the values named ``known`` and returns another function.
 
-    ``lines`` is the body of that function, which can use the names in both.
+    The returned function takes the values named ``given``. ``lines`` is its body.
     """
     body = "\n        ".join(lines)
     source = f"""

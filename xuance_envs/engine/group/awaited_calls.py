@@ -100,9 +100,9 @@ def _reads(layer: Any, name: str) -> str:
     return (
         f"{type(layer).__name__} uses the result of {name} without awaiting it, but {name} is "
         "'async def': wrap the environment only in wrappers that return the result unchanged or "
-        "whose reset and step are 'async def', or wrap the vectorized environment. To get no "
-        "such wrapper from gymnasium.make, pass disable_env_checker=True and register the id "
-        "without max_episode_steps"
+        "whose reset and step are 'async def', or wrap the vectorized environment. To keep "
+        "gymnasium.make from adding such wrappers, pass disable_env_checker=True and register the "
+        "id without max_episode_steps"
     )
 
 

@@ -206,7 +206,7 @@ class GroupStates:
         self.load_states(places)
 
     def first_difference(self, other: GroupStates) -> tuple[str, str, str] | None:
-        """Return the path and both values of the first attribute that differs from another's."""
+        """Return path and both values of the first attribute that differs between the groups."""
         for i in range(len(self._group.envs)):
             with suppress(FaultError):
                 found = self._state(i).plan.first_difference(other._state(i).plan)

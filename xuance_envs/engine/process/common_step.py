@@ -80,7 +80,7 @@ def open_common_step(
 
 
 class CommonStep(CommonDriver):
-    """The main process's side."""
+    """The main process's side of the common wake-up."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class CommonStep(CommonDriver):
     def attach(
         self, workers: Sequence[Any], drivers: Sequence[Driver], timeout: float | None
     ) -> None:
-        """Set the workers' drivers, which restarts replace, and the drivers that a step asks."""
+        """Set the workers' drivers, which restarts replace, and the groups' drivers around them."""
         self._workers, self._drivers, self._timeout = workers, drivers, timeout
         self._local = [(k, each) for k, each in enumerate(drivers) if each.runs_in_result]
         self._through_drivers = drivers[0] is not workers[0]
@@ -254,7 +254,7 @@ class CommonStep(CommonDriver):
         return _FOLLOW_AND_STEP if tag == self._arming_tag else STEP
 
     def _arm_with(self, tag: int) -> None:
-        """Arm during the step with this tag, which starts through the pipes; -1 means no step."""
+        """Arm during the step with this tag, which starts through the pipes; -1 arms no step."""
         for counter in self._starts if tag >= 0 else ():
             eventfds.drain(counter)
         self._arming_tag = tag
@@ -274,7 +274,7 @@ class CommonStep(CommonDriver):
 
 
 class Follower:
-    """A worker's side."""
+    """A worker's side of the common wake-up."""
 
     def __init__(self, settings: CommonSettings | None, memory: SharedMemory, index: int) -> None:
         self.following = False
@@ -300,7 +300,7 @@ class Follower:
         return False
 
     def finish(self, reply: ReplyType) -> bool:
-        """Reply to a wake-up; return True if the rest of the reply belongs into the pipe."""
+        """Reply to a wake-up; return True if the rest of the reply must go through the pipe."""
         code = reply if reply in OUTCOME_OF_REPLY else IN_PIPE
         self._codes[self._index] = code
         self._take_token()

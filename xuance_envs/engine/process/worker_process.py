@@ -151,7 +151,7 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process immediately, with its process group; if guarded, with all below it."""
+        """Kill the process and its process group, or all its descendants if it has a guardian."""
         if not self._released:  # afterwards the pid may be reused
             with suppress(OSError):
                 if self._guarded:

@@ -39,7 +39,7 @@ class ActorOptions:
 
     @property
     def counted(self) -> dict[str, float]:
-        """Resources per actor for computing how many fit; an actor without CPUs needs one here."""
+        """Resources per actor for computing how many fit; without CPUs, it counts as one CPU."""
         return {"CPU": 1.0} | {name: value for name, value in self.needed.items() if value > 0}
 
     @property
@@ -307,7 +307,7 @@ def _import_ray() -> Any:
 
 @contextmanager
 def _no_usage_statistics() -> Iterator[None]:
-    """Disable the usage reports of a cluster that is started meanwhile, unless configured."""
+    """Disable usage reports of a cluster started inside this context, unless the user set them."""
     name = "RAY_USAGE_STATS_ENABLED"
     if name in os.environ:
         yield

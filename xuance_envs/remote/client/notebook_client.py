@@ -1,4 +1,4 @@
-"""Notebook client: environments on a server that repeat each action for several steps."""
+"""Notebook client: environments on a server, with action repeat."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ENDED = "ended"  # saved states store under this name whether the episode has e
 
 
 class StudentGymEnvVectorized:
-    """Environments on a server that repeat each action and are reset explicitly.
+    """Environments on a server, with action repeat and without autoreset.
 
     :func:`~xuance_envs.create_student_gym_env_vectorized` creates it. One request steps each
     environment up to ``step_size`` times. Use it as a context manager, or call :meth:`close`.
@@ -298,8 +298,8 @@ class StudentGymEnvVectorized:
         Args:
             src_ids: indices of the environments to copy; one for all targets, or one per target.
             dst_ids: indices of the environments to overwrite, without duplicates.
-            fork_rng: True if each copy continues with its own random streams, False if with those
-                of its source.
+            fork_rng: True to give each copy its own random streams, False to continue those of
+                its source.
 
         Returns:
             ``(observations, infos)`` as from :meth:`load_state`, in the order of ``dst_ids``.

@@ -54,7 +54,7 @@ class RemoteVecEnv(GroupedVecEnv):
         user_token: the user's token; None if the server requires none.
         seed: environment i is created with seed ``seed + i``; None for no seed.
         env_kwargs: keyword arguments for each environment; the operator must allow their names.
-        copy: False to return read-only views that the next step overwrites, not new arrays.
+        copy: False to return read-only views instead of copies; the next step overwrites them.
         check_actions: True to check that every action is in its space. False has no effect if the
             server requires this check.
         timeout: seconds to wait for the reply to a request.

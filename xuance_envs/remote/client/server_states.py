@@ -91,7 +91,7 @@ class ServerSaver(Saver):
 
     @override
     def verify(self, ids: Sequence[int]) -> None:
-        """Raise an error: a server creates no further environments for a client."""
+        """Raise a StateError, because a server creates no environments for verification."""
         remedy = "call check_saving where the environments can be created"
         reason = f"verify=True is not supported for environments on a server: {remedy}"
         raise StateError(-1, "save_state", reason)

@@ -37,7 +37,7 @@ TIMEOUT_CHECK_INTERVAL = 1.0  # seconds
 class Server:
     """HTTP server on its own port, run in this thread or in a background thread.
 
-    As a context manager it serves in a background thread.
+    As a context manager, it serves in a background thread.
 
     Args:
         settings: environments, tokens, limits and permissions.
@@ -128,7 +128,7 @@ class Server:
         self._server.run(sockets=[self._socket])
 
     def start(self) -> None:
-        """Serve in a background thread; returns when the server accepts requests.
+        """Start serving in a background thread; return once the server accepts requests.
 
         Raises:
             RuntimeError: the server did not start.

@@ -29,8 +29,8 @@ class Limits:
     limit. Rate limits delay requests, and refuse a request only if the delay would be too long.
     None means no limit.
 
-    ``_per_token`` and ``_per_session`` limit one token and one session. The attributes below
-    describe them together with the limit of the whole server.
+    A limit that also exists per token or per session has an attribute with the suffix
+    ``_per_token`` or ``_per_session``, such as ``sessions_per_token``.
 
     Attributes:
         sessions: concurrent sessions; also per token.
@@ -44,7 +44,7 @@ class Limits:
         steps_rate_per_token: environment steps per second per token; also per session.
         memory: bytes of data per worker process. It needs Linux: elsewhere its default is None, and
             other values raise ``ValueError``.
-        memory_per_token: bytes of memory for all worker processes of a token; also of a session.
+        memory_per_token: bytes of memory for all worker processes of a token; also per session.
         cpu_per_token: CPU seconds per token; also per session.
         connections: concurrent connections. If the limit on open files is too low, the server
             reduces connections and processes.
@@ -53,7 +53,7 @@ class Limits:
         nodes: values, lists and dicts per request.
         reply: bytes per reply, in the requested format.
         replies: bytes for all large replies in progress.
-        kept: bytes for all large replies stored for repeated requests.
+        kept: bytes for all large replies that are stored in case their request is repeated.
         states: saved environment states; also per token and per session.
         state_bytes: bytes of saved environment states; also per token and per session. They are in
             the memory of worker processes, so the limits on memory include them.

@@ -36,7 +36,7 @@ encode_with_json = json.JSONEncoder(
 
 
 def encode_json(node: Any) -> bytes:
-    """Encode a message; floats that JSON lacks must be in arrays or be values of ``to_wire``."""
+    """Encode a message, whose non-finite floats must be in arrays or results of ``to_wire``."""
     if orjson is not None:
         try:
             return orjson.dumps(node, _encode_default)

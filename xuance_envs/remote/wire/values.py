@@ -63,7 +63,7 @@ def from_wire(node: Any, depth: int = 0) -> Any:
     if kind in ATOMS:
         return node
     if kind is not dict and kind is not list:
-        raise WireError(f"expected a value, got a {kind.__name__}")
+        raise WireError(f"expected a number, string, bytes, list or dict, got a {kind.__name__}")
     if depth >= MAX_DEPTH:
         raise WireError(f"expected values nested at most {MAX_DEPTH} levels deep, got more levels")
     if kind is list:

@@ -33,7 +33,7 @@ NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
 
 
 def reduction(value: Any) -> Any:
-    """Return how a value is saved: a reduction as of :mod:`pickle`, or the name of a global."""
+    """Return how a value is saved: a reduction as in :mod:`pickle`, or the name of a global."""
     kind: Any = type(value)
     reduce = REDUCERS.get(kind) or _inherited(kind)
     if reduce is not None and (reduced := reduce(value)) is not NotImplemented:

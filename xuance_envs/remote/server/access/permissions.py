@@ -39,7 +39,7 @@ class Permissions:
     any_action: bool = False
 
     def check_operation(self, operation: str, name: str) -> None:
-        """Refuse with status 403 unless clients may use a name.
+        """Refuse with status 403 unless clients may use this method or attribute.
 
         Args:
             operation: ``"call"``, ``"get_attr"`` or ``"set_attr"``; others are always allowed.
@@ -72,7 +72,7 @@ class Permissions:
 
 
 def check_keyword(name: str, value: Any, allowed: Keywords) -> None:
-    """Raise unless clients may pass a keyword argument to new environments."""
+    """Refuse with status 403 unless clients may pass this keyword argument to new environments."""
     what = f"the keyword argument {name!a}"
     if name not in allowed:
         raise _not_allowed("kwargs", what, "for new environments", "--allow-kwarg")
@@ -83,7 +83,7 @@ def check_keyword(name: str, value: Any, allowed: Keywords) -> None:
 
 
 def allowed_values(options: Iterable[str]) -> dict[str, tuple[Any, ...] | None]:
-    """Parse options ``NAME`` and ``NAME=VALUE``; a value that is not JSON is a string."""
+    """Parse options ``NAME`` and ``NAME=VALUE``; a VALUE that is not JSON is taken as a string."""
     allowed: dict[str, tuple[Any, ...] | None] = {}
     for option in options:
         name, given, text = option.partition("=")

@@ -63,7 +63,7 @@ class Proxies:
         root_path: path under which the proxies mount the server, such as ``/envs``, without a slash
             at the end; empty for none.
         trusted: networks of proxies whose headers ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are
-            believed, as :class:`ipaddress.IPv4Network` or :class:`ipaddress.IPv6Network`.
+            trusted, as :class:`ipaddress.IPv4Network` or :class:`ipaddress.IPv6Network`.
     """
 
     def __init__(

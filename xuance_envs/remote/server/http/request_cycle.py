@@ -48,7 +48,7 @@ class RequestCycle:
         return self
 
     def set(self) -> None:
-        """Wake the reader of the body, as the ``message_event``."""
+        """Wake the reader of the body; uvicorn calls this on :attr:`message_event`."""
         if self._body_event is not None and not self._body_event.done():
             self._body_event.set_result(None)
 
