@@ -35,7 +35,7 @@ SAMPLED_ACTIONS = 16_384
 
 
 class Runner(Protocol):
-    """Protocol of the environments that :func:`measure` times; they must be ready to step."""
+    """Protocol of environments for :func:`measure`, which must be ready to step."""
 
     num_envs: int
 

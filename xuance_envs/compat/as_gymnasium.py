@@ -114,10 +114,10 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
             ``(observations, rewards, terminations, truncations, infos)``: observations
             ``(num_envs, *obs_shape)``, rewards ``(num_envs,)`` float64, terminations and
             truncations ``(num_envs,)`` bool, and a dict of infos. Each key of the environments'
-            infos has an array of ``num_envs`` values (a dict of arrays for nested dicts), and
-            ``"_" + key`` a bool mask of the environments that have the key. Where an episode ended,
-            ``"final_obs"`` and ``"final_info"`` have its last observation and info, and the other
-            values are those of the next episode.
+            infos has an array of ``num_envs`` values (a dict of arrays for nested dicts).
+            ``"_" + key`` is a bool mask of the environments that have the key. Where an episode
+            ended, ``"final_obs"`` and ``"final_info"`` have its last observation and info. The
+            other values are those of the next episode.
         """
         vec_env = self.vec_env
         actions = as_batch(self.single_action_space, actions)

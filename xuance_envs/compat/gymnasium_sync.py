@@ -126,8 +126,8 @@ class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
             ``(observations, rewards, terminations, truncations, infos)``: observations
             ``(num_envs, *obs_shape)``, rewards ``(num_envs,)`` float64, terminations and
             truncations ``(num_envs,)`` bool, and a dict of infos. Each key of the environments'
-            infos has an array of ``num_envs`` values (a dict of arrays for nested dicts), and
-            ``"_" + key`` a bool mask of the environments that have the key.
+            infos has an array of ``num_envs`` values (a dict of arrays for nested dicts).
+            ``"_" + key`` is a bool mask of the environments that have the key.
         """
         stepper = self._stepper
         pending = stepper.arrays.pending

@@ -20,9 +20,9 @@ class XuanCeVecMultiAgentEnv:
     """Vectorized multi-agent environment with XuanCe's interface.
 
     Results are lists with one entry per environment, mostly dicts by agent. Each step returns new
-    objects, which you may modify. If an episode ended, the step returns its last results, and the
-    info has ``reset_obs``, ``reset_avail_actions`` and ``reset_state`` of the next episode, in the
-    form of the corresponding ``buf_*`` entries.
+    objects, which you may modify. If an episode ended, the step returns its last results. The
+    info then has ``reset_obs``, ``reset_avail_actions`` and ``reset_state`` of the next episode, in
+    the form of the corresponding ``buf_*`` entries.
 
     A PettingZoo agent that has ended is reported as terminated until the end of the episode.
 
@@ -128,7 +128,7 @@ class XuanCeVecMultiAgentEnv:
             The entries of ``truncated`` are bools. Those of ``obs``, ``rewards`` (floats) and
             ``terminated`` (bools) are dicts by agent. Those of ``infos`` are dicts with
             ``episode_step`` (int), ``episode_score``, ``agent_mask``, ``avail_actions`` (dicts by
-            agent) and ``state``, and with the environment's own keys if it is a XuanCe environment.
+            agent) and ``state``. XuanCe environments add their own keys.
 
         Raises:
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_wait`.

@@ -166,8 +166,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
     :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` and describes the common
     arguments and methods. Tensors with a value per agent have an additional axis of length A after
     the environments' axis. ``t_states``, ``state_space``, ``state_shape`` and the results of single
-    steps and resets are dicts with the agents' ``"obs"`` and, if there is one, the global
-    ``"state"``. Rollouts store them separately, in ``obs`` and ``states``. An episode's return is
+    steps and resets are dicts. They have the agents' ``"obs"`` and, if there is one, the global
+    ``"state"``. Rollouts store these separately, in ``obs`` and ``states``. An episode's return is
     the mean of the agents' returns.
 
     Args:

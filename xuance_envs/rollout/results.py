@@ -115,7 +115,7 @@ def check_end_values(values: torch.Tensor) -> torch.Tensor:
 
 
 class RolloutJoiner:
-    """Joins results of collectors that have consecutive environments."""
+    """Joiner of the results of collectors that have consecutive environments."""
 
     def __init__(
         self, layout: StateLayout, reward_shape: tuple[int, ...], device: torch.device

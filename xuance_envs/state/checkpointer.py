@@ -28,7 +28,7 @@ _GENERATORS = np.random.Generator | np.random.RandomState | None
 
 
 class EnvCheckpointer:
-    """Saves and restores the state of one environment."""
+    """Checkpoints of one environment: saving and restoring its state."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -165,7 +165,7 @@ class PreparedRestore:
 
 
 class RngFork:
-    """Derives new random streams from the generators of a state."""
+    """Derivation of new random streams from the generators of a state."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = list(numbers)

@@ -1,7 +1,7 @@
 """Objects that define their own state, and handlers for classes that do not.
 
-An environment, a wrapper or an object that one of them holds as an attribute may define
-``__env_state__()``, which returns its state, and ``__set_env_state__(value)``, which restores it.
+An environment, a wrapper or an object in their attributes may define two methods:
+``__env_state__()`` returns its state, and ``__set_env_state__(value)`` restores it.
 ``__env_state__ = None`` declares an object stateless. For classes that you cannot change, use
 :func:`register_state`.
 """

@@ -158,8 +158,8 @@ class TransformRewards(RewardTransform):
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
-        ValueError: in ``step`` or ``recv``, or for vector rewards when the transform is made, the
-            function did not return one number per environment, or vectors of the first shape.
+        ValueError: the function did not return one number per environment, or vectors of the
+            first shape. Raised by ``step`` and ``recv``, for vector rewards also at creation.
 
     Example:
         >>> import numpy as np

@@ -27,7 +27,7 @@ NO_EXTENTS = Extents()
 
 
 class GroupCodec:
-    """Encodes and decodes one group's actions and results; both sides of a connection use it."""
+    """Codec of one group's actions and results; both sides of a connection use it."""
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays

@@ -20,7 +20,7 @@ FAST_STEP_SECONDS = 1e-3
 
 
 class CpuPinner:
-    """Pins each worker to one CPU while steps are fast, and unpins it otherwise.
+    """Pinning of each worker to one CPU, in effect only while steps are fast.
 
     This applies only if there are exactly as many stepping processes as CPUs. With fewer
     processes, the kernel has spare CPUs. With more, processes must share CPUs anyway.

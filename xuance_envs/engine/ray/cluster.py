@@ -39,7 +39,7 @@ class ActorOptions:
 
     @property
     def counted(self) -> dict[str, float]:
-        """Resources per actor for computing how many fit; without CPUs, it counts as one CPU."""
+        """Resources per actor, for computing how many actors fit; zero CPUs count as one."""
         return {"CPU": 1.0} | {name: value for name, value in self.needed.items() if value > 0}
 
     @property

@@ -18,7 +18,7 @@ MIXED_POLL_INTERVAL = 0.01  # the same for Ray if only some actors are connected
 
 
 class Exchange(Poller):
-    """Sends requests to actors and receives replies; interrupted methods can be called again."""
+    """Exchange of requests and replies with actors; interrupted methods can be called again."""
 
     def __init__(self, cluster: RayCluster, workers: Sequence[Any]) -> None:
         self.actors: list[ActorClient] = []

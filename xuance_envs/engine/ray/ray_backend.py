@@ -152,7 +152,7 @@ def end_actors(cluster: RayCluster, actors: list[ActorClient], close_timeout: fl
 
 
 class ObjectStoreTransfer(StateTransfer):
-    """Transfers states as Ray objects, which Ray frees when no reference is left."""
+    """Transfer of states as Ray objects, which Ray frees when no reference is left."""
 
     def __init__(self, cluster: RayCluster) -> None:
         self._cluster = cluster

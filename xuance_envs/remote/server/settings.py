@@ -29,8 +29,8 @@ class Limits:
     limit. Rate limits delay requests, and refuse a request only if the delay would be too long.
     None means no limit.
 
-    A limit that also exists per token or per session has an attribute with the suffix
-    ``_per_token`` or ``_per_session``, such as ``sessions_per_token``.
+    Attributes for limits per token or per session have a suffix: ``sessions_per_token``,
+    ``environments_per_session``.
 
     Attributes:
         sessions: concurrent sessions; also per token.

@@ -48,7 +48,7 @@ BATCH = 16  # environments per call of render or get_attr, because results may b
 
 
 class EnvHost:
-    """Environments that one request created, after :meth:`make`; they run one command at a time."""
+    """Environments that :meth:`make` creates for one request; they run one command at a time."""
 
     description: dict[str, Any]
 
