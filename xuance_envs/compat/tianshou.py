@@ -15,7 +15,7 @@ from xuance_envs.compat.tianshou_vector_env import TianshouVectorEnv, common_des
 from xuance_envs.compat.vector_arguments import start_method
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.groups import Groups, LocalGroups
-from xuance_envs.vector_envs.options import ActorOptions, InSeries, ProcessOptions
+from xuance_envs.vector_envs.options import InSeries, ProcessOptions, RayActorOptions
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv, start_actors
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv, start_processes
@@ -137,7 +137,7 @@ class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore
     """
 
 
-@with_options(ActorOptions, RayVecEnv)
+@with_options(RayActorOptions, RayVecEnv)
 class RayVectorEnv(TianshouVectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # as above
     """Environments in Ray actors; replaces Tianshou's ``RayVectorEnv``.
 
@@ -173,7 +173,7 @@ class RayVectorEnv(TianshouVectorEnv, tianshou.RayVectorEnv):  # type: ignore[mi
         as_objects: bool = False,
         in_series: InSeries | None = None,
         num_cpus_per_worker: float | None = None,
-        **options: Unpack[ActorOptions],
+        **options: Unpack[RayActorOptions],
     ) -> None:
         cpus = {} if num_cpus_per_worker is None else {"num_cpus_per_worker": num_cpus_per_worker}
         self._options = {"in_series": in_series, **cpus, **options}

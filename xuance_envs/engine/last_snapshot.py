@@ -11,7 +11,7 @@ import numpy as np
 from xuance_envs.engine.data.info_batch import InfoBatch, InfoColumns
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Outcome, StepExtras
-from xuance_envs.engine.group.step_results import StepInfos
+from xuance_envs.engine.group.step_results import RecordedInfos
 
 
 class LastSnapshot:
@@ -48,9 +48,9 @@ class LastSnapshot:
         batch = self._columns.batch(self._group_of, {})
         self._built_infos.update({place: batch.build(place, place) for place in places})
 
-    def step_infos(self, outcome: Outcome) -> StepInfos:
+    def step_infos(self, outcome: Outcome) -> RecordedInfos:
         assert self._batch is not None
-        return StepInfos(self._batch, self._reset_batch, outcome.rest or StepExtras())
+        return RecordedInfos(self._batch, self._reset_batch, outcome.rest or StepExtras())
 
     def infos(self) -> list[dict[Any, Any]]:
         """Return each environment's last info, with only the values stored in columns."""

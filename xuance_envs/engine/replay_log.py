@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.step_results import StepInfos, StepResult, StepResults, bytes_of
+from xuance_envs.engine.group.step_results import RecordedInfos, StepResult, StepResults, bytes_of
 from xuance_envs.errors import name_envs
 
 MAX_OVERHEAD = 0.0025  # target share of step time for saving; recording actions costs as much
@@ -81,7 +81,7 @@ class ReplayLog:
         if at + 1 == self._max_steps:
             self.next_save = -1
 
-    def record_result(self, infos: StepInfos) -> None:
+    def record_result(self, infos: RecordedInfos) -> None:
         """Record the results of the last recorded step, which the arrays hold."""
         results = self._results
         if results is not None:

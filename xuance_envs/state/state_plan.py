@@ -148,7 +148,7 @@ class StatePlan:
         walk.run()
         return walk
 
-    def look_again(self) -> None:
+    def update_index(self) -> None:
         """Update the index of the functions and classes that the environment holds."""
         self.held = self._walk()
         self.__dict__.pop("code", None)

@@ -206,7 +206,7 @@ class Target:
         found = find(self._plan)
         if found is None and not self._looked_again:
             self._looked_again = True
-            self._plan.look_again()
+            self._plan.update_index()
             found = find(self._plan)
         return found
 

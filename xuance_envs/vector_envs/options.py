@@ -89,13 +89,13 @@ class RayPlacement(TypedDict, total=False):
     address: str | None
 
 
-class ActorOptions(WorkerOptions, RayPlacement, total=False):
+class RayActorOptions(WorkerOptions, RayPlacement, total=False):
     """Options of Ray actors, without ``num_cpus_per_worker``."""
 
     on_worker_failure: Literal["raise", "restart"]
 
 
-class RayOptions(ActorOptions, total=False):
+class RayOptions(RayActorOptions, total=False):
     """Options of Ray actors."""
 
     num_cpus_per_worker: float

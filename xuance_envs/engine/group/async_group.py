@@ -12,7 +12,7 @@ from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.awaited_calls import Call, Calls, begin, cancel, started
+from xuance_envs.engine.group.awaited_calls import AwaitedCall, Calls, begin, cancel, started
 from xuance_envs.engine.group.base_env_group import NO_RESULT, make_env_error
 from xuance_envs.engine.group.outcome import Autoreset, Outcome, Reset
 from xuance_envs.engine.group.recipe import reset_arguments
@@ -125,7 +125,7 @@ class AsyncGroup(ResumableGroup):
                 self.loop.post(partial(begin, self.calls))
         return self.loop.run(started(self.envs[i], name, args, kwargs))
 
-    def _step_calls(self, actions: Any, places: Any) -> dict[int, Call]:
+    def _step_calls(self, actions: Any, places: Any) -> dict[int, AwaitedCall]:
         self._load_actions(actions)
         given, calls = self._given_actions, {}
         self._taken[:] = self._read_arrays() if given is None else given
@@ -137,16 +137,18 @@ class AsyncGroup(ResumableGroup):
                     calls[i] = self._call(i, "reset", (), target.arguments)
         return calls
 
-    def _reset_calls(self, resets: Sequence[Reset]) -> dict[int, Call]:
+    def _reset_calls(self, resets: Sequence[Reset]) -> dict[int, AwaitedCall]:
         calls = {}
         for i, seed, options in resets:
             if type(self._targets[i]) is _AwaitedEnv:
                 calls[i] = self._call(i, "reset", (), reset_arguments(seed, options))
         return calls
 
-    def _call(self, i: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    def _call(
+        self, i: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> AwaitedCall:
         then_reset = name == "step" and self._autoreset is Autoreset.SAME_STEP
-        return Call(self.envs[i], name, args, kwargs, then_reset, self._report)
+        return AwaitedCall(self.envs[i], name, args, kwargs, then_reset, self._report)
 
     def _start(self, key: Any, calls: Calls) -> None:
         self._set_calls(key, calls)

@@ -17,7 +17,7 @@ from xuance_envs.event_loops import Outcome, outcome_of
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class AwaitedCall:
     """Call of an environment's ``reset`` or ``step`` on an event loop."""
 
     env: Any
@@ -47,7 +47,7 @@ class Call:
         self.on_outcome()
 
 
-Calls = Mapping[int, Call]  # calls of one command, by place in the group
+Calls = Mapping[int, AwaitedCall]  # calls of one command, by place in the group
 
 
 def begin(calls: Calls) -> None:

@@ -27,8 +27,8 @@ from xuance_envs.engine.group.outcome import (
 from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
 from xuance_envs.engine.group.step_results import (
     RESTARTED_KEY,
+    RecordedInfos,
     Results,
-    StepInfos,
     StepResults,
     Steps,
 )
@@ -215,11 +215,11 @@ class ResumableGroup(EnvGroup):
             with suppress(EnvError):
                 twin.close()
 
-    def _infos_of_step(self, outcome: Outcome) -> StepInfos:
+    def _infos_of_step(self, outcome: Outcome) -> RecordedInfos:
         """Return the infos of the last step from its outcome."""
         infos = self._info_columns(False).batch(self._group_of, {})
         resets = self._info_columns(True).batch(self._group_of, {}) if outcome.ended else None
-        return StepInfos(infos, resets, outcome.rest or StepExtras())
+        return RecordedInfos(infos, resets, outcome.rest or StepExtras())
 
     def _step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
         """Step with these action leaves, and restore those in the arrays afterwards."""

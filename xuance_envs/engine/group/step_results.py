@@ -23,7 +23,7 @@ _SCALARS = {"reward": np.float64, "terminated flag": np.bool_, "truncated flag":
 Thaw = Callable[[Any], Any]
 
 
-class StepInfos(NamedTuple):
+class RecordedInfos(NamedTuple):
     """Infos of one step and of its resets, and the results that are not in the step arrays."""
 
     infos: InfoBatch
@@ -57,7 +57,7 @@ class StepResult(NamedTuple):
     observations: Sequence[NDArray[np.uint8]]
     scalars: Sequence[NDArray[np.uint8]]
     reset_observations: Sequence[NDArray[np.uint8]]
-    infos: StepInfos
+    infos: RecordedInfos
 
     def difference(self, other: StepResult, first: int, thaw: Thaw) -> str | None:
         """Describe the first difference of a repeated step; ``first`` is the first environment."""
@@ -132,13 +132,13 @@ class StepResults:
             if isinstance(each, _Copies)
         ]
         self._digests = [each for each in every_step if isinstance(each, _Digests)]
-        self._infos: dict[int, StepInfos] = {}
+        self._infos: dict[int, RecordedInfos] = {}
         self.nbytes = 0
 
     def clear(self) -> None:
         self._infos, self.nbytes = {}, 0
 
-    def record(self, at: int, infos: StepInfos) -> None:
+    def record(self, at: int, infos: RecordedInfos) -> None:
         """Record the results in the arrays as those of step ``at``."""
         for recorded, part, size in self._copies:
             recorded[at * size : (at + 1) * size] = part

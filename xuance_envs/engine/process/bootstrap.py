@@ -10,7 +10,7 @@ import gc
 import os
 from multiprocessing import process
 
-from xuance_envs.engine.process.settings import WorkerSettings
+from xuance_envs.engine.process.settings import WorkerArguments
 from xuance_envs.engine.system.current import system
 
 THREAD_VARIABLES = (
@@ -26,7 +26,7 @@ THREAD_VARIABLES = (
 _MPI_PREFIXES = ("OMPI_", "PMI_", "PMIX_")
 
 
-def start(settings: WorkerSettings) -> None:
+def start(settings: WorkerArguments) -> None:
     """Run a worker in this process until the main process ends it."""
     if settings.guarded:
         system.become_guardian()

@@ -33,7 +33,7 @@ class CommonSettings:
 
 
 @dataclass(frozen=True)
-class WorkerSettings:
+class WorkerArguments:
     requests: PassedFd
     replies: PassedFd
     memory: PassedFd

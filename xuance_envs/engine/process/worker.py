@@ -16,7 +16,7 @@ from xuance_envs.engine.group.protocol import ReplyType, RequestType
 from xuance_envs.engine.group.step_clock import ProgressRecord
 from xuance_envs.engine.process.channel import Inbox, frame, write_all
 from xuance_envs.engine.process.common_step import Follower
-from xuance_envs.engine.process.settings import WorkerSettings
+from xuance_envs.engine.process.settings import WorkerArguments
 from xuance_envs.engine.process.shared_memory import SharedBuffer, SharedMemory, unpack_buffers
 from xuance_envs.engine.process.worker_diagnostics import open_recorder
 from xuance_envs.engine.stream import PeerGoneError
@@ -25,7 +25,7 @@ from xuance_envs.engine.system.current import system
 ORPHAN_GRACE = 1.0  # seconds a worker has to close its environments after the main process ended
 
 
-def run(settings: WorkerSettings, recorder: ProgressRecord) -> None:
+def run(settings: WorkerArguments, recorder: ProgressRecord) -> None:
     """Serve requests until the main process closes this worker or ends."""
     random.seed()  # forked workers would otherwise draw the same numbers
     np.random.seed()
@@ -53,7 +53,7 @@ _GROUP_REQUESTS = frozenset({RequestType.STEP, RequestType.CALL})
 class Worker:
     """Server of requests to one group, or to several groups that are used in turn."""
 
-    def __init__(self, settings: WorkerSettings, recorder: ProgressRecord) -> None:
+    def __init__(self, settings: WorkerArguments, recorder: ProgressRecord) -> None:
         self._settings = settings
         self._memory = SharedMemory(settings.memory.fd, settings.reserved)
         first = PicklingHost(self._arrays, settings.threads, recorder, settings.env_fns or ())

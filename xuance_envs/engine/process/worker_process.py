@@ -18,7 +18,7 @@ from typing import Any
 from xuance_envs.engine.process import bootstrap
 from xuance_envs.engine.process.channel import Channel
 from xuance_envs.engine.process.common_step import CommonStep
-from xuance_envs.engine.process.settings import PassedFd, WorkerSettings
+from xuance_envs.engine.process.settings import PassedFd, WorkerArguments
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.spawning import (
     deferred_interrupt,
@@ -93,7 +93,7 @@ class WorkerProcess:
         (their_requests, requests), (replies, their_replies) = make_two_pipes()
         own_fds = {requests, replies}
         try:
-            worker_settings = WorkerSettings(
+            worker_settings = WorkerArguments(
                 PassedFd(their_requests),
                 PassedFd(their_replies),
                 PassedFd(settings.memory.fd),

@@ -32,7 +32,7 @@ _MAX_TEXT = 200
 _MIN_COMPACT = 64
 """Length from which sequences of numbers and strings are compared as a whole."""
 
-_Trail = tuple[Any, Step | None] | None
+_Steps = tuple[Any, Step | None] | None
 """Path as a linked list: the path to the container, and the step from there."""
 
 
@@ -44,8 +44,8 @@ class Difference(NamedTuple):
     other: str
 
 
-class Tokens:
-    """Serialize a value and everything it refers to as comparable items (tokens), in a fixed order.
+class ValueTokens:
+    """Comparable items (tokens) of a value and everything it refers to, in a fixed order.
 
     ``known`` has the tokens of objects that are not examined, by the objects' ids.
     """
@@ -56,19 +56,19 @@ class Tokens:
         self._memory: dict[int, tuple[int, int]] = {}
         self._alive: list[Any] = []
 
-    def of(self, value: Any) -> Iterator[tuple[Any, _Trail, Any]]:
-        """Yield each token, its trail and the value that it describes."""
-        waiting: list[tuple[Any, _Trail]] = [(value, None)]
+    def of(self, value: Any) -> Iterator[tuple[Any, _Steps, Any]]:
+        """Yield each token, the steps to its value, and the value that it describes."""
+        waiting: list[tuple[Any, _Steps]] = [(value, None)]
         while waiting:
-            value, trail = waiting.pop()
+            value, steps = waiting.pop()
             if id(value) in self._known:
-                yield self._known[id(value)], trail, value
+                yield self._known[id(value)], steps, value
                 continue
             number = self._numbers.get(id(value))
             if number is not None:
-                yield ("same", number), trail, value
+                yield ("same", number), steps, value
                 continue
-            found = self._node(value, trail)
+            found = self._node(value, steps)
             if found.is_shared:
                 self._numbers[id(value)] = len(self._numbers)
             self._alive.append(value)  # a temporary's id could be used again
@@ -76,10 +76,10 @@ class Tokens:
             if isinstance(found.parts, Unordered):
                 head = (head, sorted(digest(item, self._known) for _, item in found.parts))
             else:
-                waiting += [(part, (trail, step)) for step, part in reversed([*found.parts])]
-            yield head, trail, value
+                waiting += [(part, (steps, step)) for step, part in reversed([*found.parts])]
+            yield head, steps, value
 
-    def _node(self, value: Any, trail: _Trail) -> Node:
+    def _node(self, value: Any, steps: _Steps) -> Node:
         kind: Any = type(value)
         if is_resource(value):
             return Node(("resource", type_name(value)))
@@ -91,10 +91,10 @@ class Tokens:
         try:
             found = node(value)
         except FaultError as fault:
-            raise FaultError(path_text(trail), fault.reason) from None
+            raise FaultError(path_text(steps), fault.reason) from None
         except Exception as error:
             reason = f"a {type_name(value)} cannot be compared: {error}"
-            raise FaultError(path_text(trail), reason) from error
+            raise FaultError(path_text(steps), reason) from error
         if isinstance(value, np.ndarray) and value.size:
             found = found._replace(head=(found.head, self._place(value), value.strides))
         return found
@@ -113,7 +113,7 @@ class Tokens:
 def digest(value: Any, known: Mapping[int, Any] | None = None) -> bytes:
     """Return a digest of a value's content, which is the same in every process."""
     found = hashlib.blake2b(digest_size=_DIGEST)
-    for token, _, _ in Tokens(known).of(value):
+    for token, _, _ in ValueTokens(known).of(value):
         found.update(repr(token).encode())
     return found.digest()
 
@@ -126,21 +126,23 @@ def first_difference(
 ) -> Difference | None:
     """Return where two values first differ, or None."""
     nothing: Any = (None, None, None)
-    found = zip_longest(Tokens(known).of(one), Tokens(other_known).of(other), fillvalue=nothing)
-    for (token, trail, value), (other_token, other_trail, other_value) in found:
-        if token != other_token or (trail and trail[1]) != (other_trail and other_trail[1]):
-            path = path_text(trail if token is not None else other_trail)
+    found = zip_longest(
+        ValueTokens(known).of(one), ValueTokens(other_known).of(other), fillvalue=nothing
+    )
+    for (token, steps, value), (other_token, other_steps, other_value) in found:
+        if token != other_token or (steps and steps[1]) != (other_steps and other_steps[1]):
+            path = path_text(steps if token is not None else other_steps)
             return Difference(path, abbreviated(value), abbreviated(other_value))
     return None
 
 
-def path_text(trail: _Trail) -> str:
-    """Return a trail in Python's notation."""
-    steps = []
-    while trail is not None:
-        trail, step = trail
-        steps.append(step_text(step))
-    return "".join(reversed(steps))
+def path_text(steps: _Steps) -> str:
+    """Return the path of steps in Python's notation."""
+    texts = []
+    while steps is not None:
+        steps, step = steps
+        texts.append(step_text(step))
+    return "".join(reversed(texts))
 
 
 def abbreviated(value: Any) -> str:

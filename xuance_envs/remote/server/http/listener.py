@@ -49,12 +49,12 @@ class ListeningServer(uvicorn.Server):
             )
 
         self.servers += [
-            Listener(each, self._tls, self._manager, make_connection)  # type: ignore[misc]  # used like asyncio's
+            ServerListener(each, self._tls, self._manager, make_connection)  # type: ignore[misc]  # used like asyncio's
             for each in sockets
         ]
 
 
-class Listener:
+class ServerListener:
     """Listener that uvicorn uses like an ``asyncio.Server``."""
 
     def __init__(
