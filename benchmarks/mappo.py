@@ -89,10 +89,10 @@ def train(
     """Return seconds, CPU seconds of the main process, and mean return of the last episodes."""
     if whose is not None:
         given = json.dumps(settings(example, num_envs))
-        told: list[float] = in_xuance(
+        measured: list[float] = in_xuance(
             "benchmarks.peers.xuance_mappo", whose, num_envs, steps, seed, given=given
         )
-        return told
+        return measured
     busy = time.process_time()
     seconds, curve = example["train"](ENV_ID, num_envs, steps, seed=seed)
     return seconds, time.process_time() - busy, curve[-1][1]

@@ -36,7 +36,7 @@ WORLDS = {
     "states": "MPE simple_spread_v3 with state",
     "cheap": "cheap, 8 agents",
     "rich": "cheap, 8 agents with masks and numeric infos",
-    "dying": "cheap, 8 agents that terminate early",
+    "terminating": "cheap, 8 agents that terminate early",
 }
 PEERS = {
     "xuance-dummy": "XuanCe Dummy",
@@ -212,7 +212,7 @@ def contenders(
 def elsewhere(peer: str, entry: Entry) -> OtherPython:
     """Make a library that runs in its own virtual environment."""
     of_xuance = peer.startswith("xuance")
-    if entry.env_id == "dying" and of_xuance:
+    if entry.env_id == "terminating" and of_xuance:
         raise LeftOut("raises KeyError when an agent terminates early")
     if entry.env_id == "states" and not of_xuance:
         raise LeftOut("does not support states")

@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "Requests per vector step, and bytes per environment": markdown_table(
             ("environments", "requests", "there", "back"), traffic
         ),
-        "Costs of a step": markdown_table(("cost", "value"), told(costs)),
+        "Costs of a step": markdown_table(("cost", "value"), cost_rows(costs)),
         f"Model check, {args.model_envs} environments of 4 ms per actor": markdown_table(
             check_header, checks
         ),
@@ -342,12 +342,12 @@ def compare_rollouts(args: argparse.Namespace, note: Note) -> list[dict[str, Any
                 theirs = Sampling(make_env, network, 2, n, steps)
                 stack.callback(theirs.close)
                 runners["RLlib, 2 EnvRunners"] = theirs
-            told = f"{n} × {what}, rollouts of {steps} steps"
-            measured = race(args, told, lambda _, runners=runners: runners, note)
+            label = f"{n} × {what}, rollouts of {steps} steps"
+            measured = race(args, label, lambda _, runners=runners: runners, note)
         first, *others = measured.values()
         comparisons += [
             {
-                "what": told,
+                "what": label,
                 "rates": {result.name: result.median for result in (first, other)},
                 "ratio": first.relative_to(other),
                 "spread": max(first.spread, other.spread),
@@ -416,11 +416,11 @@ def measure_traffic(args: argparse.Namespace) -> list[list[str]]:
         ("CartPole-v1", partial(Gym_Env, "CartPole-v1")),
         ("84 × 84 × 4 bytes", image),
     ):
-        for kind, told in (("core", "2 actors"), ("machine", "one actor with 2 workers")):
+        for kind, label in (("core", "2 actors"), ("machine", "one actor with 2 workers")):
             half = math.ceil(args.num_envs / 2)
             traffic = count_traffic([function] * args.num_envs, half, 50, kind)
             figures = (f"{traffic.requests:g}", f"{traffic.there:.1f}", f"{traffic.back:.1f}")
-            rows.append([f"{args.num_envs} × {name}, {told}", *figures])
+            rows.append([f"{args.num_envs} × {name}, {label}", *figures])
     return rows
 
 
@@ -511,7 +511,7 @@ def own_time() -> float:
     return statistics.median(times)
 
 
-def told(costs: Costs) -> list[list[str]]:
+def cost_rows(costs: Costs) -> list[list[str]]:
     return [
         ["main process, per request", f"{costs.send * 1e6:.0f} µs"],
         ["main process, per reply", f"{costs.receive * 1e6:.0f} µs"],

@@ -160,8 +160,8 @@ def compare_in_xuance(args: argparse.Namespace, run: Any) -> None:
     taken: dict[tuple[str, str], list[Sequence[float]]] = {}
     for env_id, steps in cases:
         for _, title in in_turn(XUANCES, range(args.rounds), "training", env_id):
-            told = in_xuance(MODULE, XUANCES[title], env_id, args.num_envs, steps)
-            taken.setdefault((env_id, title), []).append(told)
+            result = in_xuance(MODULE, XUANCES[title], env_id, args.num_envs, steps)
+            taken.setdefault((env_id, title), []).append(result)
     rows, found = [], []
     for env_id, steps in cases:
         theirs = np.array(taken[env_id, "XuanCe Subproc"])[:, 0] / steps * 1e5

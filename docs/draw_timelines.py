@@ -28,7 +28,7 @@ FIRST, SECOND = "var(--color-brand-primary, #2757dd)", "var(--timeline-second, #
 # --- episode ends ---------------------------------------------------------------------------------
 
 
-class Told(gymnasium.Env):
+class LoggingEnv(gymnasium.Env):
     """An environment of three-step episodes that observes episode and step, and logs its states."""
 
     observation_space = gymnasium.spaces.Box(0, 9, (2,), np.float32)
@@ -72,10 +72,10 @@ class Call:
     other: str = ""
 
 
-Calls = Callable[[Told], Iterator[tuple[Any, ...]]]
+Calls = Callable[[LoggingEnv], Iterator[tuple[Any, ...]]]
 
 
-def ours(env: Told) -> Iterator[tuple[Any, ...]]:
+def ours(env: LoggingEnv) -> Iterator[tuple[Any, ...]]:
     from xuance_envs import DummyVecEnv_Gym
 
     envs = DummyVecEnv_Gym([lambda: env])
@@ -85,7 +85,7 @@ def ours(env: Told) -> Iterator[tuple[Any, ...]]:
         yield f"step({action})", obs[0], rewards[0], terminated[0], infos[0].get("reset_obs")
 
 
-def of_gymnasium(env: Told, mode: str) -> Iterator[tuple[Any, ...]]:
+def of_gymnasium(env: LoggingEnv, mode: str) -> Iterator[tuple[Any, ...]]:
     from xuance_envs.compat.gymnasium import SyncVectorEnv
 
     envs = SyncVectorEnv([lambda: env], autoreset_mode=gymnasium.vector.AutoresetMode(mode))
@@ -99,7 +99,7 @@ def of_gymnasium(env: Told, mode: str) -> Iterator[tuple[Any, ...]]:
             yield "reset(mask)", envs.reset(options={"reset_mask": terminated})[0][0]
 
 
-def of_sb3(env: Told) -> Iterator[tuple[Any, ...]]:
+def of_sb3(env: LoggingEnv) -> Iterator[tuple[Any, ...]]:
     from xuance_envs.compat.sb3 import DummyVecEnv
 
     envs = DummyVecEnv([lambda: env])
@@ -109,9 +109,9 @@ def of_sb3(env: Told) -> Iterator[tuple[Any, ...]]:
         yield f"step({action})", obs[0], rewards[0], dones[0], infos[0].get("terminal_observation")
 
 
-def told(calls: Calls) -> list[Call]:
+def recorded_calls(calls: Calls) -> list[Call]:
     """Run the calls on an environment, and record its states and the return values."""
-    env, story = Told(), []
+    env, story = LoggingEnv(), []
     for name, obs, *rest in calls(env):
         reward, ended, other = (*rest, None, None, None)[:3]
         story.append(
@@ -288,7 +288,7 @@ def drawn_split(title: str, lanes: dict[str, list[Bar]]) -> str:
 def pictures() -> Iterator[tuple[str, str]]:
     """Yield each file name with its image."""
     for name, (title, ended, other, calls) in FORMS.items():
-        yield f"{name}.svg", drawn_end(title, ended, other, told(calls))
+        yield f"{name}.svg", drawn_end(title, ended, other, recorded_calls(calls))
     for name, (title, lanes) in SPLITS.items():
         yield f"{name}.svg", drawn_split(title, lanes)
 

@@ -155,7 +155,7 @@ def autotune(
 ) -> Autotuned:
     """Find the fastest backend for copies of an environment.
 
-    The environments that it makes are closed again.
+    The function closes the environments that it creates.
 
     Args:
         env_fn: makes one environment.

@@ -82,7 +82,7 @@ def supersuit(world, num_envs):
     import supersuit
 
     env = worlds().make(world)
-    if world == "dying":
+    if world == "terminating":
         env = supersuit.black_death_v3(env)
     envs = supersuit.concat_vec_envs_v1(
         supersuit.pettingzoo_env_to_vec_env_v1(env), num_envs, num_cpus=2, base_class="gymnasium"

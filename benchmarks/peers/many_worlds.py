@@ -22,20 +22,20 @@ class Cheap(ParallelEnv):
 
     Args:
         length: steps of an episode.
-        dying: True if agent k terminates in step 20 + 10 k.
+        terminating: True if agent k terminates in step 20 + 10 k.
         rich: True if infos have masks and numbers.
     """
 
     metadata = {"name": "cheap_v0", "render_modes": []}  # noqa: RUF012  # as in PettingZoo
     render_mode = None
 
-    def __init__(self, length: int = 100, dying: bool = False, rich: bool = False) -> None:
+    def __init__(self, length: int = 100, terminating: bool = False, rich: bool = False) -> None:
         self.possible_agents = [f"agent_{i}" for i in range(AGENTS)]
         box = spaces.Box(-np.inf, np.inf, (SIZE,), np.float32)
         self._observation_spaces = dict.fromkeys(self.possible_agents, box)
         self._action_spaces = {agent: spaces.Discrete(ACTIONS) for agent in self.possible_agents}
         self._ends = {agent: 20 + 10 * i for i, agent in enumerate(self.possible_agents)}
-        self._length, self._dying, self._rich = length, dying, rich
+        self._length, self._terminating, self._rich = length, terminating, rich
         self.agents: list[str] = []
         self._rng = np.random.default_rng(0)
 
@@ -61,7 +61,7 @@ class Cheap(ParallelEnv):
         self._seen = self._seen * np.float32(0.99)
         observations, infos = self._observations(), self._infos()
         rewards = {agent: 1.0 if actions[agent] == 0 else 0.5 for agent in agents}
-        if self._dying:
+        if self._terminating:
             time, ends = self._time, self._ends
             terminated = {agent: time >= ends[agent] for agent in agents}
             self.agents = [] if over else [agent for agent in agents if not terminated[agent]]
@@ -104,4 +104,4 @@ def make(world: str) -> Any:
                 env.state_space = None
             return env
         raise ImportError("simple_spread_v3 needs mpe2")
-    return Cheap(dying=world == "dying", rich=world == "rich")
+    return Cheap(terminating=world == "terminating", rich=world == "rich")

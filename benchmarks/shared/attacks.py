@@ -263,18 +263,18 @@ class _Client:
         self._connection.close()
 
 
-def _ask(url: str, cafile: str | None, told: Connection) -> None:
+def _ask(url: str, cafile: str | None, pipe: Connection) -> None:
     health, steps = _Client(url, cafile), _Client(url, cafile)
     session = steps.request("POST", f"{API_PREFIX}/session/create", {})["session_id"]
     message = {"session_id": session, "actions": [0]}
     steps.request("POST", f"{API_PREFIX}/episode/create", {"session_id": session})
     steps.request("POST", f"{API_PREFIX}/episode/vectorized_reset", {"session_id": session})
     health.request("GET", "/healthz")
-    told.send(None)
+    pipe.send(None)
     longest = [0.0, 0.0]
     over = False
     while not over:
-        over = told.poll(0.002)  # short attacks take effect afterwards: wait once more
+        over = pipe.poll(0.002)  # short attacks take effect afterwards: wait once more
         start = time.perf_counter()
         health.request("GET", "/healthz")
         between = time.perf_counter()
@@ -283,7 +283,7 @@ def _ask(url: str, cafile: str | None, told: Connection) -> None:
         longest = [max(pair) for pair in zip(longest, seconds, strict=True)]
         health.close()  # new clients are served, too
     steps.request("DELETE", f"{API_PREFIX}/session/{session}")
-    told.send(longest)
+    pipe.send(longest)
 
 
 def effects(

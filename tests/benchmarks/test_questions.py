@@ -142,7 +142,7 @@ def test_a_training_with_each_vector_environment(tmp_path: Path) -> None:
 
 @pytest.mark.slow("starts every contender")
 def test_many_agents_beside_bare_loops(tmp_path: Path) -> None:
-    answer = run_script("multi_agent", tmp_path, *SHORT, "--worlds", "dying")
+    answer = run_script("multi_agent", tmp_path, *SHORT, "--worlds", "terminating")
     rows = answer.record["results"]
     assert [row["contender"] for row in rows] == [
         "limit of the cores",

@@ -164,7 +164,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return merged_infos(each, ends, self._add_info)
 
     def render(self) -> tuple[Any, ...]:
-        """Return a tuple with a frame of each environment, or None if it does not render."""
+        """Return a tuple with one frame per environment; None for those that render none."""
         return tuple(self.vec_env.render())
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

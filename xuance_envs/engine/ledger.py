@@ -35,7 +35,7 @@ from xuance_envs.errors import (
 
 
 class Pending(IntEnum):
-    """Kind of the pending requests, as Gymnasium's ``AsyncState``."""
+    """Kind of the pending requests, like Gymnasium's ``AsyncState``."""
 
     NOTHING = 0
     STEP = 1

@@ -213,7 +213,7 @@ def slice_statistics(state: Mapping[str, Any], lo: int, hi: int) -> dict[str, An
 
 
 def max_of(returns: Sequence[Any]) -> Any:
-    """Return the largest return, of each component if they are vectors; ignore NaN."""
+    """Return the largest return, or the largest value per component of vectors; ignore NaN."""
     return _plain(np.fmax.reduce(np.array(returns)))
 
 

@@ -103,7 +103,7 @@ class RolloutResults:
 
 
 def total_return_of(rewards: NDArray[Any], reward_shape: tuple[int, ...]) -> Any:
-    """Return the float32 sum of all rewards; of each component, for vector rewards."""
+    """Return the float32 sum of all rewards, or one sum per component of vector rewards."""
     return np.float32(rewards.reshape(-1, *reward_shape).sum(axis=0, dtype=np.float64))
 
 

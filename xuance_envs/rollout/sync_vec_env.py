@@ -215,7 +215,7 @@ class SyncVecEnv(RolloutCollector):
 
     @property
     def envs(self) -> list[Any]:
-        """The environments, with ``backend="dummy"``; otherwise :class:`AttributeError`."""
+        """The environments; :class:`AttributeError` unless ``backend="dummy"``."""
         envs: list[Any] = self.vec_env.envs
         return envs
 

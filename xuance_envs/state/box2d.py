@@ -61,9 +61,8 @@ def _recorder_of(env: Any) -> Box2DRecorder:
     if not isinstance(recorder, Box2DRecorder):
         raise FaultError(
             type(env).__qualname__,
-            "its Box2D world cannot be read, and its actions were not recorded since it was made: "
-            "expected an environment that a vectorized environment or check_saving makes with its "
-            "function, got one that was made elsewhere",
+            "its Box2D world cannot be read, and its actions were not recorded since its creation: "
+            "pass a function that creates it to a vectorized environment or to check_saving",
         )
     return recorder
 

@@ -52,7 +52,7 @@ class StateUnpickler(pickle.Unpickler):
         return super().load()
 
     def load_facts(self) -> Any:
-        """Return the constants, after the state; states of version 0.2 have none."""
+        """Return the constants, which follow the state; states of version 0.2 have none."""
         file, size = self._rest
         return _FactsUnpickler(file).load() if file.tell() < size else {}
 

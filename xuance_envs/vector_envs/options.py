@@ -50,7 +50,7 @@ class ThreadOptions(SplitOptions, total=False):
 
 
 class ThreadArguments(ThreadOptions, total=False):
-    """Options of threads, including options of processes for which only one value is valid."""
+    """Options of threads, and the process options of which threads accept one value only."""
 
     on_worker_failure: Literal["raise"]
     worker_threads: None
@@ -113,7 +113,7 @@ class SubprocBackendOptions(SubprocOptions, total=False):
 
 
 class RecordOptions(ProcessOptions, RayPlacement, total=False):
-    """Options of the backends that ``MultiAgentVecEnv`` passes on."""
+    """Backend options that ``MultiAgentVecEnv`` passes on."""
 
     copy: bool
     context: StartMethod

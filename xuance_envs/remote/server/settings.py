@@ -29,7 +29,7 @@ class Limits:
     limit. Rate limits delay requests, and refuse a request only if the delay would be too long.
     None means no limit.
 
-    Attributes for limits per token or per session have a suffix: ``sessions_per_token``,
+    Limits per token or per session are separate attributes, such as ``sessions_per_token`` and
     ``environments_per_session``.
 
     Attributes:
