@@ -29,8 +29,7 @@ def repeated_functions(
     if callable(env_fns):
         if num_envs is None or num_envs < 1:
             raise ValueError(
-                "num_envs: expected at least 1, because env_fns is a single callable, got "
-                f"{num_envs}"
+                f"num_envs: expected at least 1, for a single callable as env_fns, got {num_envs}"
             )
         return [env_fns] * num_envs
     if num_envs is not None:
