@@ -295,7 +295,8 @@ class MultiAgentVecEnv(VecEnvDelegate):
             rng: generator, or a seed. None continues the random streams of ``action_space``.
 
         Returns:
-            A list with one dict by agent per environment. Action masks are not considered.
+            A list with one dict ``{agent: action}`` per environment. Action masks are not
+            considered.
         """
         spaces = self.action_space
         if rng is not None:

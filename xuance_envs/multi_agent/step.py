@@ -82,9 +82,9 @@ class MultiAgentStep(NamedTuple):
         state: ``(k, *state_shape)`` in the dtype of ``state_space``: states of the environments;
             None if they have none.
         action_masks: ``(k, A, m)`` bool for m actions, or a dict by group: actions allowed next;
-            all True for agents without a mask. For MultiDiscrete, m is ``sum(nvec)``, part after
-            part. None if no environment provided a mask at its first reset; never None before all
-            environments have been reset.
+            all True for agents without a mask. For MultiDiscrete, m is ``sum(nvec)``: the masks of
+            the components, concatenated. None with ``action_masks=False``, and with ``"auto"`` if
+            all environments have been reset and none provided a mask at its first reset.
         infos: sequence of k dicts, each built on first access. For PettingZoo environments, a dict
             of infos by agent; for XuanCe environments, the environment's info.
         first: start of the next episodes, for environments whose episode ended; None if none ended.

@@ -145,9 +145,10 @@ class AgentLoop(EpisodeMetrics):
 
         Returns:
             ``(states, rewards, done_flags, trunc_flags)``: states ``(N, *state_shape)``, float32
-            rewards ``(N,)`` or ``(N, k)``, and int32 flags ``(N,)``. Where an episode ended,
-            ``states`` has its last state; ``t_states`` and :meth:`env_reset` have the first state
-            of the next episode.
+            rewards ``(N,)`` or ``(N, k)``, and int32 flags ``(N,)``: ``done_flags`` is 1 where the
+            environment terminated, ``trunc_flags`` where it was truncated. There, ``states`` has
+            the episode's last state; ``t_states`` and :meth:`env_reset` have the first state of the
+            next episode.
 
         Raises:
             ValueError: the actions have the wrong shape or values; no environment was stepped.

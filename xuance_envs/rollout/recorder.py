@@ -108,7 +108,7 @@ class GifRecorder:
 
     @property
     def count(self) -> int:
-        """Number of saved recordings, and the number k of the next one."""
+        """Number of saved recordings; also the number in the name of the next one."""
         return len(self.paths)
 
     @property

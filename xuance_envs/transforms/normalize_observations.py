@@ -96,7 +96,7 @@ class NormalizeObservations(ObservationTransform):
 
     @property
     def parts(self) -> frozenset[str]:
-        """Names of the normalized parts: dotted keys of a Dict space; one empty name for a Box."""
+        """Names of the normalized parts: dotted keys for a Dict space, ``""`` for a Box."""
         return frozenset(self._names.values())
 
     @property

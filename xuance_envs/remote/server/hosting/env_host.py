@@ -116,7 +116,10 @@ class EnvHost:
         )
         try:
             if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
-                raise WireError("multi-agent environments require auto_reset")
+                raise WireError(
+                    "multi-agent environments are reset automatically: create the session with "
+                    "auto_reset=true, as RemoteVecEnv does"
+                )
             self.description = commands.describe(self._vec_env)
             self.description["checks_actions"] = self._checks_actions
         except WireError as error:
