@@ -157,8 +157,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     allow.add_argument("--any-action", action="store_true",
         help="accept actions outside the action space")  # fmt: skip
     limits = parser.add_argument_group(
-        "limits; the server refuses requests beyond them with a 4xx status, and logs the limits in "
-        "force when it starts"
+        "limits; a request beyond one is delayed, or refused with a 4xx status that names the limit"
     )
     for option, name, unit, text in _LIMITS:
         default = (getattr(_DEFAULTS, name) or 0) / unit
