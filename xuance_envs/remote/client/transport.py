@@ -1,7 +1,8 @@
 """HTTP/1.1 of clients over TCP, TLS and Unix sockets, directly or through a proxy.
 
 ``http.client`` only parses responses: its connections are slower, and they limit the time of each
-piece of a response instead of the time of the response.
+piece of a response instead of the time of the response. A connection parses equal heads only once,
+because replies to steps differ in their bodies.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import io
 import socket
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from email.message import Message
 from http.client import (
     BadStatusLine,
     HTTPConnection,
@@ -36,6 +36,8 @@ from xuance_envs.remote.client.address import Address, proxy_of
 MAX_HEAD, MAX_BODY, MAX_FRAMING = 1 << 16, 1 << 30, 1 << 21
 
 _PIECE = 1 << 16
+_HEAD_END = b"\r\n\r\n"
+_MAX_KNOWN_HEADS = 64  # per connection
 
 # Whether to check the server's certificate, or the certificate authorities to check it against.
 Verify = bool | str | Path | ssl.SSLContext
@@ -51,7 +53,7 @@ class InvalidResponseError(HTTPException):
 
 class Response(NamedTuple):
     status: int
-    headers: Message[str, str]
+    headers: Mapping[str, str]  # by lower-case name
     body: bytes
 
 
@@ -107,9 +109,11 @@ class HttpTransport:
     def _connect(self, timeout: float) -> _Connection:
         try:
             if self._server.scheme == "unix":
-                connection = _Connection(system.unix_socket())
-                connection.stream.socket.settimeout(timeout)
-                connection.stream.socket.connect(self._server.path)
+                opened = system.unix_socket()
+                connection = _Connection(opened)  # closes it after an error
+                opened.settimeout(timeout)
+                opened.connect(self._server.path)
+                opened.setblocking(False)
                 return connection
             target = (self._proxy or self._server).netloc
             opening = HTTPConnection(target, timeout=timeout)
@@ -118,6 +122,7 @@ class HttpTransport:
                 if self._proxy is not None:
                     opening.set_tunnel(self._server.netloc, headers=_login(self._proxy))
             opening.connect()
+            opening.sock.setblocking(False)
             return _Connection(opening.sock)
         except (OSError, UnicodeError, HTTPException) as error:
             raise ConnectError(str(error)) from error
@@ -168,11 +173,27 @@ class _Stream(io.RawIOBase):
         self.budget = 0  # bytes that may still arrive
         self.may_end = self.is_complete = False
 
+    def wait(self, events: int) -> None:
+        poll = system.poll()
+        poll.register(self.socket, events)
+        if not poll.poll(_seconds_until(self.deadline) * 1e3):
+            raise TimeoutError("timed out")
+
+    def _transfer(self, transfer: Callable[..., int], events: int, *arguments: Any) -> int:
+        while True:
+            try:
+                return transfer(*arguments)
+            except ssl.SSLWantReadError:
+                self.wait(system.POLLIN)
+            except ssl.SSLWantWriteError:
+                self.wait(system.POLLOUT)
+            except BlockingIOError:
+                self.wait(events)
+
     def send(self, message: bytes) -> None:
         view = memoryview(message)
         while view:
-            self.socket.settimeout(_seconds_until(self.deadline))
-            view = view[self.socket.send(view) :]
+            view = view[self._transfer(self.socket.send, system.POLLOUT, view) :]
 
     @override
     def readable(self) -> bool:
@@ -184,8 +205,9 @@ class _Stream(io.RawIOBase):
             return None
         if not self.budget:
             raise _too_large("response head", MAX_HEAD)
-        self.socket.settimeout(_seconds_until(self.deadline))
-        size = self.socket.recv_into(buffer, min(len(buffer), self.budget))
+        _seconds_until(self.deadline)  # a fast response must not take longer, either
+        room = min(len(buffer), self.budget)
+        size = self._transfer(self.socket.recv_into, system.POLLIN, buffer, room)
         if not size and not self.may_end:
             text = "the server closed the connection before the response was complete"
             raise RemoteDisconnected(text)
@@ -201,6 +223,7 @@ class _Stream(io.RawIOBase):
 class _Connection(io.BufferedReader):
     def __init__(self, connected: socket.socket) -> None:
         self.stream = _Stream(connected)
+        self._heads: dict[bytes, tuple[Mapping[str, str], int]] = {}
         super().__init__(self.stream, _PIECE)
 
     def makefile(self, _: str) -> _Connection:
@@ -217,7 +240,6 @@ class _Connection(io.BufferedReader):
     def is_unused(self) -> bool:
         """Return whether the server has neither closed the connection nor sent anything."""
         try:
-            self.stream.socket.setblocking(False)
             self.stream.socket.recv(1)
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
@@ -230,6 +252,7 @@ class _Connection(io.BufferedReader):
         self.stream.deadline = deadline
         try:
             self.stream.send(message)
+            self.stream.wait(system.POLLIN)
         except TimeoutError:
             raise
         except OSError as error:
@@ -243,6 +266,21 @@ class _Connection(io.BufferedReader):
     def _receive(self, method: str) -> tuple[Response, bool]:
         stream = self.stream
         stream.budget, stream.may_end, stream.is_complete = MAX_HEAD, False, False
+        buffered = self.peek()
+        head = buffered[: buffered.find(_HEAD_END) + len(_HEAD_END)]
+        if (known := self._heads.get(head)) is not None:
+            headers, length = known
+            self.read(len(head))
+            stream.budget = sys.maxsize
+            response, keep_alive = Response(200, headers, self.read(length)), True
+        else:
+            response, keep_alive = self._parse(method, head)
+        stream.is_complete = True
+        if self.peek():
+            raise InvalidResponseError("expected one response to a request, got a second one")
+        return response, keep_alive
+
+    def _parse(self, method: str, head: bytes) -> tuple[Response, bool]:
         try:
             response = self._final_response(method)
             body = self._body_of(response)
@@ -252,10 +290,13 @@ class _Connection(io.BufferedReader):
             raise _too_large("response head", MAX_HEAD) from error
         except ValueError as error:  # a negative length of a chunk
             raise BadStatusLine(f"malformed body: {error}") from error
-        stream.is_complete = True
-        if self.peek():
-            raise InvalidResponseError("expected one response to a request, got a second one")
-        return Response(response.status, response.headers, body), not response.will_close
+        headers = {name.lower(): value for name, value in reversed(response.headers.items())}
+        keep_alive, is_whole = not response.will_close, head.endswith(_HEAD_END)
+        if keep_alive and is_whole and head.startswith(b"HTTP/1.1 200 ") and not response.chunked:
+            if len(self._heads) == _MAX_KNOWN_HEADS:
+                self._heads.clear()
+            self._heads[head] = headers, len(body)
+        return Response(response.status, headers, body), keep_alive
 
     def _final_response(self, method: str) -> HTTPResponse:
         """Read a response's head, after the heads of interim responses."""
