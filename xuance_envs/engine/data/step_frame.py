@@ -6,7 +6,6 @@ info columns, and of reset observations and reset infos where episodes ended.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -36,6 +35,20 @@ class GroupCodec:
         self._always = [*_arrays_of(arrays.observations), *results]
         self._masks = [] if arrays.masks is None else list(_arrays_of(arrays.masks))
         self._reset_observations = list(_arrays_of(arrays.reset_observations))
+        self._use(NO_EXTENTS)
+
+    def _use(self, extents: Extents) -> None:
+        """Select the arrays in results with these extents."""
+        self._extents = extents
+        masks = self._masks if extents.masks else ()
+        infos = self._arrays.infos.first(*extents.infos)
+        resets = self._arrays.reset_infos.first(*extents.resets)
+        parts = *self._always, *masks, infos.cells, infos.kinds, infos.bytes
+        self._parts = [array for array in parts if array.size]
+        # Arrays of which results have the rows, or the columns, where episodes ended.
+        rows = *self._reset_observations, resets.bytes
+        self._end_rows = [array for array in rows if array.size]
+        self._end_columns = [array for array in (resets.cells, resets.kinds) if array.size]
 
     def actions(self) -> bytes:
         return b"".join(self._actions)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
@@ -46,35 +59,34 @@ class GroupCodec:
 
     def results(self, extents: Extents) -> list[Any]:
         """Encode a command's results as buffers; some of them are the arrays, not copies."""
-        used = self._arrays.infos.first(*extents.infos)
-        # If the actor has several groups, these are slices and not contiguous.
-        parts = [
-            *self._always,
-            *(self._masks if extents.masks else ()),
-            *map(np.ascontiguousarray, (used.cells, used.kinds, used.bytes)),
-        ]
-        if len(envs := self._ended()):
-            used = self._arrays.reset_infos.first(*extents.resets).take(envs)
-            parts += [array[envs] for array in self._reset_observations]
-            parts += [used.bytes, used.cells, used.kinds]
+        if extents != self._extents:
+            self._use(extents)
+        # If the actor has several groups, info columns are slices and not contiguous.
+        parts = [*map(np.ascontiguousarray, self._parts)]
+        if len(envs := self.ended()):
+            parts += [array.take(envs, 0) for array in self._end_rows]
+            parts += [array.take(envs, 1) for array in self._end_columns]
         return parts
 
     def load_results(self, data: Any, start: int, extents: Extents) -> int:
         """Decode the output of :meth:`results` for these extents; return the end offset."""
-        used = self._arrays.infos.first(*extents.infos)
-        always = [*self._always, *(self._masks if extents.masks else ())]
-        start = _load(data, start, [*always, used.cells, used.kinds, used.bytes])
-        if len(envs := self._ended()):
-            used = self._arrays.reset_infos.first(*extents.resets)
-            for array in (*self._reset_observations, used.bytes):
-                received = _array(data, start, array.dtype, (len(envs), *array.shape[1:]))
-                array[envs] = received
-                start += received.nbytes
-            for rows in (used.cells, used.kinds):
-                received = _array(data, start, rows.dtype, (len(rows), len(envs)))
-                rows[:, envs] = received
-                start += received.nbytes
+        if extents != self._extents:
+            self._use(extents)
+        start = _load(data, start, self._parts)
+        if len(envs := self.ended()):
+            for array in self._end_rows:
+                rows = np.ndarray((len(envs), *array.shape[1:]), array.dtype, data, start)
+                array[envs] = rows
+                start += rows.nbytes
+            for array in self._end_columns:
+                columns = np.ndarray((len(array), len(envs)), array.dtype, data, start)
+                array[:, envs] = columns
+                start += columns.nbytes
         return start
+
+    def ended(self) -> NDArray[np.intp]:
+        """Return the indices of environments whose episode ended."""
+        return (self._arrays.terminated | self._arrays.truncated).nonzero()[0]
 
     @property
     def form(self) -> list[list[Any]]:
@@ -82,31 +94,20 @@ class GroupCodec:
         arrays = [*self._always, *self._reset_observations]
         return [[array.dtype.str, list(array.shape)] for array in arrays]
 
-    def nbytes(self, extents: Extents) -> int:
-        """Return the size of the results that the arrays hold now."""
-        used = self._arrays.infos.first(*extents.infos)
-        masks = self._masks if extents.masks else ()
-        parts = [*self._always, *masks, used.cells, used.kinds, used.bytes]
-        resets = self._arrays.reset_infos.first(*extents.resets)
-        per_end = [*self._reset_observations, resets.bytes, resets.cells, resets.kinds]
-        end_bytes = sum(part.nbytes for part in per_end) // len(self._arrays.rewards)
-        nbytes: int = sum(part.nbytes for part in parts) + end_bytes * len(self._ended())
-        return nbytes
-
-    def _ended(self) -> NDArray[np.intp]:
-        return np.flatnonzero(self._arrays.terminated | self._arrays.truncated)
+    @property
+    def nbytes(self) -> int:
+        """Size of the last results, with the episode ends that the arrays hold now."""
+        per_end = sum(array.nbytes for array in (*self._end_rows, *self._end_columns))
+        per_end //= len(self._arrays.rewards)
+        return sum(array.nbytes for array in self._parts) + per_end * len(self.ended())
 
 
 def _arrays_of(rows: SpaceRows) -> Iterator[NDArray[Any]]:
     return (part for part in rows.parts if not isinstance(part, list))
 
 
-def _array(data: Any, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    return np.frombuffer(data, dtype, math.prod(shape), start).reshape(shape)
-
-
 def _load(data: Any, start: int, arrays: Sequence[NDArray[Any]]) -> int:
     for array in arrays:
-        array[...] = _array(data, start, array.dtype, array.shape)
+        array[...] = np.ndarray(array.shape, array.dtype, data, start)
         start += array.nbytes
     return start

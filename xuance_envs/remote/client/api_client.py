@@ -104,7 +104,8 @@ class ApiClient:
         timeout: float | None = None,
     ) -> Any:
         """Send a request and return the decoded reply."""
-        content = dumps(message, WireFormat.MSGPACK) if isinstance(message, Mapping) else message
+        is_encoded = message is None or isinstance(message, bytes)
+        content = message if is_encoded else dumps(message, WireFormat.MSGPACK)
         start = monotonic()
         status, headers, body = self._send_with_retries(method, path, content, repeatable, timeout)
         if logger.isEnabledFor(self._log_level):

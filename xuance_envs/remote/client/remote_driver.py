@@ -152,12 +152,12 @@ class RemoteDriver(Driver):
 
     @override
     def submit(self, tag: int, packed: Any) -> None:
+        self.discard()
         self._send(tag, *packed)
 
     def _send(
         self, tag: int, path: str, message: Mapping[str, Any], parse: Callable[[Any], Any]
     ) -> None:
-        self.discard()
         send = partial(self._session.send, path, self._session.next_request(message))
 
         def resend(timeout: float | None) -> Any:
@@ -198,8 +198,9 @@ class RemoteDriver(Driver):
                 self._failed = True
                 raise
             finally:
-                with suppress(OSError):  # usually empty
-                    self._wake_reader.recv(64)
+                if not self.blocking:
+                    with suppress(OSError):  # may be empty
+                        self._wake_reader.recv(64)
             with checked_reply(self._session.server):
                 self._result = self._parse(answer)
             self._wait_reply = None
@@ -244,7 +245,7 @@ class RemoteDriver(Driver):
 
     def _parse_frame(self, answer: Any) -> Outcome:
         """Decode a frame; report its layout unless the previous step had the same one."""
-        ended = bool(self._step_frames.read(answer).any())
+        ended = self._step_frames.read(answer)
         self._frame_was_last = True
         if self._after_frame and "columns" not in answer:
             return EPISODE_ENDED if ended else OK

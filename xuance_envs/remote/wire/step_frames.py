@@ -104,9 +104,9 @@ class StepFrameReader:
         self.number = 0  # of the last received layout
         self.layouts = NO_COLUMNS, NO_COLUMNS  # columns of infos and of reset infos
 
-    def read(self, reply: Any) -> NDArray[np.bool_]:
-        """Decode a reply; return which episodes ended."""
-        number, frame, arrays = reply["layout"], reply["frame"], self._arrays
+    def read(self, reply: Any) -> bool:
+        """Decode a reply; return whether an episode ended."""
+        number, frame = reply["layout"], reply["frame"]
         if "columns" in reply:
             self.number = 0  # until the whole reply has been checked
             if type(number) is not int or number < 1:
@@ -118,22 +118,21 @@ class StepFrameReader:
             raise WireError(f"expected a frame of bytes, got {shortened(frame)}")
         try:
             end = self._codec.load_results(frame, 0, self._extents)
-        except ValueError:  # the frame is too short
+        except (TypeError, ValueError):  # the frame is too short
             end = -1
         if end != len(frame):
             raise WireError(
-                f"expected a frame of {self._codec.nbytes(self._extents)} bytes for these spaces, "
+                f"expected a frame of {self._codec.nbytes} bytes for these spaces, "
                 f"columns and episode ends, got {len(frame)}"
             )
         for flags in (*self._flags, *(self._masks if self._extents.masks else ())):
             check_bools(flags.tobytes())
-        ended: NDArray[np.bool_] = arrays.terminated | arrays.truncated
         infos, resets = self._columns
         infos.check(ALL_ENVS)
-        if ended.any():
+        if len(ended := self._codec.ended()):
             resets.check(ended)
         self.number = number
-        return ended
+        return len(ended) > 0
 
     def _set_layout(self, node: Any) -> None:
         for name, expected in (("arrays", self._codec.form), ("numbers", _NUMBERS)):
@@ -166,7 +165,7 @@ class _Columns:
             for start in layout.starts
         ]
 
-    def check(self, at: slice | NDArray[np.bool_]) -> None:
+    def check(self, at: slice | NDArray[np.intp]) -> None:
         """Raise unless the codes are valid; a code decides how bytes are read."""
         layout = self._layout
         for slot, allowed in enumerate(self._allowed):
