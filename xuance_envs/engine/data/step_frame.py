@@ -99,7 +99,8 @@ class GroupCodec:
         """Size of the last results, with the episode ends that the arrays hold now."""
         per_end = sum(array.nbytes for array in (*self._end_rows, *self._end_columns))
         per_end //= len(self._arrays.rewards)
-        return sum(array.nbytes for array in self._parts) + per_end * len(self.ended())
+        per_step: int = sum(array.nbytes for array in self._parts)
+        return per_step + per_end * len(self.ended())
 
 
 def _arrays_of(rows: SpaceRows) -> Iterator[NDArray[Any]]:

@@ -104,10 +104,10 @@ class ApiClient:
         timeout: float | None = None,
     ) -> Any:
         """Send a request and return the decoded reply."""
-        is_encoded = message is None or isinstance(message, bytes)
-        content = message if is_encoded else dumps(message, WireFormat.MSGPACK)
+        if message is not None and not isinstance(message, bytes):
+            message = dumps(message, WireFormat.MSGPACK)
         start = monotonic()
-        status, headers, body = self._send_with_retries(method, path, content, repeatable, timeout)
+        status, headers, body = self._send_with_retries(method, path, message, repeatable, timeout)
         if logger.isEnabledFor(self._log_level):
             fields = method, self.server, path, status, (monotonic() - start) * 1e3
             logger.log(self._log_level, "%s %s%s %d %.1f ms", *fields)

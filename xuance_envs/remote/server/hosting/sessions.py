@@ -92,7 +92,7 @@ class Sessions:
 
     def get(self, session_id: str, owner: Owner) -> Session:
         session = self._sessions.get(session_id)
-        if session is None or session.account.owner != owner:
+        if session is None or session.account.owner.key != owner.key:
             raise no_session(self._limits.idle)
         return session
 

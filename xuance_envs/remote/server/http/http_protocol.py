@@ -33,7 +33,7 @@ from xuance_envs.remote.wire.failures import RefusedError
 require_attributes(
     "uvicorn[standard]>=0.27,<0.55",
     HttpToolsProtocol,
-    "_unset_keepalive_if_required app client connection_lost connection_made cycle data_received "
+    "app client connection_lost connection_made cycle data_received "
     "expect_100_continue flow headers loop on_headers_complete on_message_begin "
     "on_response_complete parser pipeline resume_writing send_400_response server_state tasks "
     "transport url",
@@ -137,7 +137,7 @@ class ServerConnection(HttpToolsProtocol):
         if begins and self._last_request is not None:
             head, size, cycle = self._last_request
             if len(data) == size and data.startswith(head):
-                self._reuse_head(cycle, data[len(head) :])
+                self._answer_again(cycle, data[len(head) :])
                 return
         fits = len(data) <= MAX_HEAD - self._head_bytes and not self._unparsed
         if fits and not _has_several_heads(data):
@@ -194,14 +194,12 @@ class ServerConnection(HttpToolsProtocol):
             return None
         return data[:end], len(data), cycle
 
-    def _reuse_head(self, last: RequestCycle, body: bytes) -> None:
+    def _answer_again(self, last: RequestCycle, body: bytes) -> None:
         """Answer a request whose head equals the previous one, without parsing it."""
-        self._unset_keepalive_if_required()
         self.requests += 1
         cycle: Any = RequestCycle(self, last.head, True, False, last.handler)
         self.cycle = cycle
-        cycle.body += body
-        cycle.more_body = False
+        cycle.body, cycle.more_body = body, False
         cycle.start()
 
     def _feed(self, data: bytes) -> None:
@@ -297,7 +295,8 @@ class ServerConnection(HttpToolsProtocol):
             task = self.loop.create_task(cycle.run_asgi(app))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
-        self._parse()
+        if self._unparsed:
+            self._parse()
         if self.pipeline:
             self.flow.pause_reading()
 

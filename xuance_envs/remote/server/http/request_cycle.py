@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any
 
+from xuance_envs._override import override
 from xuance_envs.remote.server.http.requests import Reply, Request, RequestHead, encode_head
 from xuance_envs.remote.wire.failures import (
     RefusedError,
@@ -19,7 +20,7 @@ SHARED_BODY = 4 * 2**10  # bytes from which a body is sent without copying it be
 WRITE_CHUNK = 256 * 2**10  # maximum bytes of a reply to pass to the transport at a time
 
 
-class RequestCycle:
+class RequestCycle(Request):
     """Request for a message route and its reply, with the interface of uvicorn's cycles."""
 
     def __init__(
@@ -30,13 +31,13 @@ class RequestCycle:
         expects_continue: bool,
         handler: Callable[[Request], Awaitable[Reply]],
     ) -> None:
-        self.head = head
+        super().__init__(head)
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
         self.handler = handler
         self.disconnected = False
         self.response_complete = False
-        self.body = bytearray()
+        self.body: bytes | bytearray = bytearray()
         self.more_body = True
         self._connection = connection
         self._body_event: asyncio.Future[None] | None = None
@@ -64,11 +65,10 @@ class RequestCycle:
         manager = connection.manager
         start = perf_counter()
         status = 500
-        request = Request(self.head, self._read)
         if self.handler is manager.handler:
-            connection.last_message = request
+            connection.last_message = self
         try:
-            reply = await self.handler(request)
+            reply = await self.handler(self)
             status = reply.status
             if len(reply.body) <= WRITE_CHUNK:
                 self._send(reply)
@@ -84,11 +84,12 @@ class RequestCycle:
         finally:
             head = self.head
             client = manager.proxies.client(connection.client, head.headers)
-            manager.request_log.record(client, request.owner, head.method, head.path, status, start)
+            manager.request_log.record(client, self.owner, head.method, head.path, status, start)
             if self._task is not None:
                 connection.tasks.discard(self._task)
 
-    async def _read(self, limit: int, seconds: float) -> bytes:
+    @override
+    async def read(self, limit: int, seconds: float) -> bytes:
         if self.expects_continue and self.more_body and not self.disconnected:
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.expects_continue = False
@@ -99,7 +100,7 @@ class RequestCycle:
                 raise body_too_slow(seconds) from None
         if len(self.body) > limit:
             raise body_too_large(limit)
-        body, self.body = self.body, bytearray()
+        body, self.body = self.body, b""
         return bytes(body)
 
     async def _wait_for_body(self, limit: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -35,7 +36,6 @@ _RETRY_AFTER = "retry-after", "1"
 _REFUSAL_HEADERS = {401: ("www-authenticate", "Bearer"), 429: _RETRY_AFTER, 503: _RETRY_AFTER}
 
 Headers = Sequence[tuple[bytes, bytes]]
-Read = Callable[[int, float], Awaitable[bytes]]  # reads a body, given maximum bytes and seconds
 
 
 class Reply(NamedTuple):
@@ -53,6 +53,7 @@ class RequestHead:
     __slots__ = (
         "authorization",
         "body_format",
+        "digest",
         "headers",
         "is_small",
         "length",
@@ -77,6 +78,7 @@ class RequestHead:
         accept = fields.get(b"accept")
         accepted = None if accept is None else _accepted_format(accept)
         self.reply_format = accepted or self.body_format or WireFormat.JSON
+        self.digest = f"{path} {self.reply_format.content_type}".encode()  # with the body's
 
 
 def _accepted_format(accept: bytes) -> WireFormat | None:
@@ -84,15 +86,16 @@ def _accepted_format(accept: bytes) -> WireFormat | None:
     return exact or next((form for name, form in _CONTENT_TYPES.items() if name in accept), None)
 
 
-class Request:
-    """Head of a request, a function that reads its body, and the owner's name for the log."""
+class Request(ABC):
+    """Head of a request, and the owner's name for the log."""
 
-    __slots__ = ("head", "owner", "read")
-
-    def __init__(self, head: RequestHead, read: Read) -> None:
+    def __init__(self, head: RequestHead) -> None:
         self.head = head
-        self.read = read
         self.owner = NO_OWNER
+
+    @abstractmethod
+    async def read(self, limit: int, seconds: float) -> bytes:
+        """Read the body, of at most ``limit`` bytes and within ``seconds``."""
 
 
 def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) -> Reply:

@@ -139,21 +139,21 @@ class Accounts:
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
-        self._accounts: dict[Owner, Account] = {}
+        self._accounts: dict[bytes, Account] = {}  # by the owner's key
         self._body_budget = ByteBudget(capacity.limits.bodies, "large requests")
 
     def begin(self, owner: Owner) -> Account:
         """Count a request of an owner and return its account; call :meth:`end` after it."""
-        account = self._accounts.get(owner)
-        limits_of = self._capacity.settings.limits_of
+        account = self._accounts.get(owner.key)
         if account is None:
             # A server without tokens accepts any token and creates an account for each.
             if len(self._accounts) >= MAX_ACCOUNTS:
                 for idle in [each for each in self._accounts.values() if each.is_idle]:
-                    del self._accounts[idle.owner]
-            account = self._accounts[owner] = Account(owner, limits_of(owner))
+                    del self._accounts[idle.owner.key]
+            limits = self._capacity.settings.limits_of(owner)
+            account = self._accounts[owner.key] = Account(owner, limits)
         elif account.is_outdated and account.is_idle:
-            account.update(owner, limits_of(owner))
+            account.update(owner, self._capacity.settings.limits_of(owner))
         account.begin()
         return account
 
@@ -162,7 +162,7 @@ class Accounts:
         for account in list(self._accounts.values()):
             account.is_outdated = True
             if account.is_idle and not self._capacity.settings.tokens.accepts(account.owner):
-                del self._accounts[account.owner]
+                del self._accounts[account.owner.key]
 
     def end(self, account: Account) -> None:
         account.requests -= 1

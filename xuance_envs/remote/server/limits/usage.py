@@ -18,11 +18,12 @@ class Usage(NamedTuple):
 
 
 def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
-    """Return the usage of running processes by id."""
-    running = {process.pid: process for process in psutil.process_iter(["ppid"])}
-    children: dict[int | None, list[int]] = defaultdict(list)
+    """Return the usage of running descendants of this process by id."""
+    running = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    children: dict[int, list[int]] = defaultdict(list)
     for pid, process in running.items():
-        children[process.info["ppid"]].append(pid)
+        with suppress(psutil.Error):
+            children[process.ppid()].append(pid)
 
     def tree(pid: int) -> Iterator[int]:
         yield pid

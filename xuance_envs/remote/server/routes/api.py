@@ -15,6 +15,7 @@ from fastapi import Request as StarletteRequest
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
+from xuance_envs._override import override
 from xuance_envs._version import __version__
 from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.hosting import commands
@@ -74,6 +75,32 @@ class MessageRoute(NamedTuple):
     # Receives the message, the session (or else the account) and the head; returns the body.
     act: Callable[[Any, Any, RequestHead], Awaitable[bytes]]
     in_session: bool = True  # requests run in the order of their session, and may be large
+
+
+class _AsgiRequest(Request):
+    """POST request that arrives through ASGI, for example because it has a query."""
+
+    def __init__(self, http: StarletteRequest) -> None:
+        path = http.scope["path"].removeprefix(http.scope.get("root_path", ""))
+        super().__init__(RequestHead(path, http.scope["headers"]))
+        self._http = http
+
+    @override
+    async def read(self, limit: int, seconds: float) -> bytes:
+        try:
+            return await asyncio.wait_for(self._read(limit), seconds)
+        except asyncio.TimeoutError:
+            raise body_too_slow(seconds) from None
+        except ClientDisconnect:
+            raise client_disconnected() from None
+
+    async def _read(self, limit: int) -> bytes:
+        body = bytearray()
+        async for piece in self._http.stream():
+            body += piece
+            if len(body) > limit:
+                raise body_too_large(limit)
+        return bytes(body)
 
 
 class Api:
@@ -164,32 +191,13 @@ class Api:
         body = await request.read(max_body, limits.upload)
         decode = partial(_decode_message, model, head.body_format, limits.nodes, body)
         message, digest = decode() if head.is_small else await self._run_in_thread(decode)
-        return message, digest + f"{head.path} {head.reply_format.content_type}".encode()
+        return message, digest + head.digest
 
     async def _run_in_thread(self, decode: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
 
     async def _answer_http(self, http: StarletteRequest) -> Response:
-        """Answer a POST request that arrives through ASGI, for example because it has a query."""
-
-        async def read_body(limit: int) -> bytes:
-            body = bytearray()
-            async for piece in http.stream():
-                body += piece
-                if len(body) > limit:
-                    raise body_too_large(limit)
-            return bytes(body)
-
-        async def read(limit: int, seconds: float) -> bytes:
-            try:
-                return await asyncio.wait_for(read_body(limit), seconds)
-            except asyncio.TimeoutError:
-                raise body_too_slow(seconds) from None
-            except ClientDisconnect:
-                raise client_disconnected() from None
-
-        path = http.scope["path"].removeprefix(http.scope.get("root_path", ""))
-        request = Request(RequestHead(path, http.scope["headers"]), read)
+        request = _AsgiRequest(http)
         reply = await self.answer(request)
         http.scope[OWNER_KEY] = request.owner
         return to_response(reply)
@@ -235,7 +243,8 @@ class Api:
         if not host.auto_reset:
             repeat = partial(host.repeat, envs, actions, steps, wire_format)
             return await self._with_reply_budget(host, len(envs) * steps, wire_format, repeat)
-        if steps != 1 or list(envs) != list(range(host.num_envs)):
+        every = range(host.num_envs)
+        if steps != 1 or (envs != every and list(envs) != list(every)):
             rule = "episodes created with auto_reset are stepped together and once per request"
             expected = f"expected steps=1 and all {host.num_envs} episodes in order"
             text = f"{rule}: {expected}, got steps={steps} and {len(envs)} episodes"
