@@ -6,6 +6,7 @@ info columns, and of reset observations and reset infos where episodes ended.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -75,11 +76,11 @@ class GroupCodec:
         start = _load(data, start, self._parts)
         if len(envs := self.ended()):
             for array in self._end_rows:
-                rows = np.ndarray((len(envs), *array.shape[1:]), array.dtype, data, start)
+                rows = _array(data, start, array.dtype, (len(envs), *array.shape[1:]))
                 array[envs] = rows
                 start += rows.nbytes
             for array in self._end_columns:
-                columns = np.ndarray((len(array), len(envs)), array.dtype, data, start)
+                columns = _array(data, start, array.dtype, (len(array), len(envs)))
                 array[:, envs] = columns
                 start += columns.nbytes
         return start
@@ -107,8 +108,12 @@ def _arrays_of(rows: SpaceRows) -> Iterator[NDArray[Any]]:
     return (part for part in rows.parts if not isinstance(part, list))
 
 
+def _array(data: Any, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    return np.frombuffer(data, dtype, math.prod(shape), start).reshape(shape)
+
+
 def _load(data: Any, start: int, arrays: Sequence[NDArray[Any]]) -> int:
     for array in arrays:
-        array[...] = np.ndarray(array.shape, array.dtype, data, start)
+        array[...] = _array(data, start, array.dtype, array.shape)
         start += array.nbytes
     return start

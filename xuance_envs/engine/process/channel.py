@@ -197,6 +197,12 @@ class Channel(Sender):
         """Read end of the pipe from the worker."""
         return self._inbox.fd
 
+    def receive_available(self) -> int:
+        """Read what is available; return the number of bytes of the reply received so far."""
+        with suppress(PeerGoneError):  # wait_reply raises it
+            self._inbox.read()
+        return self.received
+
     @property
     def received(self) -> int:
         """Number of bytes of the reply received so far."""

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import tempfile
-import termios
 import time
 import warnings
 import weakref
@@ -162,12 +161,6 @@ def count_sleeps() -> int:
     """Return the number of times that this thread, or process, has given up its CPU."""
     who: int = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
     return resource.getrusage(who).ru_nvcsw
-
-
-def unread_bytes(fd: int) -> int:
-    """Return the number of bytes that a pipe or socket holds."""
-    fcntl.ioctl(fd, termios.FIONREAD, unread := bytearray(4))
-    return int.from_bytes(unread, sys.byteorder)
 
 
 def lower_priority() -> None:

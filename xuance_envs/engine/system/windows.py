@@ -36,7 +36,6 @@ pread = pwrite = readv = _refuse
 pass_descriptor = close_end_watch = abort = kill_group = _refuse
 set_blocking = send_parts = limit_memory = watch_together = _refuse
 is_closed_by_peer: Callable[[socket.socket], bool] = _refuse
-unread_bytes: Callable[[int], int] = _refuse
 unix_socket: Callable[[], socket.socket] = _refuse
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -89,19 +90,18 @@ class ObjectBudget:
 
 def has_more_nodes(node: Any, limit: int) -> bool:
     """Return whether the lists and dicts of a message have more than ``limit`` items in total."""
-    nodes, count = [node], 0
-    while nodes:
-        node = nodes.pop()
-        if type(node) is list:
-            count += len(node)
-        elif type(node) is dict:
-            count += len(node)
-            node = node.values()
+    found, count = [node], 0
+    for each in found:
+        if type(each) is dict:
+            items: Collection[Any] = each.values()
+        elif type(each) is list:
+            items = each
         else:
             continue
+        count += len(items)
         if count > limit:
             return True
-        nodes.extend(node)
+        found += [item for item in items if type(item) is dict or type(item) is list]
     return False
 
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.process.process_backend import ProcessBackend
-from xuance_envs.engine.system.current import system
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.multi_agent.record_layout import ObservationRecord
 from xuance_envs.remote.server.hosting import commands
@@ -364,7 +363,7 @@ class EnvHost:
         return (
             wire_format is not _MSGPACK
             or self.replies.max_bytes(self.num_envs, wire_format) > SMALL_REPLY
-            or system.unread_bytes(self._vec_env.wake_fds[0]) > SMALL_INFOS
+            or self._vec_env.receive_available() > SMALL_INFOS
         )
 
     def _command(self) -> SessionProcess:

@@ -16,6 +16,7 @@ from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import WorkerGroups
 from xuance_envs.engine.ledger import state_unknown_after
+from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.process_backend import ProcessBackend, SharedProcessBackend
 from xuance_envs.engine.saving import warn_of_doubts
 from xuance_envs.remote.wire.step_frames import StepFrameWriter
@@ -80,7 +81,7 @@ class HostedVecEnv(GroupedVecEnv):
         self.backend = groups.backend
         super().__init__(groups, copy=False, check_actions=check_actions)
         self._saver = groups.saver
-        (self._driver,) = groups.drivers
+        self._driver: ProcessDriver = groups.backend.workers[0]
         self.wake_fds = self._driver.fds
         leaves = self._arrays.observations.layout.leaves
         native = all([leaf.dtype is not None and leaf.dtype.isnative for leaf in leaves])
@@ -92,6 +93,10 @@ class HostedVecEnv(GroupedVecEnv):
     @property
     def pid(self) -> int | None:
         return next((driver.worker.pid for driver in self.backend.workers), None)
+
+    def receive_available(self) -> int:
+        """Read what the worker has sent; return the number of bytes of its reply so far."""
+        return self._driver.worker.channel.receive_available()
 
     @property
     def times(self) -> StepTimes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ _PER_NAME = (
 
 
 class Metrics:
-    """Counters of one server."""
+    """Counters of one server, for its event loop only."""
 
     def __init__(self) -> None:
         self.sessions = 0
@@ -38,31 +37,27 @@ class Metrics:
         self._step_requests = [0] * (len(BUCKETS) + 1)
         self._recent: deque[list[float]] = deque()  # [start time, steps]
         self._started = time.monotonic()
-        self._lock = threading.Lock()
 
     def count_request(self, method: str, status: int) -> None:
         self._requests[method, status] += 1
 
     def count_steps(self, steps: int, seconds: float) -> None:
         now = time.monotonic()
-        place = bisect.bisect_left(BUCKETS, seconds)
-        with self._lock:
-            self.steps += steps
-            self._step_seconds += seconds
-            self._step_requests[place] += 1
-            # One entry per tenth of a second limits their number.
-            if self._recent and now - self._recent[-1][0] < WINDOW / 100:
-                self._recent[-1][1] += steps
-            else:
-                self._recent.append([now, steps])
-                self._forget(now)
+        self.steps += steps
+        self._step_seconds += seconds
+        self._step_requests[bisect.bisect_left(BUCKETS, seconds)] += 1
+        # One entry per tenth of a second limits their number.
+        if self._recent and now - self._recent[-1][0] < WINDOW / 100:
+            self._recent[-1][1] += steps
+        else:
+            self._recent.append([now, steps])
+            self._forget(now)
 
     def steps_per_second(self) -> float:
         """Return environment steps per second, averaged over ``WINDOW``."""
         now = time.monotonic()
-        with self._lock:
-            self._forget(now)
-            steps = sum(count for _, count in self._recent)
+        self._forget(now)
+        steps = sum(count for _, count in self._recent)
         return steps / max(0.1, min(WINDOW, now - self._started))
 
     def _forget(self, now: float) -> None:
@@ -70,22 +65,20 @@ class Metrics:
             self._recent.popleft()
 
     def text(self, names: Mapping[str, Mapping[str, int]] | None = None) -> str:
-        with self._lock:
-            counts = list(itertools.accumulate(self._step_requests))
-            steps, seconds = self.steps, self._step_seconds
+        counts = list(itertools.accumulate(self._step_requests))
         lines = [
             *_metric("sessions", "gauge", "Open sessions.", self.sessions),
             *_metric("max_sessions", "gauge", "Maximum open sessions.", self.max_sessions),
             *_metric("environments", "gauge", "Environments in open sessions.", self.environments),
             *_metric("log_lines_dropped_total", "counter", _DROPPED, dropped_lines()),
-            *_metric("steps_total", "counter", "Environment steps.", steps),
+            *_metric("steps_total", "counter", "Environment steps.", self.steps),
             *_metric("failures_total", "counter", _FAILURES, self.failures),
             *_head("step_seconds", "histogram", "Seconds that environments take per step request."),
             *(
                 f'xuance_envs_step_seconds_bucket{{le="{bound}"}} {count}'
                 for bound, count in zip((*BUCKETS, "+Inf"), counts, strict=True)
             ),
-            f"xuance_envs_step_seconds_sum {seconds!r}",
+            f"xuance_envs_step_seconds_sum {self._step_seconds!r}",
             f"xuance_envs_step_seconds_count {counts[-1]}",
             *_head("requests_total", "counter", "Requests by method and status."),
             *(
