@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # type checkers skip the rest elsewhere
 
+from xuance_envs.engine.system.posix import start_group  # noqa: E402
+
 KILL_SIGNAL = signal.SIGUSR1  # signal that makes a guardian kill its worker and all descendants
 
 _SET_DEATH_SIGNAL = 1
@@ -29,7 +31,7 @@ def become_guardian() -> None:
     """Turn this process into a guardian; return only in its child, the worker."""
     import ctypes
 
-    os.setsid()
+    start_group()
     libc = ctypes.CDLL(None)
     forwarded = (signal.SIGTERM, signal.SIGABRT, KILL_SIGNAL)
     signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
@@ -44,7 +46,7 @@ def become_guardian() -> None:
     libc.prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != guardian:
         os._exit(1)
-    os.setsid()
+    start_group()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)
 
 
