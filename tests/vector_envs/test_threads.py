@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from interrupted_steps import ENV_FNS, Interrupted, assert_nothing_is_lost
 
 from xuance_envs import (
     DummyVecEnv,
@@ -35,7 +37,7 @@ from xuance_envs import (
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.system.gil import gil_is_enabled
-from xuance_envs.engine.thread import thread_backend
+from xuance_envs.engine.thread import thread_backend, wake_ups
 from xuance_envs.vector_envs import thread_vec_env
 
 
@@ -124,6 +126,29 @@ def test_the_limit_of_threads_makes_groups(monkeypatch: pytest.MonkeyPatch) -> N
     with ThreadVecEnv([cartpole] * 7) as envs:
         assert len(our_threads()) == 3
         assert envs.in_series == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts a thread's switches")
+def test_the_main_thread_is_woken_once_in_a_step() -> None:
+    import resource
+
+    def switches() -> int:
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+    with ThreadVecEnv([Waiting] * 80, in_series=1) as envs:
+        envs.reset(seed=0)
+        before = switches()
+        envs.step([0] * 80)
+        assert switches() - before < 40
+
+
+@pytest.mark.parametrize("halves", [False, True], ids=["whole", "in halves"])
+def test_an_interrupt_leaves_no_thread_asleep(
+    monkeypatch: pytest.MonkeyPatch, halves: bool
+) -> None:
+    monkeypatch.setattr(wake_ups, "FIRST_WOKEN", 2)
+    make = lambda: Interrupted(ThreadVecEnv(ENV_FNS, in_series=1), halves=halves)  # noqa: E731
+    assert assert_nothing_is_lost(make, itertools.count(int(halves), 5)) >= 30
 
 
 def test_the_caller_steps_a_share_and_nothing_differs() -> None:

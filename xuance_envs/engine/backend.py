@@ -8,6 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.reward_rows import first_unstepped
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import CommonDriver, Driver
@@ -16,7 +20,6 @@ from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.polling import Poller
-from xuance_envs.errors import WorkerDiedError
 
 CLOSE_TIMEOUT = 5.0  # seconds for closing environments; then workers are ended or left behind
 FAILED_CLOSE_TIMEOUT = 0.5  # the same after a worker failed, so that its error is raised soon
@@ -29,24 +32,22 @@ LATE_TOLERANCE = 0.05
 
 
 class WorkerDriver(Driver):
-    """Driver of a group in a worker that can fail and be restarted."""
+    """Driver of a group in a worker."""
 
     def __init__(self, lo: int, hi: int) -> None:
         super().__init__(lo, hi)
         self.siblings: Sequence[Any] = ()
+        self._rewards: NDArray[np.float64] | None = None
 
-    @property
-    @abstractmethod
-    def alive(self) -> bool:
-        """False if the worker is known to have ended."""
-
-    @abstractmethod
-    def death_error(self) -> WorkerDiedError:
-        """Return an error that reports how the worker ended; valid only after it has ended."""
-
-    @abstractmethod
     def attach(self, arrays: StepArrays) -> None:
         """Set the arrays of the main process to which the group's results are written."""
+        self._rewards = arrays.rewards
+
+    def env_at(self, place: int | None, command: str) -> int | None:
+        """Return the environment that is running, at ``place`` if this is known."""
+        if place is None and command == "step" and self._rewards is not None:
+            place = first_unstepped(self._rewards)
+        return None if place is None else self.lo + place
 
 
 _DISPLAY_NAMES = {"build": "construct", "rebuild": "restart", "reset_after_restart": "restart"}
@@ -151,9 +152,9 @@ class Backend(ABC, Generic[_W]):
     def _start(self, index: int, started: Callable[[_W], None]) -> None:
         """Start a worker and pass its driver to ``started``."""
 
-    @abstractmethod
     def _end(self, index: int) -> None:
         """Stop a worker that will be restarted."""
+        raise NotImplementedError(f"{type(self).__name__} cannot restart workers")
 
     @abstractmethod
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:

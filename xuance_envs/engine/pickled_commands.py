@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from xuance_envs._override import override
 from xuance_envs.engine.backend import WorkerDriver
 from xuance_envs.engine.group.protocol import ReplyType
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
+from xuance_envs.errors import WorkerDiedError
 
 
 class PackedCommand(NamedTuple):
@@ -18,9 +20,18 @@ class PackedCommand(NamedTuple):
 
 
 class PicklingDriver(WorkerDriver):
-    """Driver of a worker that receives commands and returns results as bytes."""
+    """Driver of a worker outside this process, which can end by itself and be restarted."""
 
     kind_name = "a worker"  # in error messages
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """False if the worker is known to have ended."""
+
+    @abstractmethod
+    def death_error(self) -> WorkerDiedError:
+        """Return an error that reports how the worker ended; valid only after it has ended."""
 
     @override
     def pack(self, command: str, *arguments: Any) -> PackedCommand:

@@ -9,13 +9,8 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from xuance_envs._override import override
 from xuance_envs.engine.backend import LATE_TOLERANCE, SUSPENSION_THRESHOLD, display_name
-from xuance_envs.engine.data.reward_rows import first_unstepped
-from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import STARTUP_COMMANDS
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, RequestType
 from xuance_envs.engine.group.step_clock import StepTimes
@@ -61,7 +56,6 @@ class ProcessDriver(PicklingDriver):
         self._reply_deadline: float | None = None
         self._suspended_before = 0.0
         self._received, self._was_late = 0, False
-        self._rewards: NDArray[np.float64] | None = None  # to find the environment that is running
 
     def add_group(self, group: int, lo: int, hi: int) -> ProcessDriver:
         """Add another group to the process and return its driver."""
@@ -99,9 +93,6 @@ class ProcessDriver(PicklingDriver):
     @override
     def fds(self) -> tuple[int, ...]:
         return self.worker.channel.replies, self.worker.peer
-
-    def attach(self, arrays: StepArrays) -> None:
-        self._rewards = arrays.rewards
 
     @property
     @override
@@ -244,7 +235,4 @@ class ProcessDriver(PicklingDriver):
         return WorkerTimeoutError(envs, worker.pid, self._limit, command, crash_output, env)
 
     def _active_env(self) -> int | None:
-        place = self._diagnostics.active_env()
-        if place is None and self._command == "step" and self._rewards is not None:
-            place = first_unstepped(self._rewards)
-        return None if place is None else self.lo + place
+        return self.env_at(self._diagnostics.active_env(), self._command)

@@ -11,7 +11,6 @@ from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.backend import display_name
-from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import STARTUP_COMMANDS
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_timing_delta
@@ -49,10 +48,6 @@ class ActorDriver(PicklingDriver):
     @override
     def alive(self) -> bool:
         return self.actor.lost is None and self._failure_error is None
-
-    @override
-    def attach(self, arrays: StepArrays) -> None:
-        """Do nothing, because the actor's client holds the arrays."""
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> bytes:

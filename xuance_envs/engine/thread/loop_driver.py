@@ -14,8 +14,8 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.engine.group.async_group import AsyncGroup
 from xuance_envs.engine.group.awaited_calls import all_of, frames_of, running_tasks
-from xuance_envs.engine.system.doorbell import Doorbell
-from xuance_envs.engine.thread.thread_driver import ThreadDriver, Timeouts, as_exception
+from xuance_envs.engine.thread.thread_driver import END, ThreadDriver, Timeouts, as_exception
+from xuance_envs.engine.thread.wake_ups import WakeUps
 from xuance_envs.errors import EnvError, WorkerTimeoutError
 from xuance_envs.event_loops import EventLoop
 
@@ -23,16 +23,17 @@ from xuance_envs.event_loops import EventLoop
 class GroupLoop(EventLoop):
     """Event loop with the requests to its groups; it may divide them into single environments."""
 
-    def __init__(self, thread: threading.Thread, timeouts: Timeouts, divides: bool) -> None:
+    def __init__(
+        self, thread: threading.Thread, timeouts: Timeouts, wake_ups: WakeUps, divides: bool
+    ) -> None:
         super().__init__()
         self.thread = thread
-        self._timeouts = timeouts
+        self._settings = timeouts, wake_ups
         self._divides = divides
-        self.inbox: deque[LoopDriver] = deque()
+        self.submitted: list[LoopDriver] = []  # with a request, since the last call of wake
+        self._inbox: deque[LoopDriver] = deque()
         self.to_build: deque[LoopDriver] = deque()
         self.drivers: set[ThreadDriver] = set()
-        self.busy: set[ThreadDriver] = set()
-        self.replied = Doorbell()
 
     @override
     def serve(self) -> None:
@@ -46,40 +47,46 @@ class GroupLoop(EventLoop):
         group: Any = worker.host.group
         groups = group.divide() if self._divides else [group]
         ranges = zip(self._ranges([(worker.lo, worker.hi)]), groups, strict=True)
-        return [LoopDriver(lo, hi, self._timeouts, self, part) for (lo, hi), part in ranges]
+        return [LoopDriver(lo, hi, *self._settings, self, part) for (lo, hi), part in ranges]
 
     def add_new(self, split: Sequence[tuple[int, int]]) -> list[LoopDriver]:
         """Return drivers for environments that will be created on the loop."""
-        return [LoopDriver(lo, hi, self._timeouts, self) for lo, hi in self._ranges(split)]
+        return [LoopDriver(lo, hi, *self._settings, self) for lo, hi in self._ranges(split)]
 
     def _ranges(self, split: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         return [(i, i + 1) for lo, hi in split for i in range(lo, hi)] if self._divides else split
 
     def wake(self) -> None:
-        """Make the loop's thread check the inbox."""
-        if self.inbox:
+        """Begin all requests that were submitted."""
+        if self.submitted:
+            self._inbox.extend(self.submitted)
             self.post(self._begin_requests)
+            self.submitted = []
 
     def _begin_requests(self) -> None:
-        while self.inbox:
-            self.inbox.popleft().begin()
+        while self._inbox:
+            self._inbox.popleft().begin()
 
     def remove(self, driver: ThreadDriver) -> None:
         """Remove a driver; stop the loop after the last one."""
         self.drivers.discard(driver)
-        self.busy.discard(driver)
         if not self.drivers:
             self.stop()
 
 
 class LoopDriver(ThreadDriver):
     def __init__(
-        self, lo: int, hi: int, timeouts: Timeouts, loop: GroupLoop, group: AsyncGroup | None = None
+        self,
+        lo: int,
+        hi: int,
+        timeouts: Timeouts,
+        wake_ups: WakeUps,
+        loop: GroupLoop,
+        group: AsyncGroup | None = None,
     ) -> None:
-        super().__init__(lo, hi, timeouts)
+        super().__init__(lo, hi, timeouts, wake_ups)
         self.thread = loop.thread
         self._loop = loop
-        self._replied = loop.replied
         self._begun: Any = self._request
         self._task: asyncio.Task[Any] | None = None
         loop.drivers.add(self)
@@ -92,9 +99,10 @@ class LoopDriver(ThreadDriver):
 
     def build(self) -> None:
         """Create the environments, before the loop runs."""
-        if self.stopping:
+        request = self._request
+        if request[1] == END:
             return
-        request = self._begun = self._request
+        self._begun = request
         value, failure = None, None
         try:
             value = self.host.execute(*request[1:])
@@ -111,8 +119,7 @@ class LoopDriver(ThreadDriver):
             if self._task is not None:
                 self._task.cancel()
             self._begun = request
-            self._loop.busy.add(self)
-            serve = self._close() if self.stopping else self._serve_request(request)
+            serve = self._close() if request[1] == END else self._serve_request(request)
             self._task = self._loop.loop.create_task(serve)
 
     async def _serve_request(self, request: Any) -> None:
@@ -132,16 +139,6 @@ class LoopDriver(ThreadDriver):
             self._task = None
             self._answer(request, value, failure)
 
-    @override
-    def _answer(self, request: Any, value: Any, failure: Exception | None) -> None:
-        """Reply; wake the main thread only after the last reply or a failure."""
-        self._reply = request, value, failure
-        busy = self._loop.busy
-        busy.discard(self)
-        if failure is not None or not busy:
-            self._replied.ring()
-        self.on_reply()
-
     async def _close(self) -> None:
         group = getattr(self.host, "group", None)
         if isinstance(group, AsyncGroup) and group.runs_on_loop:
@@ -157,17 +154,12 @@ class LoopDriver(ThreadDriver):
     # -- in the main thread -----------------------------------------------------------
 
     @override
-    def _ring(self) -> None:
-        self._loop.inbox.append(self)  # the backend wakes the loop when all have been submitted
+    def _announce(self) -> None:
+        self._loop.submitted.append(self)
 
     @override
-    def _wait_for_reply(self, request: Any, deadline: float | None) -> None:
-        self._loop.wake()
-        super()._wait_for_reply(request, deadline)
-
-    @override
-    def request_stop(self) -> None:
-        super().request_stop()
+    def ring(self) -> None:
+        self._announce()
         self._loop.wake()
 
     @override
@@ -196,7 +188,7 @@ class LoopDriver(ThreadDriver):
         return "The coroutine was cancelled. It was waiting in:\n" + "".join(stack)
 
     @override
-    def _running_env(self) -> int | None:
+    def _active_env(self) -> int | None:
         """Return the environment that blocks the loop, or the first that did not answer."""
         blocking, running = asyncio.current_task(self._loop.loop), self.running
         place = next((i for i, task in running.items() if task is blocking), None)

@@ -1,4 +1,4 @@
-"""Backend of threads: startup, waiting for the first reply, and shutdown."""
+"""Backend of threads: startup and shutdown."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import inspect
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.backend import CLOSE_TIMEOUT, FAILED_CLOSE_TIMEOUT, Backend
@@ -20,13 +19,9 @@ from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import EnvDescription, find_layer
 from xuance_envs.engine.polling import Poller
-from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.engine.system.gil import gil_is_enabled
-from xuance_envs.engine.thread.thread_driver import (
-    LONGEST_WAIT,
-    ThreadDriver,
-    Timeouts,
-)
+from xuance_envs.engine.thread.thread_driver import ThreadDriver, Timeouts
+from xuance_envs.engine.thread.wake_ups import WakeUps
 from xuance_envs.errors import caller_stacklevel, name_envs
 
 if TYPE_CHECKING:
@@ -50,7 +45,8 @@ class ThreadBackend(Backend[ThreadDriver]):
         self._timeouts = timeouts
         self._divides = divides
         self._loop: GroupLoop | None = None
-        self._replies = ReplyPoller()
+        self._wake_ups = WakeUps()
+        self.after_submit = self._wake_ups.wake_all
 
     @override
     def start(self) -> None:
@@ -68,6 +64,7 @@ class ThreadBackend(Backend[ThreadDriver]):
             self._start(index, self.workers.append)
         for worker in self.workers[1:]:
             self._submit_build(worker)
+        self._wake_ups.wake_all()
 
     @override
     def descriptions(self) -> list[tuple[int, EnvDescription]]:
@@ -86,15 +83,19 @@ class ThreadBackend(Backend[ThreadDriver]):
         """Move asynchronous groups to the event loop, and all other groups off it."""
         placed: list[ThreadDriver] = []
         for worker in self.workers:
-            on_loop = self._loop is not None and worker in self._loop.drivers
-            if on_loop == _is_asynchronous(worker):
+            loop = self._loop if self._loop is not None and worker in self._loop.drivers else None
+            if (loop is not None) == _is_asynchronous(worker):
                 placed.append(worker)
+            elif loop is None:
+                placed += self._on_loop(worker)
             else:
-                placed += [self._in_thread(worker)] if on_loop else self._on_loop(worker)
+                placed.append(ThreadDriver(worker.lo, worker.hi, self._timeouts, self._wake_ups))
+                placed[-1].host = worker.host
+                placed[-1].start()
+                loop.remove(worker)
         self.workers[:] = placed
         for index, worker in enumerate(placed):
-            worker.on_reply = partial(self._replies.add, index)
-            worker.siblings = self.workers
+            worker.group = index
 
     def _on_loop(
         self, worker: ThreadDriver, rest: Sequence[tuple[int, int]] = ()
@@ -103,31 +104,21 @@ class ThreadBackend(Backend[ThreadDriver]):
         from xuance_envs.engine.thread.loop_driver import GroupLoop  # imports asyncio
 
         is_new = self._loop is None
-        loop = self._loop = self._loop or GroupLoop(worker.thread, self._timeouts, self._divides)
-        self.after_submit = loop.wake
+        settings = worker.thread, self._timeouts, self._wake_ups, self._divides
+        loop = self._loop = self._loop or GroupLoop(*settings)
+        self._wake_ups.wake_loop = loop.wake
         drivers, others = loop.add(worker), loop.add_new(rest)
         for other in others:
             self._submit_build(other)
         loop.to_build.extend(others)
-        worker.leave(*[loop.serve] if is_new else ())
+        worker.end(*[loop.serve] if is_new else ())
         return [*drivers, *others]
-
-    def _in_thread(self, driver: ThreadDriver) -> ThreadDriver:
-        """Move a group from the loop to a thread of its own."""
-        assert self._loop is not None
-        worker = ThreadDriver(driver.lo, driver.hi, self._timeouts)
-        worker.take_over(driver)
-        worker.start()
-        self._loop.remove(driver)
-        return worker
 
     def _warn_of_unsafe_libraries(self) -> None:
         found: dict[str, int] = {}
         for worker in self.workers:
-            count = worker.hi - worker.lo
-            worker.submit(0, worker.pack("apply", range(count), _unsafe_library, [()] * count))
-            for env, library in enumerate(worker.result(), worker.lo):
-                found.setdefault(library, env)
+            for i, env in enumerate(worker.host.group.envs, worker.lo):
+                found.setdefault(_unsafe_library(env), i)
         for library in filter(None, found):
             warnings.warn(
                 f"environment {found[library]} uses {library}, which is not safe in threads: "
@@ -140,20 +131,22 @@ class ThreadBackend(Backend[ThreadDriver]):
     def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
         super().attach(spaces, arrays)
         # Checked after the environments' imports, which may turn the GIL on.
-        if not gil_is_enabled() and len(self.workers) < available_cpus() and self._loop is None:
-            for worker in self.workers:
-                worker.spin = SPIN
+        if not gil_is_enabled():
+            self._wake_ups.all_at_once = True
+            if len(self.workers) < available_cpus() and self._loop is None:
+                for worker in self.workers:
+                    worker.spin = SPIN
 
     @override
     def poller(self, drivers: Sequence[Driver]) -> Poller:
-        return self._replies
+        return self._wake_ups
 
     @override
     def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         if any(worker.failed for worker in self.workers):
             close_timeout = min(close_timeout, FAILED_CLOSE_TIMEOUT)
         for worker in self.workers:
-            worker.request_stop()
+            worker.end(worker.host.close)
         deadline = monotonic() + close_timeout
         left: dict[threading.Thread, list[int]] = {}
         while self.workers:
@@ -168,47 +161,13 @@ class ThreadBackend(Backend[ThreadDriver]):
 
     @override
     def _start(self, index: int, started: Callable[[ThreadDriver], None]) -> None:
-        driver = ThreadDriver(*self._split[index], self._timeouts)
+        driver = ThreadDriver(*self._split[index], self._timeouts, self._wake_ups)
         started(driver)
         driver.start()
 
     @override
-    def _end(self, index: int) -> NoReturn:
-        raise RuntimeError("a thread cannot be killed, so it cannot be restarted")
-
-    @override
     def _attach_arguments(self, lo: int, hi: int) -> tuple[StepArrays]:
         return (self._arrays.slice(lo, hi),)
-
-
-class ReplyPoller(Poller):
-    """Poller for replies of threads; each thread adds its index when it has replied."""
-
-    def __init__(self) -> None:
-        self._bell = Doorbell()
-        self._replied: set[int] = set()
-
-    def add(self, group: int) -> None:
-        self._replied.add(group)
-        self._bell.ring()
-
-    @override
-    def poll(self, busy: Collection[int]) -> set[int]:
-        # A group is removed before its result is requested, so a later reply is not missed.
-        replied = self._replied.copy()
-        self._replied.difference_update(replied)
-        return replied.intersection(busy)
-
-    @override
-    def wait(self, busy: Collection[int], until: float | None) -> set[int]:
-        while not (ready := self.poll(busy)):
-            left = LONGEST_WAIT
-            if until is not None:
-                remaining = max(0.0, until - monotonic())
-                left = remaining if left < 0 else min(left, remaining)
-            if not self._bell.wait(timeout=left) and until is not None and monotonic() >= until:
-                break
-        return ready
 
 
 def _is_asynchronous(worker: ThreadDriver) -> bool:

@@ -1,8 +1,7 @@
 """Driver of a group in a thread of this process.
 
-Two locks per thread serve as doorbells: one announces a request, the other one a reply. A doorbell
-rings by ``release``. Ringing twice is harmless, because both sides compare the request that they
-find with the last one. An interrupt may therefore arrive between any two bytecodes.
+Each thread waits for its doorbell. Ringing twice is harmless, because the thread compares the
+request that it finds with the last one. So an interrupt may arrive between any two bytecodes.
 """
 
 from __future__ import annotations
@@ -14,9 +13,6 @@ from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from xuance_envs._override import override
 from xuance_envs.engine.backend import (
     LATE_TOLERANCE,
@@ -24,8 +20,6 @@ from xuance_envs.engine.backend import (
     WorkerDriver,
     display_name,
 )
-from xuance_envs.engine.data.reward_rows import first_unstepped
-from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import ObjectDriver
 from xuance_envs.engine.group.host import GroupHost
 from xuance_envs.engine.group.outcome import STARTUP_COMMANDS
@@ -33,17 +27,15 @@ from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, StepTimes
 from xuance_envs.engine.serialization import describe_error
 from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.doorbell import Doorbell
-from xuance_envs.errors import VecEnvError, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.engine.thread.wake_ups import LONGEST_WAIT, WakeUps
+from xuance_envs.errors import VecEnvError, WorkerTimeoutError
 
 POLL_INTERVAL = 0.1  # seconds between two checks of a deadline
-
-# Longest wait for a lock in seconds; limited on Windows, where Ctrl-C does not interrupt it.
-LONGEST_WAIT = -1.0 if system.LOCK_WAITS_ARE_INTERRUPTIBLE else 0.1
 
 Timeouts = tuple[float | None, float | None]  # of steps and other commands, and of the start
 _Request = tuple[int, str, Sequence[Any]]  # tag, command and arguments; compared by identity
 _NO_REQUEST: _Request = (0, "start", ())
-_END = "end"  # request to call the arguments, which are functions, and to end the thread
+END = "end"  # request to call the arguments, which are functions, and to end the thread
 
 
 class Deadline:
@@ -69,17 +61,16 @@ class Deadline:
 class ThreadDriver(ObjectDriver, WorkerDriver):
     """Driver of a group whose environments are made, stepped and closed in one thread."""
 
-    def __init__(self, lo: int, hi: int, timeouts: Timeouts) -> None:
+    def __init__(self, lo: int, hi: int, timeouts: Timeouts, wake_ups: WakeUps) -> None:
         super().__init__(lo, hi)
+        self.group = lo  # in WakeUps.busy; later its index
         self.spin = 0.0
         self.failed = False
-        self.stopping = False
-        self.on_reply: Callable[[], None] = lambda: None  # called in the thread
         self._timeouts = timeouts
+        self._wake_ups = wake_ups
         self._deadline: Deadline | None = None
-        self._rewards: NDArray[np.float64] | None = None  # to find the environment that is running
-        self._requested, self._replied = Doorbell(), Doorbell()
-        self._request = self._rung = _NO_REQUEST
+        self._doorbell = Doorbell()
+        self._request = _NO_REQUEST
         self._reply: tuple[_Request, Any, Exception | None] = _NO_REQUEST, None, None
         self.host = GroupHost(lambda arrays: arrays, None)
         name = f"xuance_envs-{lo}-{hi - 1}"
@@ -99,13 +90,16 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
     def _serve(self) -> None:
         last = _NO_REQUEST
         while True:
-            self._wait_for_ring(last)
+            if not self._spin_until(lambda seen=last: self._request is not seen):
+                self._doorbell.wait()
+            if self._wake_ups.to_wake:
+                self._wake_ups.wake_next()
             request = self._request
             if request is last:
                 continue
             last = request
             _, command, arguments = request
-            if command == _END:
+            if command == END:
                 for function in arguments:
                     function()
                 return
@@ -118,24 +112,11 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
             # While the thread waits, its frame must not keep arguments and results alive.
             del request, arguments, value, failure
 
-    def take_over(self, other: ThreadDriver) -> None:
-        """Serve the group of another driver whose thread no longer uses it."""
-        self.host = other.host
-        self._answer(self._request, self.host.group.describe(), None)
-
     def _answer(self, request: _Request, value: Any, failure: Exception | None) -> None:
+        # In this order: after the reply, the main thread may submit another request.
+        self._wake_ups.busy.pop(self.group, None)
         self._reply = request, value, failure
-        self._replied.ring()
-        self.on_reply()
-
-    def _wait_for_ring(self, last: _Request) -> None:
-        if self.spin:
-            end = perf_counter() + self.spin
-            while perf_counter() < end:
-                if self._request is not last:
-                    return
-                system.yield_cpu()
-        self._requested.wait()
+        self._wake_ups.report(failure is not None)
 
     # -- in the main thread -----------------------------------------------------------
 
@@ -146,17 +127,8 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
 
     @property
     @override
-    def alive(self) -> bool:
-        return self.thread.is_alive()
-
-    @property
-    @override
     def reply_deadline(self) -> float | None:
         return None if self._deadline is None else self._deadline.at
-
-    @override
-    def attach(self, arrays: StepArrays) -> None:
-        self._rewards = arrays.rewards
 
     @override
     def submit_step(self, tag: int, actions: list[list[Any]] | None) -> None:
@@ -169,18 +141,20 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
     def _submit(self, request: _Request) -> None:
         limit = self._timeouts[request[1] in STARTUP_COMMANDS]
         self._deadline = None if limit is None else Deadline(limit)
+        self._announce()
+        # No call in between, so an interrupt cannot come halfway.
+        self._wake_ups.busy[self.group] = None
         self._request = request
-        self._ring()
-        self._rung = request
 
-    def _ring(self) -> None:
-        self._requested.ring()
+    def _announce(self) -> None:
+        self._wake_ups.submitted.append(self._doorbell)
+
+    def ring(self) -> None:
+        self._doorbell.ring()
 
     @override
     def result(self, deadline: float | None = None) -> Any:
         request = self._request
-        if self._rung is not request:  # interrupted before the doorbell rang
-            self._ring()
         if self._reply[0] is not request:
             self._wait_for_reply(request, deadline)
         _, value, error = self._reply
@@ -192,16 +166,14 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
             del error  # its traceback refers to this frame
 
     def _wait_for_reply(self, request: _Request, deadline: float | None) -> None:
-        end = perf_counter() + self.spin
-        while self.spin and perf_counter() < end:
-            if self._reply[0] is request:
-                return
-            system.yield_cpu()
+        self._wake_ups.wake_all()
+        if self._spin_until(lambda: self._reply[0] is request):
+            return
         while self._reply[0] is not request:
             began, own = monotonic(), self._deadline
             ends = [end for end in (None if own is None else own.at, deadline) if end is not None]
             longest = min(POLL_INTERVAL, max(0.0, min(ends) - began)) if ends else LONGEST_WAIT
-            if self._replied.wait(timeout=longest) or self._reply[0] is request:
+            if self._wake_ups.wait_for_reply(longest) or self._reply[0] is request:
                 continue
             if own is not None and own.has_passed(began):
                 raise self._timeout_error()
@@ -211,7 +183,7 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
     def _timeout_error(self) -> WorkerTimeoutError:
         self.failed = True
         assert self._deadline is not None
-        running, details = self._running_env(), self._hang_details()
+        running, details = self._active_env(), self._hang_details()
         envs, command = range(self.lo, self.hi), display_name(self._request[1])
         return WorkerTimeoutError(envs, None, self._deadline.limit, command, details, running)
 
@@ -220,33 +192,19 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
         frame = sys._current_frames().get(self.thread.ident or 0)
         return text if frame is None else text + "".join(traceback.format_stack(frame))
 
-    def _running_env(self) -> int | None:
+    def _active_env(self) -> int | None:
         active = self.host.progress.at[0]
-        place = None if active == NO_ACTIVE_ENV else active - 1
-        if place is None and self._request[1] == "step" and self._rewards is not None:
-            place = first_unstepped(self._rewards)
-        return None if place is None else self.lo + place
-
-    @override
-    def death_error(self) -> WorkerDiedError:
-        envs = range(self.lo, self.hi)
-        return WorkerDiedError(envs, None, None, display_name(self._request[1]))
+        return self.env_at(None if active == NO_ACTIVE_ENV else active - 1, self._request[1])
 
     @override
     def times(self) -> StepTimes:
         return StepTimes.read(self.host.group.clock.memory)
 
-    def request_stop(self) -> None:
-        """After the current request, close the environments in their thread and end the thread."""
-        self.stopping = True
-        self._request = 0, _END, (self.host.close,)
+    def end(self, *functions: Callable[[], Any]) -> None:
+        """Call functions in the thread after its current request, and end the thread."""
+        self._request = 0, END, functions
         self._reply = self._request, None, None
-        self._ring()
-
-    def leave(self, *functions: Callable[[], Any]) -> None:
-        """Call functions in the thread and end it, without closing the environments."""
-        self._request = 0, _END, functions
-        self._ring()
+        self.ring()
 
     def join(self, deadline: float) -> bool:
         """Wait until the thread ends; return False if it still runs at the deadline."""
@@ -254,6 +212,17 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
             return True
         self.thread.join(max(0.0, deadline - monotonic()))
         return not self.thread.is_alive()
+
+    # -- in either --------------------------------------------------------------------
+
+    def _spin_until(self, condition: Callable[..., bool]) -> bool:
+        """Spin for a while; return whether the condition became true."""
+        end = perf_counter() + self.spin
+        while perf_counter() < end:
+            if condition():
+                return True
+            system.yield_cpu()
+        return False
 
 
 def as_exception(command: str, error: BaseException) -> Exception:
