@@ -10,10 +10,12 @@ from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.groups import LocalGroups
 from xuance_envs.vector_envs.arguments import checked_info_bytes, checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
+from xuance_envs.vector_envs.signatures import with_options
 
 __all__ = ["DummyVecEnv"]
 
 
+@with_options(None, GroupedVecEnv)
 class DummyVecEnv(GroupedVecEnv):
     """Vectorized environment that steps its environments one after another in this process.
 
@@ -22,11 +24,6 @@ class DummyVecEnv(GroupedVecEnv):
 
     Args:
         env_fns: callables that create one environment each.
-        env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
-        copy: False to return read-only views instead of copies; the next step overwrites them.
-        check_actions: True to check that every action is in its space.
-        info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
-            not fit are copied one by one in each step.
         record_failures: folder for failure files; None to write none. A file is written after an
             exception in a step, or after a NaN in an observation or reward.
             ``python -m xuance_envs replay FILE`` reproduces the failure.

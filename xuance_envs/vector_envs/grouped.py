@@ -42,7 +42,19 @@ _STEP = Pending.STEP
 
 
 class GroupedVecEnv(VecEnv):
-    """Vectorized environment over groups of environments, in any backend."""
+    """Vectorized environment over groups of environments, in any backend.
+
+    Args:
+        env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
+        num_workers: number of workers, from 1 to the number of environments, which are split
+            evenly. The main process's own share (``caller_steps``) is not counted.
+        envs_per_worker: another name for ``in_series``, as an int.
+        copy: False to return read-only views instead of copies; the next step overwrites them.
+        start_timeout: seconds the workers may take to create their environments; None for no limit.
+        check_actions: True to check that every action is in its space.
+        info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
+            not fit are copied one by one in each step, or pickled for workers in other processes.
+    """
 
     def __init__(self, groups: Groups, *, copy: bool = True, check_actions: bool = False) -> None:
         description, arrays = groups.description, groups.arrays

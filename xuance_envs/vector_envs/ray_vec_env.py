@@ -33,15 +33,13 @@ __all__ = ["RayVecEnv", "RayVecEnv_Gym", "start_actors"]
 logger = logging.getLogger("xuance_envs")
 
 
-@with_options(RayOptions, RaySettings)
+@with_options(RayOptions, RaySettings, GroupedVecEnv)
 class RayVecEnv_Gym(GroupedVecEnv):
     """Vectorized environment on the nodes of a Ray cluster, also named ``RayVecEnv``.
 
     Each worker steps a group of environments. A Ray actor hosts either all workers of a node, as
     processes that share memory with it, or a single worker. Each vector step sends one request and
-    receives one reply per actor, as raw arrays over a direct connection. Results are bitwise
-    identical to those of :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` for
-    environments that use only their own random generators.
+    receives one reply per actor, as raw arrays over a direct connection.
 
     If this process is connected to Ray already, that connection is used and stays open. Otherwise,
     a connection is opened. It is closed with the last vectorized environment that uses it.
@@ -53,8 +51,6 @@ class RayVecEnv_Gym(GroupedVecEnv):
             room for and splits the environments evenly. At most one of ``in_series``,
             ``num_workers`` and ``envs_per_worker`` may be given.
         num_workers: number of workers, at most one per environment; the split is even.
-        envs_per_worker: another name for ``in_series``, as an int.
-        env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         actors: ``"machine"`` starts one actor per node, with as many worker processes as the node
             has room for. ``"core"`` starts one actor per worker. ``"auto"`` uses ``"machine"`` if
             several workers would share a node and ``scheduling_strategy`` lets Ray choose nodes.
@@ -66,7 +62,6 @@ class RayVecEnv_Gym(GroupedVecEnv):
         scheduling_strategy: how Ray distributes actors over nodes: ``"SPREAD"``, ``"DEFAULT"``, or
             a Ray scheduling strategy object, for example for a placement group.
         address: address for :func:`ray.init`, if this process is not connected yet.
-        copy: False to return read-only views instead of copies; the next step overwrites them.
         step_timeout: seconds an actor may take to answer a command; None for no limit.
         start_timeout: seconds the actors may take to create their environments; None for no limit.
             It also covers the wait for free resources of the cluster.
@@ -79,9 +74,6 @@ class RayVecEnv_Gym(GroupedVecEnv):
             it requires an ``on_worker_failure`` other than ``"raise"``.
         worker_threads: threads that torch and OpenCV may use in each actor; None to keep their
             settings. Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.
-        check_actions: True to check that every action is in its space.
-        info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
-            not fit are pickled in each step.
 
     Raises:
         ImportError: Ray is not installed.

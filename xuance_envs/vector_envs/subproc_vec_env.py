@@ -45,36 +45,28 @@ SPIN = 500e-6
 MIN_CPUS_TO_SHARE = 4  # from which a spinning main process may share a worker's CPU
 
 
-@with_options(ProcessOptions, ProcessSettings)
+@with_options(ProcessOptions, ProcessSettings, GroupedVecEnv)
 class SubprocVecEnv(GroupedVecEnv):
     """Vectorized environment in worker processes.
 
     Workers write their results into shared memory; a typical step exchanges one byte with each
-    worker in each direction. Results are bitwise identical to those of
-    :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` for environments that use only their
-    own random generators.
+    worker in each direction.
 
     Workers do not import your script, so it needs no ``if __name__ == "__main__"`` guard. Objects
     defined in ``__main__`` are sent by value, so lambdas and local classes work.
 
     Args:
         env_fns: callables that create one environment each, in its worker.
-        env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         in_series: environments per worker. ``"auto"`` starts one worker per CPU available to this
             process and splits the environments evenly. Use 1 for environments that wait (for a
             network or an external simulator) or that share global state. At most one of
             ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
-        num_workers: number of workers, from 1 to the number of environments, which are split
-            evenly. The main process's own share (``caller_steps``) is not counted.
-        envs_per_worker: another name for ``in_series``, as an int.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. The last
             one warns where forking is unsafe, for example after CUDA was initialized.
-        copy: False to return read-only views instead of copies; the next step overwrites them.
         caller_steps: True to step one share of the environments in the main process, while the
             workers step theirs.
         step_timeout: seconds a worker may take to answer any command, such as a step including
             resets; None for no limit.
-        start_timeout: seconds the workers may take to create their environments; None for no limit.
         on_worker_failure: action if a worker crashes or exceeds ``step_timeout``. ``"raise"``
             raises an error and closes the vec env. ``"restart"`` starts a new worker; the failed
             step truncates the episodes of its environments: reward 0, the last known observation,
@@ -87,15 +79,12 @@ class SubprocVecEnv(GroupedVecEnv):
             it requires an ``on_worker_failure`` other than ``"raise"``.
         worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
             keep their settings. Forked workers keep this process's BLAS and OpenMP settings.
-        check_actions: True to check that every action is in its space.
         pin_workers: True to allow pinning each worker to a CPU. This happens only if there are as
             many CPUs as stepping processes, and while steps take less than a millisecond.
         record_failures: folder for failure files; None to write none. A file is written after an
             exception, a crash or a timeout in a step, or after a NaN in an observation or reward.
             ``python -m xuance_envs replay FILE`` reproduces the failure. In the main process's
             share (``caller_steps``), only exceptions and NaNs are recorded.
-        info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
-            not fit are pickled in each step.
 
     Attributes:
         n_remotes (int): number of workers.

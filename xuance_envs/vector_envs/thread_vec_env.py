@@ -28,15 +28,13 @@ logger = logging.getLogger("xuance_envs")
 MAX_AUTO_THREADS = 1024  # number of threads that in_series="auto" starts at most, with the GIL
 
 
-@with_options(ThreadArguments, ThreadSettings)
+@with_options(ThreadArguments, ThreadSettings, GroupedVecEnv)
 class ThreadVecEnv(GroupedVecEnv):
-    """Vectorized environment in threads of this process.
+    """Vectorized environment in threads of this process, also named ``ThreadVecEnv_Gym``.
 
     Use it for environments that wait, such as for a network, a language model or another simulator:
     threads start in milliseconds and need little memory. Environments that compute gain only in a
-    free-threaded Python, because otherwise one thread at a time runs Python code. Results are
-    bitwise identical to those of :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` for
-    environments that use only their own random generators.
+    free-threaded Python, because otherwise one thread at a time runs Python code.
 
     Each environment is made, reset, stepped, rendered, saved and closed in its own thread. The
     environments share this process's working directory, environment variables, global random
@@ -45,25 +43,16 @@ class ThreadVecEnv(GroupedVecEnv):
 
     Args:
         env_fns: callables that create one environment each, in its thread.
-        env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         in_series: environments per thread. ``"auto"`` starts one thread per environment, at most
             1024; in a free-threaded Python, one thread per CPU available to this process. At most
             one of ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
-        num_workers: number of threads, from 1 to the number of environments, which are split
-            evenly. The main thread's own share (``caller_steps``) is not counted.
-        envs_per_worker: another name for ``in_series``, as an int.
-        copy: False to return read-only views instead of copies; the next step overwrites them.
         caller_steps: True to step one share of the environments in the calling thread, while the
             other threads step theirs.
         step_timeout: seconds a thread may take to answer any command, such as a step including
             resets; None for no limit. After a timeout, the vectorized environment is closed. The
             thread ends when its environment returns.
-        start_timeout: seconds the threads may take to create their environments; None for no limit.
         on_worker_failure: only ``"raise"``, because a thread cannot be killed and restarted.
         worker_threads: only None, because all threads share this process's library threads.
-        check_actions: True to check that every action is in its space.
-        info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
-            not fit are copied one by one in each step.
 
     Attributes:
         in_series (int): environments in the largest group.
@@ -102,17 +91,7 @@ class ThreadVecEnv(GroupedVecEnv):
         super().__init__(groups, copy=copy, check_actions=check_actions)
 
 
-@with_options(None, ThreadVecEnv)
-class ThreadVecEnv_Gym(ThreadVecEnv):
-    """The name of :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv` in XuanCe's style.
-
-    Example:
-        >>> from xuance_envs import Gym_Env, ThreadVecEnv_Gym
-        >>> with ThreadVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 2) as envs:
-        ...     obs, infos = envs.reset(seed=0)
-        >>> infos[0]
-        {'episode_step': 0}
-    """
+ThreadVecEnv_Gym = ThreadVecEnv
 
 
 def start_threads(

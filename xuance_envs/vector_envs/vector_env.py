@@ -30,9 +30,9 @@ class VecEnv(VecEnvAliases, ABC):
     """Vectorized environment: several environments that are stepped together.
 
     :meth:`step` steps every environment once. An environment whose episode ends is reset in the
-    same step. The returned observation is then the last one of the finished episode, and
-    ``infos[i]["reset_obs"]`` is the first one of the next episode. The next action belongs to the
-    new episode.
+    same step. The observation is then the episode's last one. ``infos[i]["reset_obs"]`` is the next
+    episode's first one, to which the next action belongs. All backends return bitwise identical
+    results if the environments use only their own random generators.
 
     Used as a context manager, a vectorized environment is closed on exit. After :meth:`close`,
     operations on the environments raise a :class:`~xuance_envs.errors.ClosedVecEnvError`. While a
