@@ -11,43 +11,62 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs._override import override
 from xuance_envs.engine.data.reward_rows import first_unstepped
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import CommonDriver, Driver
-from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.outcome import STARTUP_COMMANDS, Autoreset
 from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.polling import Poller
+from xuance_envs.engine.system.deadline import Deadline
+from xuance_envs.errors import WorkerTimeoutError
 
 CLOSE_TIMEOUT = 5.0  # seconds for closing environments; then workers are ended or left behind
 FAILED_CLOSE_TIMEOUT = 0.5  # the same after a worker failed, so that its error is raised soon
 FORCED_CLOSE_TIMEOUT = 1.0  # the same after Ctrl-C, in finalizers and for worker restarts
 
-# A check of a deadline does not prove that a worker hangs if it ends more than a second late (this
-# process and its workers were suspended, for example by Ctrl-Z) or begins late itself.
-SUSPENSION_THRESHOLD = 1.0
-LATE_TOLERANCE = 0.05
+Timeouts = tuple[float | None, float | None]  # of steps and other commands, and of the start
 
 
 class WorkerDriver(Driver):
     """Driver of a group in a worker."""
 
-    def __init__(self, lo: int, hi: int) -> None:
+    def __init__(self, lo: int, hi: int, timeouts: Timeouts = (None, None)) -> None:
         super().__init__(lo, hi)
         self.siblings: Sequence[Any] = ()
+        self._timeouts = timeouts
+        self._command = "start"
+        self._deadline: Deadline | None = None
         self._rewards: NDArray[np.float64] | None = None
+
+    @property
+    @override
+    def reply_deadline(self) -> float | None:
+        return None if self._deadline is None else self._deadline.at
+
+    def _begin(self, command: str, began: float | None = None) -> float | None:
+        """Record a new request and return its deadline."""
+        limit, self._command = self._timeouts[command in STARTUP_COMMANDS], command
+        self._deadline = deadline = None if limit is None else Deadline(limit, began)
+        return None if deadline is None else deadline.at
 
     def attach(self, arrays: StepArrays) -> None:
         """Set the arrays of the main process to which the group's results are written."""
         self._rewards = arrays.rewards
 
-    def env_at(self, place: int | None, command: str) -> int | None:
+    def _running_env(self, place: int | None) -> int | None:
         """Return the environment that is running, at ``place`` if this is known."""
-        if place is None and command == "step" and self._rewards is not None:
+        if place is None and self._command == "step" and self._rewards is not None:
             place = first_unstepped(self._rewards)
         return None if place is None else self.lo + place
+
+    def _hang_error(self, pid: int | None, env: int | None, details: str) -> WorkerTimeoutError:
+        assert self._deadline is not None
+        envs, command = range(self.lo, self.hi), display_name(self._command)
+        return WorkerTimeoutError(envs, pid, self._deadline.limit, command, details, env)
 
 
 _DISPLAY_NAMES = {"build": "construct", "rebuild": "restart", "reset_after_restart": "restart"}
@@ -156,9 +175,9 @@ class Backend(ABC, Generic[_W]):
         """Stop a worker that will be restarted."""
         raise NotImplementedError(f"{type(self).__name__} cannot restart workers")
 
-    @abstractmethod
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
-        """Return the arguments that a worker needs to map its arrays."""
+        """Return the arrays of a worker, or for another process, the arguments to map them."""
+        return (self._arrays.slice(lo, hi),)
 
     def _functions(self, lo: int, hi: int) -> Any:
         """Return the environment functions of a worker in the form that its host expects."""

@@ -96,17 +96,24 @@ def traceback_of(error: BaseException) -> str:
         return f"{describe_error(error)}\n(traceback unavailable: {describe_error(failure)})"
 
 
-def pack_error(error: BaseException) -> bytes:
-    """Pickle an exception for the main process, with its cause if that can be pickled.
+def as_exception(error: BaseException) -> Exception:
+    """Return an exception that does not look like an interrupt of the main process."""
+    if isinstance(error, Exception):
+        return error
+    failure = _description_of(error)
+    failure.__cause__ = error
+    return failure
 
-    A non-:class:`Exception`, such as a KeyboardInterrupt in an environment, becomes the cause of
-    a ``VecEnvError``. Otherwise it would look like an interrupt of the main process.
-    """
-    is_plain = isinstance(error, Exception)
-    packed = _pack_exception(error) if is_plain else None
-    if packed is None:
-        packed = _pack_exception(VecEnvError(f"{describe_error(error)}\n\n{traceback_of(error)}"))
-    return dumps_for_main((packed, _pack_exception(error.__cause__ if is_plain else error)))
+
+def _description_of(error: BaseException) -> VecEnvError:
+    return VecEnvError(f"{describe_error(error)}\n\n{traceback_of(error)}")
+
+
+def pack_error(error: BaseException) -> bytes:
+    """Pickle an exception for the main process, with its cause if that can be pickled."""
+    failure = as_exception(error)
+    packed = _pack_exception(failure) or _pack_exception(_description_of(failure))
+    return dumps_for_main((packed, _pack_exception(failure.__cause__)))
 
 
 def unpack_error(data: bytes) -> BaseException:

@@ -46,7 +46,8 @@ class AsyncGroup(ResumableGroup):
         self._prepared_for: Any = None
         self._closing: dict[int, Any] = {}
         super().__init__(*args, **kwargs)
-        self.asynchronous: Sequence[bool] = list(map(is_asynchronous, self.envs))
+        self.asynchronous = list(map(is_asynchronous, self.envs))
+        self.is_asynchronous = all(self.asynchronous)
 
     @property
     def loop(self) -> EventLoop:
@@ -121,7 +122,7 @@ class AsyncGroup(ResumableGroup):
                 return value_of(*outcome)
             if is_finished:
                 break
-            if not self._bell.wait(timeout=NUDGE_INTERVAL):
+            if not self._bell.wait(NUDGE_INTERVAL):
                 self.loop.post(partial(begin, self.calls))
         return self.loop.run(started(self.envs[i], name, args, kwargs))
 

@@ -49,7 +49,7 @@ class ResumableGroup(EnvGroup):
     """Group that saves and replaces states, and repeats logged steps from them."""
 
     survives_fork = True  # the group works in a forked child, too
-    asynchronous: Sequence[bool] = ()  # per environment; empty if no method is ``async def``
+    is_asynchronous = False  # ``reset`` and ``step`` of all environments are ``async def``
 
     @override
     def attach(self, arrays: StepArrays) -> None:

@@ -43,7 +43,6 @@ from time import monotonic
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import SUSPENSION_THRESHOLD
 from xuance_envs.engine.driver import CommonDriver, Driver
 from xuance_envs.engine.group.outcome import OK, Outcome
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType, RequestType
@@ -54,13 +53,13 @@ from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system import eventfds
 from xuance_envs.engine.system.current import system
+from xuance_envs.engine.system.deadline import CHECK_INTERVAL, SUSPENSION_THRESHOLD
 
 MIN_WORKERS = 8  # number of workers from which a common wake-up is faster than a pipe each
 
 # Codes besides replies: the reply is in the pipe; no reply yet; the request is in the pipe.
 IN_PIPE, WAITING, DIRECT = range(3)
 
-CHECK_INTERVAL = 0.25  # seconds between two checks of workers whose end no descriptor reports
 _BELL_TIMEOUT = 1.0  # seconds until the bell must ring after the last reply
 _FIRST_PAUSE, _LONGEST_PAUSE = 1e-4, 1e-2  # seconds between two checks of a code
 

@@ -10,18 +10,17 @@ from time import monotonic
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import LATE_TOLERANCE, SUSPENSION_THRESHOLD, display_name
-from xuance_envs.engine.group.outcome import STARTUP_COMMANDS
+from xuance_envs.engine.backend import display_name
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, RequestType
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
 from xuance_envs.engine.process.channel import STEP, frame
-from xuance_envs.engine.process.common_step import CHECK_INTERVAL
 from xuance_envs.engine.process.shared_memory import pack_buffers
 from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
 from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.engine.stream import PeerGoneError
+from xuance_envs.engine.system.deadline import CHECK_INTERVAL
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
 _LEAVE = frame(RequestType.LEAVE)
@@ -32,9 +31,6 @@ class ProcessDriver(PicklingDriver):
 
     kind_name = "a worker process"
 
-    # Total seconds for which this process and its workers were suspended.
-    _suspended = 0.0
-
     def __init__(
         self,
         worker: WorkerProcess,
@@ -43,19 +39,12 @@ class ProcessDriver(PicklingDriver):
         hi: int,
         group: int | None = None,
     ) -> None:
-        super().__init__(lo, hi)
+        super().__init__(lo, hi, (settings.timeout, settings.start_timeout))
         self.worker = worker
         self._settings = settings
         self._group_prefix, self._step = b"", STEP  # the only group in the process
         self._group = worker.index if group is None else group
         self._diagnostics = WorkerDiagnostics(settings.memory.fd, self._group)
-        self._command = "start"
-        self._timeout = settings.timeout
-        self._start_timeout = settings.start_timeout
-        self._limit: float | None = None
-        self._reply_deadline: float | None = None
-        self._suspended_before = 0.0
-        self._received, self._was_late = 0, False
 
     def add_group(self, group: int, lo: int, hi: int) -> ProcessDriver:
         """Add another group to the process and return its driver."""
@@ -113,7 +102,7 @@ class ProcessDriver(PicklingDriver):
                 self.join_step(tag, monotonic())
                 return
             message = common.step_message(tag)
-        reply_deadline = self._begin("step", self._timeout)
+        reply_deadline = self._begin("step")
         # If the worker has ended, result() reports it.
         try:
             self.worker.channel.send(message, tag, reply_deadline)
@@ -122,43 +111,21 @@ class ProcessDriver(PicklingDriver):
 
     def join_step(self, tag: int, began: float) -> None:
         """Take part in a step that a common wake-up starts."""
-        common, limit = self._settings.common, self._timeout
+        common = self._settings.common
         assert common is not None
-        reply_deadline = self._begin("step", limit)
-        if limit is not None:
-            reply_deadline = self._reply_deadline = began + limit
         wait_code = partial(common.wait_code, self.worker.index)
-        self.worker.channel.join(tag, wait_code, reply_deadline)
+        self.worker.channel.join(tag, wait_code, self._begin("step", began))
 
     @override
     def submit(self, tag: int, packed: PackedCommand) -> None:
         command, payload, buffers = packed
-        limit = self._start_timeout if command in STARTUP_COMMANDS else self._timeout
-        reply_deadline, message = self._begin(command, limit), frame(RequestType.CALL, payload)
+        reply_deadline, message = self._begin(command), frame(RequestType.CALL, payload)
         if buffers:
             message = frame(RequestType.BUFFERS, pack_buffers(buffers)) + message
         try:  # as in `submit_step`
             self.worker.channel.send(self._group_prefix + message, tag, reply_deadline)
         except (PeerGoneError, TimeoutError):
             return
-
-    def _begin(self, command: str, limit: float | None) -> float | None:
-        """Record a new request and return its deadline."""
-        self._command, self._limit, self._reply_deadline = command, limit, None
-        self._received, self._was_late = 0, False
-        return None if limit is None else self._extend_deadline(limit)
-
-    def _extend_deadline(self, seconds: float) -> float:
-        reply_deadline = self._reply_deadline = monotonic() + seconds
-        self._suspended_before = ProcessDriver._suspended
-        return reply_deadline
-
-    @property
-    @override
-    def reply_deadline(self) -> float | None:
-        if self._reply_deadline is None:
-            return None
-        return self._reply_deadline + ProcessDriver._suspended - self._suspended_before
 
     def result(self, deadline: float | None = None) -> Any:
         code, payload = self.raw_reply(deadline)
@@ -167,49 +134,20 @@ class ProcessDriver(PicklingDriver):
     def raw_reply(self, deadline: float | None = None) -> tuple[int, bytes]:
         """Wait for the reply and return its code and payload."""
         while True:
-            began = monotonic()
-            until = began + CHECK_INTERVAL
-            if self._reply_deadline is not None:
-                until = min(
-                    until, self._reply_deadline + ProcessDriver._suspended - self._suspended_before
-                )
-            if deadline is not None:
-                until = min(until, deadline)
+            began, own = monotonic(), self._deadline
+            ends = began + CHECK_INTERVAL, self.reply_deadline, deadline
             try:
-                return self.worker.channel.wait_reply(until)
+                return self.worker.channel.wait_reply(min(end for end in ends if end is not None))
             except PeerGoneError:
                 raise self.death_error() from None
             except TimeoutError:
-                now, reply_deadline = monotonic(), self.reply_deadline
-                if now > began + CHECK_INTERVAL + SUSPENSION_THRESHOLD:
-                    ProcessDriver._suspended += now - began
-                elif (
-                    reply_deadline is not None
-                    and now >= reply_deadline
-                    and not self._may_extend(began > reply_deadline + LATE_TOLERANCE)
-                ):
+                if own is not None and own.has_passed(began, self.worker.channel.received):
                     raise self._timeout_error() from None
-                if deadline is not None and now >= deadline:
+                if deadline is not None and monotonic() >= deadline:
                     raise
                 for sibling in self.siblings:
                     if not sibling.alive:
                         raise sibling.death_error() from None
-
-    def _may_extend(self, late: bool) -> bool:
-        """Extend an expired deadline unless the worker seems to hang; return False if it does.
-
-        A worker does not hang if more bytes of a long reply have arrived: the worker blocks until
-        this process has read the reply. After a late check, the deadline is extended once, because
-        both processes may have been suspended.
-        """
-        before, self._received = self._received, self.worker.channel.received
-        if late and not self._was_late:
-            self._was_late = True
-        elif self._received == before:
-            return False
-        assert self._limit is not None
-        self._extend_deadline(self._limit)
-        return True
 
     @override
     def times(self) -> StepTimes:
@@ -228,11 +166,9 @@ class ProcessDriver(PicklingDriver):
         """Abort the process and return an error that names the environment that was running."""
         worker = self.worker
         worker.failed = True
-        command, env = display_name(self._command), self._active_env()
+        env = self._active_env()
         worker.abort()
-        assert self._limit is not None
-        envs, crash_output = range(self.lo, self.hi), worker.diagnostics.crash_output()
-        return WorkerTimeoutError(envs, worker.pid, self._limit, command, crash_output, env)
+        return self._hang_error(worker.pid, env, worker.diagnostics.crash_output())
 
     def _active_env(self) -> int | None:
-        return self.env_at(self._diagnostics.active_env(), self._command)
+        return self._running_env(self._diagnostics.active_env())

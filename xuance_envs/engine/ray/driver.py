@@ -39,7 +39,6 @@ class ActorDriver(PicklingDriver):
         self._exchange = exchange
         self._grace = GRACE if actor.plan.in_processes else 0.0
         self._limit: float | None = None
-        self._command = "start"
         self._times = bytearray(TIMES_BYTES)
         self._last_timed: GroupReply | None = None
         self._failure_error: WorkerDiedError | WorkerTimeoutError | None = None

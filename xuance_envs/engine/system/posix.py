@@ -24,7 +24,6 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # type checkers skip the re
 
 HAS_FILE_MODES = True  # files have permissions of Unix
 HAS_WORKER_PROCESSES = True  # the package can start worker processes here
-LOCK_WAITS_ARE_INTERRUPTIBLE = True  # Ctrl-C ends a wait for a lock
 
 CAN_COUNT_SLEEPS = True
 

@@ -18,7 +18,6 @@ from xuance_envs.engine.system.not_linux import *  # noqa: E402, F403
 NAME = "Windows"
 HAS_FILE_MODES = False
 HAS_WORKER_PROCESSES = False
-LOCK_WAITS_ARE_INTERRUPTIBLE = False
 CAN_COUNT_SLEEPS = False
 KILL_SIGNAL = 0
 POLLIN, POLLOUT = 1, 4

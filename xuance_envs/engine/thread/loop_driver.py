@@ -7,14 +7,17 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import isawaitable
 from typing import Any
 
 from xuance_envs._override import override
+from xuance_envs.engine.backend import Timeouts
 from xuance_envs.engine.group.async_group import AsyncGroup
 from xuance_envs.engine.group.awaited_calls import all_of, frames_of, running_tasks
-from xuance_envs.engine.thread.thread_driver import END, ThreadDriver, Timeouts, as_exception
+from xuance_envs.engine.serialization import as_exception
+from xuance_envs.engine.thread.thread_driver import END, ThreadDriver
 from xuance_envs.engine.thread.wake_ups import WakeUps
 from xuance_envs.errors import EnvError, WorkerTimeoutError
 from xuance_envs.event_loops import EventLoop
@@ -28,30 +31,41 @@ class GroupLoop(EventLoop):
     ) -> None:
         super().__init__()
         self.thread = thread
-        self._settings = timeouts, wake_ups
+        self._timeouts, self._wake_ups = timeouts, wake_ups
+        wake_ups.wake_loop = self.wake
         self._divides = divides
         self.submitted: list[LoopDriver] = []  # with a request, since the last call of wake
         self._inbox: deque[LoopDriver] = deque()
-        self.to_build: deque[LoopDriver] = deque()
+        self._to_build: deque[LoopDriver] = deque()
         self.drivers: set[ThreadDriver] = set()
 
     @override
     def serve(self) -> None:
         # Environments are created before the loop runs, as in every other backend.
-        while self.to_build:
-            self.to_build.popleft().build()
+        while self._to_build:
+            self._to_build.popleft().build()
         super().serve()
 
-    def add(self, worker: ThreadDriver) -> list[LoopDriver]:
-        """Return new drivers for the group of a thread."""
+    def add(
+        self,
+        worker: ThreadDriver,
+        rest: Sequence[tuple[int, int]],
+        submit_build: Callable[[ThreadDriver], None],
+    ) -> list[ThreadDriver]:
+        """Return new drivers for a thread's group, and for environments to create on the loop."""
+        is_new = not self.drivers
         group: Any = worker.host.group
+        ranges = self._ranges([(worker.lo, worker.hi)])
         groups = group.divide() if self._divides else [group]
-        ranges = zip(self._ranges([(worker.lo, worker.hi)]), groups, strict=True)
-        return [LoopDriver(lo, hi, *self._settings, self, part) for (lo, hi), part in ranges]
-
-    def add_new(self, split: Sequence[tuple[int, int]]) -> list[LoopDriver]:
-        """Return drivers for environments that will be created on the loop."""
-        return [LoopDriver(lo, hi, *self._settings, self) for lo, hi in self._ranges(split)]
+        new_driver = partial(LoopDriver, self._timeouts, self._wake_ups, self)
+        moved = [new_driver(*at, part) for at, part in zip(ranges, groups, strict=True)]
+        new = [new_driver(*at) for at in self._ranges(rest)]
+        for driver in new:
+            submit_build(driver)
+        self._to_build.extend(new)
+        worker.end(*[self.serve] if is_new else ())
+        self._wake_ups.wake_all()
+        return [*moved, *new]
 
     def _ranges(self, split: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         return [(i, i + 1) for lo, hi in split for i in range(lo, hi)] if self._divides else split
@@ -77,11 +91,11 @@ class GroupLoop(EventLoop):
 class LoopDriver(ThreadDriver):
     def __init__(
         self,
-        lo: int,
-        hi: int,
         timeouts: Timeouts,
         wake_ups: WakeUps,
         loop: GroupLoop,
+        lo: int,
+        hi: int,
         group: AsyncGroup | None = None,
     ) -> None:
         super().__init__(lo, hi, timeouts, wake_ups)
@@ -100,16 +114,16 @@ class LoopDriver(ThreadDriver):
     def build(self) -> None:
         """Create the environments, before the loop runs."""
         request = self._request
-        if request[1] == END:
+        if request[0] == END:
             return
         self._begun = request
         value, failure = None, None
         try:
-            value = self.host.execute(*request[1:])
-            if isinstance(self.host.group, AsyncGroup) and all(self.host.group.asynchronous):
+            value = self.host.execute(*request)
+            if isinstance(self.host.group, AsyncGroup) and self.host.group.is_asynchronous:
                 self.host.group.move_to(self._loop)
         except BaseException as error:
-            failure = as_exception(request[1], error)
+            failure = as_exception(error)
         self._answer(request, value, failure)
 
     def begin(self) -> None:
@@ -119,11 +133,11 @@ class LoopDriver(ThreadDriver):
             if self._task is not None:
                 self._task.cancel()
             self._begun = request
-            serve = self._close() if request[1] == END else self._serve_request(request)
+            serve = self._close() if request[0] == END else self._serve_request(request)
             self._task = self._loop.loop.create_task(serve)
 
     async def _serve_request(self, request: Any) -> None:
-        _, command, arguments = request
+        command, arguments = request
         value, failure = None, None
         try:
             group: Any = self.host.group
@@ -134,7 +148,7 @@ class LoopDriver(ThreadDriver):
             elif isawaitable(value := self.host.execute(command, arguments)):
                 value = await value
         except BaseException as error:
-            failure = as_exception(command, error)
+            failure = as_exception(error)
         if request is self._begun:
             self._task = None
             self._answer(request, value, failure)
@@ -154,13 +168,18 @@ class LoopDriver(ThreadDriver):
     # -- in the main thread -----------------------------------------------------------
 
     @override
-    def _announce(self) -> None:
-        self._loop.submitted.append(self)
+    def placed(self, on_loop: Any) -> list[Any]:
+        if self.host.group.is_asynchronous:
+            return [self]
+        driver = ThreadDriver(self.lo, self.hi, self._timeouts, self._wake_ups)
+        driver.host = self.host
+        driver.start()
+        self._loop.remove(self)
+        return [driver]
 
     @override
-    def ring(self) -> None:
-        self._announce()
-        self._loop.wake()
+    def _announce(self) -> None:
+        self._loop.submitted.append(self)
 
     @override
     def _timeout_error(self) -> WorkerTimeoutError:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import CLOSE_TIMEOUT, FAILED_CLOSE_TIMEOUT, Backend
+from xuance_envs.engine.backend import CLOSE_TIMEOUT, FAILED_CLOSE_TIMEOUT, Backend, Timeouts
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
@@ -20,7 +19,7 @@ from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import EnvDescription, find_layer
 from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.system.gil import gil_is_enabled
-from xuance_envs.engine.thread.thread_driver import ThreadDriver, Timeouts
+from xuance_envs.engine.thread.thread_driver import ThreadDriver
 from xuance_envs.engine.thread.wake_ups import WakeUps
 from xuance_envs.errors import caller_stacklevel, name_envs
 
@@ -57,13 +56,12 @@ class ThreadBackend(Backend[ThreadDriver]):
         first = self.workers[0]
         self._submit_build(first)
         first.result()
-        if _is_asynchronous(first):
+        if first.host.group.is_asynchronous:
             self.workers[:] = self._on_loop(first, self._split[1:])
             return
         for index in range(1, len(self._split)):
             self._start(index, self.workers.append)
-        for worker in self.workers[1:]:
-            self._submit_build(worker)
+            self._submit_build(self.workers[-1])
         self._wake_ups.wake_all()
 
     @override
@@ -75,27 +73,11 @@ class ThreadBackend(Backend[ThreadDriver]):
                     f"environment {env}: expected a render_mode other than 'human', because "
                     "windows belong to the main thread; use 'rgb_array', or DummyVecEnv"
                 )
-        self._place_groups()
+        self.workers[:] = [each for worker in self.workers for each in worker.placed(self._on_loop)]
+        for index, worker in enumerate(self.workers):
+            worker.group = index
         self._warn_of_unsafe_libraries()
         return described
-
-    def _place_groups(self) -> None:
-        """Move asynchronous groups to the event loop, and all other groups off it."""
-        placed: list[ThreadDriver] = []
-        for worker in self.workers:
-            loop = self._loop if self._loop is not None and worker in self._loop.drivers else None
-            if (loop is not None) == _is_asynchronous(worker):
-                placed.append(worker)
-            elif loop is None:
-                placed += self._on_loop(worker)
-            else:
-                placed.append(ThreadDriver(worker.lo, worker.hi, self._timeouts, self._wake_ups))
-                placed[-1].host = worker.host
-                placed[-1].start()
-                loop.remove(worker)
-        self.workers[:] = placed
-        for index, worker in enumerate(placed):
-            worker.group = index
 
     def _on_loop(
         self, worker: ThreadDriver, rest: Sequence[tuple[int, int]] = ()
@@ -103,16 +85,9 @@ class ThreadBackend(Backend[ThreadDriver]):
         """Move a thread's group to the loop; create the environments of ``rest`` there."""
         from xuance_envs.engine.thread.loop_driver import GroupLoop  # imports asyncio
 
-        is_new = self._loop is None
-        settings = worker.thread, self._timeouts, self._wake_ups, self._divides
-        loop = self._loop = self._loop or GroupLoop(*settings)
-        self._wake_ups.wake_loop = loop.wake
-        drivers, others = loop.add(worker), loop.add_new(rest)
-        for other in others:
-            self._submit_build(other)
-        loop.to_build.extend(others)
-        worker.end(*[loop.serve] if is_new else ())
-        return [*drivers, *others]
+        if self._loop is None:
+            self._loop = GroupLoop(worker.thread, self._timeouts, self._wake_ups, self._divides)
+        return self._loop.add(worker, rest, self._submit_build)
 
     def _warn_of_unsafe_libraries(self) -> None:
         found: dict[str, int] = {}
@@ -131,11 +106,9 @@ class ThreadBackend(Backend[ThreadDriver]):
     def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
         super().attach(spaces, arrays)
         # Checked after the environments' imports, which may turn the GIL on.
-        if not gil_is_enabled():
-            self._wake_ups.all_at_once = True
-            if len(self.workers) < available_cpus() and self._loop is None:
-                for worker in self.workers:
-                    worker.spin = SPIN
+        self._wake_ups.all_at_once = not gil_is_enabled()
+        has_spare_cpu = self._loop is None and len(self.workers) < available_cpus()
+        self._wake_ups.spin = SPIN if self._wake_ups.all_at_once and has_spare_cpu else 0.0
 
     @override
     def poller(self, drivers: Sequence[Driver]) -> Poller:
@@ -145,17 +118,17 @@ class ThreadBackend(Backend[ThreadDriver]):
     def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         if any(worker.failed for worker in self.workers):
             close_timeout = min(close_timeout, FAILED_CLOSE_TIMEOUT)
+        self._wake_ups.all_at_once = True  # a thread that hangs wakes no other one
         for worker in self.workers:
             worker.end(worker.host.close)
+        self._wake_ups.wake_all()
         deadline = monotonic() + close_timeout
-        left: dict[threading.Thread, list[int]] = {}
-        while self.workers:
-            worker = self.workers.pop(0)
-            if not worker.join(deadline):
-                left.setdefault(worker.thread, []).extend(range(worker.lo, worker.hi))
-        for envs in left.values():
+        left = [worker for worker in self.workers if not worker.join(deadline)]
+        self.workers.clear()
+        if left:
+            envs = [env for worker in left for env in range(worker.lo, worker.hi)]
             logger.warning(
-                "the thread of %s still runs %g s after closing, and cannot be killed",
+                "%s: still running %g s after closing, because a thread cannot be killed",
                 *(name_envs(envs), close_timeout),
             )
 
@@ -164,15 +137,6 @@ class ThreadBackend(Backend[ThreadDriver]):
         driver = ThreadDriver(*self._split[index], self._timeouts, self._wake_ups)
         started(driver)
         driver.start()
-
-    @override
-    def _attach_arguments(self, lo: int, hi: int) -> tuple[StepArrays]:
-        return (self._arrays.slice(lo, hi),)
-
-
-def _is_asynchronous(worker: ThreadDriver) -> bool:
-    """Return whether all environments of a group are asynchronous."""
-    return bool(worker.host.group.asynchronous) and all(worker.host.group.asynchronous)
 
 
 def _unsafe_library(env: Any) -> str:

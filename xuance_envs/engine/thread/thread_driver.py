@@ -10,65 +10,34 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import (
-    LATE_TOLERANCE,
-    SUSPENSION_THRESHOLD,
-    WorkerDriver,
-    display_name,
-)
+from xuance_envs.engine.backend import Timeouts, WorkerDriver
 from xuance_envs.engine.driver import ObjectDriver
 from xuance_envs.engine.group.host import GroupHost
-from xuance_envs.engine.group.outcome import STARTUP_COMMANDS
 from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, StepTimes
-from xuance_envs.engine.serialization import describe_error
-from xuance_envs.engine.system.current import system
+from xuance_envs.engine.serialization import as_exception
 from xuance_envs.engine.system.doorbell import Doorbell
-from xuance_envs.engine.thread.wake_ups import LONGEST_WAIT, WakeUps
-from xuance_envs.errors import VecEnvError, WorkerTimeoutError
+from xuance_envs.engine.thread.wake_ups import WakeUps
+from xuance_envs.errors import WorkerTimeoutError
 
-POLL_INTERVAL = 0.1  # seconds between two checks of a deadline
-
-Timeouts = tuple[float | None, float | None]  # of steps and other commands, and of the start
-_Request = tuple[int, str, Sequence[Any]]  # tag, command and arguments; compared by identity
-_NO_REQUEST: _Request = (0, "start", ())
+_Request = tuple[str, Sequence[Any]]  # command and arguments; compared by identity
+_NO_REQUEST: _Request = ("start", ())
 END = "end"  # request to call the arguments, which are functions, and to end the thread
-
-
-class Deadline:
-    """Time limit of a reply; it does not run out while this process is suspended."""
-
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-        self.at = monotonic() + limit
-        self._was_late = False
-
-    def has_passed(self, began: float) -> bool:
-        """Return whether a wait since ``began`` proves a hang."""
-        now = monotonic()
-        if now < self.at:
-            return False
-        late = began > self.at + LATE_TOLERANCE and not self._was_late
-        if late or now > began + POLL_INTERVAL + SUSPENSION_THRESHOLD:
-            self._was_late, self.at = True, now + self.limit
-            return False
-        return True
 
 
 class ThreadDriver(ObjectDriver, WorkerDriver):
     """Driver of a group whose environments are made, stepped and closed in one thread."""
 
+    tag = 0
+
     def __init__(self, lo: int, hi: int, timeouts: Timeouts, wake_ups: WakeUps) -> None:
-        super().__init__(lo, hi)
+        super().__init__(lo, hi, timeouts)
         self.group = lo  # in WakeUps.busy; later its index
-        self.spin = 0.0
         self.failed = False
-        self._timeouts = timeouts
         self._wake_ups = wake_ups
-        self._deadline: Deadline | None = None
         self._doorbell = Doorbell()
         self._request = _NO_REQUEST
         self._reply: tuple[_Request, Any, Exception | None] = _NO_REQUEST, None, None
@@ -85,20 +54,22 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
                 "(ulimit -u), or use fewer threads with a larger in_series"
             ) from error
 
+    def placed(self, on_loop: Callable[[ThreadDriver], list[Any]]) -> list[Any]:
+        """Move an asynchronous group to the event loop, and any other group off it."""
+        return on_loop(self) if self.host.group.is_asynchronous else [self]
+
     # -- in the thread ----------------------------------------------------------------
 
     def _serve(self) -> None:
         last = _NO_REQUEST
         while True:
-            if not self._spin_until(lambda seen=last: self._request is not seen):
-                self._doorbell.wait()
-            if self._wake_ups.to_wake:
-                self._wake_ups.wake_next()
+            self._doorbell.wait(spin=self._wake_ups.spin)
+            self._wake_ups.wake_next()
             request = self._request
             if request is last:
                 continue
             last = request
-            _, command, arguments = request
+            command, arguments = request
             if command == END:
                 for function in arguments:
                     function()
@@ -107,7 +78,7 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
             try:
                 value = self.host.execute(command, arguments)
             except BaseException as error:
-                failure = as_exception(command, error)
+                failure = as_exception(error)
             self._answer(request, value, failure)
             # While the thread waits, its frame must not keep arguments and results alive.
             del request, arguments, value, failure
@@ -120,37 +91,21 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
 
     # -- in the main thread -----------------------------------------------------------
 
-    @property
-    @override
-    def tag(self) -> int:
-        return self._request[0]
-
-    @property
-    @override
-    def reply_deadline(self) -> float | None:
-        return None if self._deadline is None else self._deadline.at
-
     @override
     def submit_step(self, tag: int, actions: list[list[Any]] | None) -> None:
-        self._submit((tag, "step", (actions, tag)))
+        self.submit(tag, ("step", (actions, tag)))
 
     @override
     def submit(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:
-        self._submit((tag, *packed))
-
-    def _submit(self, request: _Request) -> None:
-        limit = self._timeouts[request[1] in STARTUP_COMMANDS]
-        self._deadline = None if limit is None else Deadline(limit)
+        command, arguments = packed
+        self._begin(command)
         self._announce()
         # No call in between, so an interrupt cannot come halfway.
         self._wake_ups.busy[self.group] = None
-        self._request = request
+        self.tag, self._request = tag, (command, arguments)
 
     def _announce(self) -> None:
         self._wake_ups.submitted.append(self._doorbell)
-
-    def ring(self) -> None:
-        self._doorbell.ring()
 
     @override
     def result(self, deadline: float | None = None) -> Any:
@@ -167,13 +122,10 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
 
     def _wait_for_reply(self, request: _Request, deadline: float | None) -> None:
         self._wake_ups.wake_all()
-        if self._spin_until(lambda: self._reply[0] is request):
-            return
         while self._reply[0] is not request:
             began, own = monotonic(), self._deadline
-            ends = [end for end in (None if own is None else own.at, deadline) if end is not None]
-            longest = min(POLL_INTERVAL, max(0.0, min(ends) - began)) if ends else LONGEST_WAIT
-            if self._wake_ups.wait_for_reply(longest) or self._reply[0] is request:
+            waited = self._wake_ups.wait_for_reply(self.reply_deadline, deadline)
+            if waited or self._reply[0] is request:
                 continue
             if own is not None and own.has_passed(began):
                 raise self._timeout_error()
@@ -182,10 +134,7 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
 
     def _timeout_error(self) -> WorkerTimeoutError:
         self.failed = True
-        assert self._deadline is not None
-        running, details = self._active_env(), self._hang_details()
-        envs, command = range(self.lo, self.hi), display_name(self._request[1])
-        return WorkerTimeoutError(envs, None, self._deadline.limit, command, details, running)
+        return self._hang_error(None, self._active_env(), self._hang_details())
 
     def _hang_details(self) -> str:
         text = "A thread cannot be killed: it continues until its environment returns. Its stack:\n"
@@ -194,17 +143,17 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
 
     def _active_env(self) -> int | None:
         active = self.host.progress.at[0]
-        return self.env_at(None if active == NO_ACTIVE_ENV else active - 1, self._request[1])
+        return self._running_env(None if active == NO_ACTIVE_ENV else active - 1)
 
     @override
     def times(self) -> StepTimes:
         return StepTimes.read(self.host.group.clock.memory)
 
     def end(self, *functions: Callable[[], Any]) -> None:
-        """Call functions in the thread after its current request, and end the thread."""
-        self._request = 0, END, functions
+        """After the current request and ``wake_all``, call functions and end the thread."""
+        self._announce()
+        self._request = END, functions
         self._reply = self._request, None, None
-        self.ring()
 
     def join(self, deadline: float) -> bool:
         """Wait until the thread ends; return False if it still runs at the deadline."""
@@ -212,23 +161,3 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
             return True
         self.thread.join(max(0.0, deadline - monotonic()))
         return not self.thread.is_alive()
-
-    # -- in either --------------------------------------------------------------------
-
-    def _spin_until(self, condition: Callable[..., bool]) -> bool:
-        """Spin for a while; return whether the condition became true."""
-        end = perf_counter() + self.spin
-        while perf_counter() < end:
-            if condition():
-                return True
-            system.yield_cpu()
-        return False
-
-
-def as_exception(command: str, error: BaseException) -> Exception:
-    """Return an exception that does not look like an interrupt of the main thread."""
-    if isinstance(error, Exception):
-        return error
-    failure = VecEnvError(f"{command}: {describe_error(error)}")
-    failure.__cause__ = error
-    return failure

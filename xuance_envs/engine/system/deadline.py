@@ -1,0 +1,52 @@
+"""Time limits of replies."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+CHECK_INTERVAL = 0.25  # longest time in seconds between two checks of a deadline
+
+# A check of a deadline does not prove that a worker hangs if it ends more than a second late (this
+# process and its workers were suspended, for example by Ctrl-Z) or begins late itself.
+SUSPENSION_THRESHOLD = 1.0
+LATE_TOLERANCE = 0.05
+
+
+class Deadline:
+    """Time limit of a reply; it does not run out while this process is suspended."""
+
+    _suspended = 0.0  # total seconds for which this process was suspended
+
+    def __init__(self, limit: float, began: float | None = None) -> None:
+        self.limit = limit
+        self._extend(monotonic() if began is None else began)
+        self._was_late = False
+        self._progress = 0
+
+    def _extend(self, now: float) -> None:
+        self._at = now + self.limit - Deadline._suspended
+
+    @property
+    def at(self) -> float:
+        return self._at + Deadline._suspended
+
+    def has_passed(self, began: float, progress: int = 0) -> bool:
+        """Return whether a wait since ``began`` proves a hang, and extend the deadline if not.
+
+        A worker does not hang if ``progress``, the received bytes of a long reply, has changed: the
+        worker blocks until this process has read the reply. After a late check, the deadline is
+        extended once, because both processes may have been suspended.
+        """
+        now = monotonic()
+        if now > began + CHECK_INTERVAL + SUSPENSION_THRESHOLD:
+            Deadline._suspended += now - began
+            return False
+        if now < self.at:
+            return False
+        before, self._progress = self._progress, progress
+        if began > self.at + LATE_TOLERANCE and not self._was_late:
+            self._was_late = True
+        elif progress == before:
+            return True
+        self._extend(now)
+        return False
