@@ -135,9 +135,13 @@ class ProcessDriver(PicklingDriver):
         """Wait for the reply and return its code and payload."""
         while True:
             began, own = monotonic(), self._deadline
-            ends = began + CHECK_INTERVAL, self.reply_deadline, deadline
+            until = began + CHECK_INTERVAL
+            if own is not None:
+                until = min(until, own.at)
+            if deadline is not None:
+                until = min(until, deadline)
             try:
-                return self.worker.channel.wait_reply(min(end for end in ends if end is not None))
+                return self.worker.channel.wait_reply(until)
             except PeerGoneError:
                 raise self.death_error() from None
             except TimeoutError:

@@ -16,15 +16,12 @@ class Deadline:
     """Time limit of a reply; it does not run out while this process is suspended."""
 
     _suspended = 0.0  # total seconds for which this process was suspended
+    _was_late = False
+    _progress = 0
 
     def __init__(self, limit: float, began: float | None = None) -> None:
         self.limit = limit
-        self._extend(monotonic() if began is None else began)
-        self._was_late = False
-        self._progress = 0
-
-    def _extend(self, now: float) -> None:
-        self._at = now + self.limit - Deadline._suspended
+        self._at = (monotonic() if began is None else began) + limit - Deadline._suspended
 
     @property
     def at(self) -> float:
@@ -48,5 +45,5 @@ class Deadline:
             self._was_late = True
         elif progress == before:
             return True
-        self._extend(now)
+        self._at = now + self.limit - Deadline._suspended
         return False
