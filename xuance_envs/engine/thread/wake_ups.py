@@ -65,8 +65,8 @@ class WakeUps(Poller):
         return ready
 
     def wake_next(self, count: int = 1) -> None:
-        with suppress(IndexError):  # another thread took the last one
-            for _ in range(min(count, len(self._to_wake))):
+        for _ in range(min(count, len(self._to_wake))):
+            with suppress(IndexError):  # another thread took the last one
                 self._to_wake.popleft().ring()
 
     def report(self, failed: bool) -> None:
