@@ -140,6 +140,8 @@ def quick_forkserver(request: pytest.FixtureRequest) -> Iterator[None]:
     multiprocessing.set_forkserver_preload(["tests.shared.preloaded"])
     multiprocessing.set_start_method("forkserver", force=True)
     with pytest.MonkeyPatch.context() as patch:
+        # With the modules of a benchmark instead, each later worker would import these itself.
+        patch.setattr("multiprocessing.forkserver.set_forkserver_preload", lambda modules: None)
         for kind in DEFAULT_STARTS if request.config.option.markexpr == "not long" else ():
             init = inspect.getclosurevars(kind.__init__).nonlocals.get("init", kind.__init__)
             named, placed = (init.__kwdefaults__ or {}), (init.__defaults__ or ())
