@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium
 import pytest
 from benchmark_runs import ROOT, run_script
+from warm_python import run_python
 
 SHORT = ("--num-envs", "2", "--rounds", "1", "--seconds", "0.01")
 OURS_AND_SYNC = ("--contenders", "dummy", "subproc", "gymnasium-sync")
@@ -26,7 +27,9 @@ OURS_AND_SYNC = ("--contenders", "dummy", "subproc", "gymnasium-sync")
     [
         ("work", ("--work", "0", "50"), ["0 µs", "50 µs"], ["SB3 Dummy"]),
         ("observations", ("--sizes", "4 floats", "210×160×3 bytes"), None, []),
-        ("infos", ("--infos", "2 numbers", "1 kB array"), None, []),
+        pytest.param(
+            *("infos", ("--infos", "2 numbers", "1 kB array"), None, []), marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_sweep_has_every_contender_at_every_value(
@@ -65,13 +68,32 @@ def test_masks_are_compared_with_none(tmp_path: Path) -> None:
     assert all(row["steps_per_second"] > 0 for row in answer.record["results"])
 
 
-@pytest.mark.slow("starts every contender")
+@pytest.mark.long  # starts workers that load torch
 def test_rollouts_with_masks_have_a_limit(tmp_path: Path) -> None:
     pytest.importorskip("sb3_contrib")
     answer = run_script("masking", tmp_path, *SHORT, "--work", "1")
     names = [row["contender"] for row in answer.record["results"]]
     assert (names[0], names[-1]) == ("SB3 SubprocVecEnv", "prepared")
     assert all(row["steps_per_second"] > 0 < row["busy"] for row in answer.record["results"])
+
+
+LOADED = """
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(f"benchmarks.{name}").main(["--help"])
+    except SystemExit as end:
+        assert not end.code, name
+"""
+
+
+def test_every_benchmark_loads_and_describes_itself() -> None:
+    for needed in ("ray", "sb3_contrib"):
+        pytest.importorskip(needed)
+    files = sorted(Path(ROOT, "benchmarks").glob("[!_]*.py"))
+    done = run_python("-c", LOADED, *(file.stem for file in files), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("usage:") == len(files)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +140,7 @@ def test_memory_over_time_has_a_row_for_each_process(tmp_path: Path) -> None:
     assert all(len(row["mib"]) == 5 for row in answer.record["results"])
 
 
+@pytest.mark.long  # starts a Python for each contender
 def test_starts_are_timed_and_who_cannot_start_is_said(tmp_path: Path) -> None:
     short = ("--num-envs", "2", "--contexts", "fork", "--rounds", "1")
     answer = run_script("startup", tmp_path, *short, "--peers", "torchrl-parallel")
@@ -128,7 +151,7 @@ def test_starts_are_timed_and_who_cannot_start_is_said(tmp_path: Path) -> None:
     assert all(row["seconds"] > 0 for row in answer.record["results"])
 
 
-@pytest.mark.slow("trains with each contender")
+@pytest.mark.long
 def test_a_training_with_each_vector_environment(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     short = ("--num-envs", "2", "--steps", "100", "--rounds", "1")
@@ -156,7 +179,7 @@ def test_many_agents_beside_bare_loops(tmp_path: Path) -> None:
     assert [row["of_limit"] == 1 for row in rows] == [True, *[False] * 5]
 
 
-@pytest.mark.slow("trains with each contender")
+@pytest.mark.long
 def test_a_training_of_many_agents(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("mpe2")

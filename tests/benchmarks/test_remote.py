@@ -29,7 +29,7 @@ def test_it_measures_all_three_and_counts_requests(tmp_path: Path) -> None:
     assert "attacks" not in results
 
 
-@pytest.mark.slow("a server, and a process for each attack")
+@pytest.mark.long  # a server, and a process for each attack
 def test_the_effects_of_an_attack_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks import remote

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import multiprocessing
 import threading
 import time
@@ -13,16 +12,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from starts import start_by
 
 from xuance_envs.engine.system.current import system
-from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Atari, SubprocVecEnv_Gym
-from xuance_envs.multi_agent.xuance import SubprocVecMultiAgentEnv
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.thread_vec_env import ThreadVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
-from xuance_envs.vector_envs.worker_settings import ProcessSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,16 +115,6 @@ class Maker:
             self._made.pop().close()
 
 
-DEFAULT_STARTS = (
-    ProcessSettings,
-    SubprocVecEnv,
-    SubprocVecEnv_Atari,
-    SubprocVecEnv_Gym,
-    SubprocVecMultiAgentEnv,
-)
-FORKSERVER = {"spawn": "forkserver"}
-
-
 @pytest.fixture(scope="session", autouse=True)
 def quick_forkserver(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fork workers from a process without threads that has loaded their modules.
@@ -142,14 +129,8 @@ def quick_forkserver(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         # With the modules of a benchmark instead, each later worker would import these itself.
         patch.setattr("multiprocessing.forkserver.set_forkserver_preload", lambda modules: None)
-        for kind in DEFAULT_STARTS if request.config.option.markexpr == "not long" else ():
-            init = inspect.getclosurevars(kind.__init__).nonlocals.get("init", kind.__init__)
-            named, placed = (init.__kwdefaults__ or {}), (init.__defaults__ or ())
-            quick = {name: FORKSERVER.get(str(value), value) for name, value in named.items()}
-            patch.setattr(init, "__kwdefaults__", quick)
-            patch.setattr(
-                init, "__defaults__", tuple(FORKSERVER.get(str(value), value) for value in placed)
-            )
+        if request.config.option.markexpr == "not long":
+            start_by("forkserver", patch.setattr)
         yield
 
 

@@ -10,11 +10,14 @@ from typing import Any
 from warm_python import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = """
+CODE = f"""
 import importlib, sys
+sys.path.append({str(Path(__file__).parent)!r})
 from benchmarks.shared import quiet
+from starts import start_by
 quiet.LOOK_SECONDS = 0.01
-importlib.import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
+start_by("fork")  # another method would import all libraries in each worker
+importlib.import_module("benchmarks." + sys.argv[1]).main(sys.argv[2:])
 """
 
 

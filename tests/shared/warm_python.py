@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -53,7 +54,7 @@ def run_python(
     pipes = [os.pipe(), os.pipe()]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES)
-        connection.connect(helper().address)
+        _connect(connection)
         socket.send_fds(connection, [request], [write for _, write in pipes])
         for _, write in pipes:
             os.close(write)
@@ -84,62 +85,67 @@ def _read(descriptor: int, texts: list[str], i: int) -> None:
         texts[i] = stream.read()
 
 
-class Helper:
-    """The process that forks."""
-
-    def __init__(self) -> None:
-        self.address = f"\0xuance_envs-warm-{os.getpid()}"
-        code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        code += "import warm_python; warm_python.serve(sys.argv[1])"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, self.address[1:]],
-            env={**os.environ, **ONE_THREAD, "MPLBACKEND": "Agg"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n"
-
-    def close(self) -> None:
-        """End the process, which waits for the end of its input."""
-        with self._process as process:
-            assert process.stdin is not None
-            process.stdin.close()
+def _connect(connection: socket.socket) -> None:
+    """Connect to the helper, which needs seconds until it listens."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            return connection.connect(helper())
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 @cache
-def helper() -> Helper:
-    """Return the helper of this test run."""
-    made = Helper()
-    atexit.register(made.close)
-    return made
+def helper() -> str:
+    """Return the address of this test run's helper; start it if this process asks first."""
+    run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    address = f"\0xuance_envs-warm-{run}"
+    starter = socket.socket(socket.AF_UNIX)
+    try:
+        starter.bind(f"{address}-starter")
+    except OSError:  # another process of this run has that name
+        starter.close()
+        return address
+    atexit.register(starter.close)
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    code += "import warm_python; warm_python.serve(sys.argv[1], int(sys.argv[2]))"
+    subprocess.Popen(
+        [sys.executable, "-c", code, address[1:], str(run)],
+        env={**os.environ, **ONE_THREAD, "MPLBACKEND": "Agg"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    return address
 
 
 # --- in the helper ------------------------------------------------------------------------------
 
 
-def serve(name: str) -> None:
-    """Fork for each connection until the input ends."""
+def serve(name: str, run: int) -> None:
+    """Fork for each connection until the process of the test run ends."""
     import select
 
+    end = os.pidfd_open(run)
     for library in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(library)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(f"\0{name}")
     listener.listen()
-    print("ready", flush=True)
     while True:
-        ready = select.select([0, listener], [], [], 1)[0]
+        ready = select.select([end, listener], [], [], 1)[0]
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if 0 in ready:
+        if end in ready:
             return
         if listener in ready:
             connection = listener.accept()[0]
             if os.fork() == 0:
                 listener.close()
+                os.close(end)
                 _supervise(connection)
             connection.close()
 
