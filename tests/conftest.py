@@ -70,12 +70,17 @@ def pytest_pycollect_makeitem(
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Skip long cases. If all are long, keep them: pytest would take none for no parameters.
 
-    Cases marked ``far(NAME)`` are long, except those of functions that are marked NAME.
+    Cases marked ``far(NAME)`` are long, except those of functions that are marked NAME. If that
+    mark has arguments, only the cases with one of these ids are not long.
     """
+    ids = {each for case in metafunc._calls for each in case._idlist}
     for case in metafunc._calls:
-        wanted = {mark.args[0] for mark in case.marks if mark.name == "far"}
-        if not all(map(metafunc.definition.get_closest_marker, wanted)):
-            case.marks.append(pytest.mark.long.mark)
+        for name in {mark.args[0] for mark in case.marks if mark.name == "far"}:
+            mark = metafunc.definition.get_closest_marker(name)
+            chosen = set(mark.args) if mark else set()
+            assert chosen <= ids, f"{metafunc.definition.nodeid}: no cases {chosen - ids}"
+            if mark is None or (chosen and chosen.isdisjoint(case._idlist)):
+                case.marks.append(pytest.mark.long.mark)
     short = [case for case in metafunc._calls if not drops(metafunc.config, case.marks)]
     metafunc._calls = short or metafunc._calls
 

@@ -92,7 +92,7 @@ class Unseen(Herd):
         return {agent: observations[agent] for agent in actions}, *rest
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("observation")
 @pytest.mark.parametrize("masks", [None, "observation"])
 def test_a_newcomer_has_an_observation(make, masks):
     plays = {"sheep_0": (1, FOREVER), "late": (2, FOREVER)}

@@ -11,7 +11,7 @@ from agents_envs import MIXED, Herd, Squad
 from xuance_envs import EnvStates
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("3")
 @pytest.mark.parametrize("at", [0, 1, 3, 5, 8])
 @pytest.mark.parametrize(
     "make_one", [partial(Herd, plays=MIXED, masks="info"), Squad], ids=["pettingzoo", "xuance"]

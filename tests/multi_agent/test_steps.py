@@ -271,7 +271,7 @@ def test_only_resets_settle_masks(order):
             assert (step.action_masks is None) == (env == order[-1])
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("2")
 @pytest.mark.parametrize("kinds", [1, 2])
 def test_actions_as_arrays_and_as_dicts_are_the_same(make, kinds):
     make_one = partial(Herd, plays=MIXED, kinds=kinds)

@@ -26,7 +26,7 @@ CASES = {
 }
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("mixed, of two kinds", "masks in infos", "images")
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 def test_steps_are_those_of_bare_loops(make, options):
     env_fns = [partial(Herd, **options, length=length) for length in (7, 5, 6, 7)]
@@ -59,7 +59,7 @@ def test_the_particle_worlds_are_those_of_bare_loops(make, name):
     assert_like_bare_loops(make([make_one] * 3), [make_one] * 3, steps=20)
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("False")
 @pytest.mark.parametrize("copy", [True, False])
 def test_what_is_returned_stays_as_it_was(make, copy):
     envs = make([partial(Herd, plays=MIXED)] * 3, copy=copy)

@@ -140,7 +140,7 @@ def test_a_tuple_is_the_batch_and_a_list_is_one_action_per_environment(make):
     assert_same(as_list, [(np.int64(1), np.int64(2)), (np.int64(3), np.int64(4))])
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("batched")
 @pytest.mark.parametrize("batched", [True, False], ids=["batched", "list"])
 def test_nested_actions_arrive_nested(make, batched):
     bits = np.array([[1, 0, i % 2] for i in range(5)], np.int8)
@@ -157,7 +157,7 @@ def test_objects_come_as_a_list_or_tuple(make, actions):
     assert_same(received(make, TEXT, actions), WORDS)
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("list")
 @pytest.mark.parametrize("batched", [True, False], ids=["batched", "list"])
 def test_objects_may_be_among_arrays(make, batched):
     expected = [{"text": word, "number": np.int64(i)} for i, word in enumerate(WORDS)]
@@ -427,7 +427,7 @@ def test_actions_that_cannot_be_sent_are_refused_and_none_is_sent(caller_steps):
         assert envs.get_attr("received") == (["x"],) * 5
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("step_async")
 @pytest.mark.parametrize("method", ["step", "step_async"])
 def test_after_wrong_actions_it_is_usable_as_before(make_on_all, method):
     envs = make_on_all([ReusingEnv] * 5)

@@ -68,7 +68,7 @@ def test_returned_arrays_are_the_callers_own_to_write_to(make_envs):
     assert infos[4] == {"steps": 1}
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("nested")
 def test_returned_arrays_are_never_overwritten(make_envs):
     envs = make_envs()
     held, seen = [], []
@@ -120,7 +120,7 @@ def test_without_copying_every_step_returns_views_of_the_same_memory(make_envs):
     assert bits(first) == bits(results[2][0])
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("images")
 def test_without_copying_the_values_are_the_same(make_envs):
     views, copies = make_envs(copy=False), make_envs()
     assert_same(views.reset(seed=0)[0], copies.reset(seed=0)[0])

@@ -48,7 +48,6 @@ def test_call_gives_results_in_the_order_of_env_ids(make):
 
 
 @pytest.mark.everywhere
-@pytest.mark.spawned
 def test_call_reaches_through_wrappers(make_on_all):
     envs = make_on_all(WRAPPED)
     assert envs.call("describe", "I am")[3] == "I am 3."
@@ -148,7 +147,7 @@ def test_set_attr_of_a_new_attribute_sets_it_on_the_environment_itself(make):
     assert [env.brand_new for env in envs.get_attr("unwrapped")] == [1] * 5
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("call")
 @pytest.mark.parametrize("ask", ["call", "get_attr"])
 def test_a_missing_attribute_is_an_attribute_error_naming_it_and_the_environment(make_on_all, ask):
     envs = make_on_all([*NAMED[:3], ScriptedEnv, NAMED[4]])
@@ -196,7 +195,7 @@ CANNOT_BE_SENT = {
 }
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("the last only")
 @pytest.mark.parametrize("ask", CANNOT_BE_SENT.values(), ids=CANNOT_BE_SENT)
 def test_after_something_that_cannot_be_sent_every_answer_is_to_its_own_question(make, ask):
     envs = make(NAMED)

@@ -109,7 +109,7 @@ def test_max_episode_steps_is_the_first_environments(make):
     assert envs.max_episode_steps == 30
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("wrapped")
 @pytest.mark.parametrize(
     "make_env", [NamedEnv, lambda: Wrapped(NamedEnv())], ids=["bare", "wrapped"]
 )

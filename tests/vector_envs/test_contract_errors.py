@@ -93,7 +93,7 @@ def error_of(envs, act):
 # --- what the error says ------------------------------------------------------------------------
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("automatic reset", "step in two halves", "set_attr")
 @pytest.mark.parametrize(("where", "act", "command"), EVERYWHERE.values(), ids=EVERYWHERE)
 def test_the_error_has_the_index_the_command_the_traceback_and_the_cause(make, where, act, command):
     error = error_of(make(failing(where)), act)
@@ -264,7 +264,7 @@ def test_the_error_can_be_pickled(make_either, where, act, command):
 # --- what it leaves behind ----------------------------------------------------------------------
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("partial reset", "step that a reset waits for")
 @pytest.mark.parametrize(("where", "act", "command"), CLOSING.values(), ids=CLOSING)
 def test_after_an_exception_in_reset_or_step_it_is_closed(make, where, act, command):
     envs = make(failing(where))
@@ -285,7 +285,7 @@ def test_after_an_exception_in_step_nothing_of_a_spawned_worker_is_left(make_on_
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("call")
 @pytest.mark.parametrize(("where", "act", "command"), HARMLESS.values(), ids=HARMLESS)
 def test_after_an_exception_in_anything_else_it_is_usable_as_before(make, where, act, command):
     envs = make(failing(where))
@@ -322,8 +322,8 @@ def test_an_environment_that_fails_to_close_keeps_nothing_open(make, tmp_path):
 # --- the constructor ----------------------------------------------------------------------------
 
 
-@pytest.mark.everywhere
-@pytest.mark.spawned
+@pytest.mark.everywhere("3")
+@pytest.mark.spawned("3")
 @pytest.mark.parametrize("at", [0, 1, 3, 4])
 def test_an_exception_in_the_constructor_names_the_environment(make_on_all, at):
     with pytest.raises(EnvError) as caught:

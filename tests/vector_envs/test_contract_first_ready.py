@@ -78,7 +78,7 @@ def assert_batch(space, batch, hands):
     assert_same_step(space, batch[:5], hands)
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("mixed")
 @pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2,)), MIXED], ids=["box", "mixed"])
 def test_each_environment_goes_as_it_does_by_hand(make, space):
     env_fns = [partial(EchoEnv, space, space, length=2 + i) for i in range(5)]
@@ -386,7 +386,7 @@ def test_a_restart_delays_no_other():
 # -- how it ends ---------------------------------------------------------------------
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("auto-reset")
 @pytest.mark.parametrize("command", ["reset", "step", "auto-reset"])
 def test_an_exception_closes_it(make, command):
     env_fns = [ReusingEnv] * 3 + [partial(FailingEnv, command), ReusingEnv]
@@ -404,7 +404,7 @@ def test_an_exception_closes_it(make, command):
     assert envs.closed
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("partial")
 @pytest.mark.parametrize("again", ["reset", "async_reset", "partial"])
 def test_a_reset_throws_away_what_is_in_flight(make, again):
     envs = make([ReusingEnv] * 5)

@@ -82,7 +82,9 @@ def rotated(script, i):
     return script[start:] + script[:start]
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere(
+    "numbers", "changing types", "late keys", "more than a pipe holds", "nested"
+)
 @pytest.mark.parametrize("script", INFOS.values(), ids=INFOS)
 def test_an_info_arrives_as_the_environment_gave_it(make_either, script):
     scripts = [rotated(script, i) for i in range(5)]
@@ -103,7 +105,7 @@ def test_the_info_of_a_reset_arrives_as_the_environment_gave_it(make, script):
             assert_same(infos[i], script[(count + i) % len(script)], f"infos[{i}]")
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("changing types")
 @pytest.mark.parametrize("script", SOME_INFOS.values(), ids=SOME_INFOS)
 def test_reset_info_is_the_info_of_the_automatic_reset(make, script):
     ending = [plain_step(terminated=True, info={"last": True})]
@@ -206,7 +208,7 @@ def test_it_equals_a_list_of_the_same_dicts_and_shows_as_one(make):
     assert repr(infos) == "[{'n': 0}, {'n': 1}, {'n': 2}, {'n': 3}, {'n': 4}]"
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("False")
 @pytest.mark.parametrize("copy", [True, False])
 def test_looked_at_after_later_steps_an_info_still_shows_its_own_step(make, copy):
     envs = make([partial(ReusingEnv, (length,)) for length in (9, 1, 2, 1, 9)], copy=copy)

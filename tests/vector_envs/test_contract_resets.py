@@ -28,7 +28,7 @@ def seeds_seen(envs):
     return [resets[-1].get("seed") for resets in envs.get_attr("resets")]
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("7")
 @pytest.mark.parametrize("seed", [7, np.int64(7), np.uint8(7)], ids=repr)
 def test_an_int_seed_gives_environment_i_the_seed_plus_i(make_on_all, seed):
     envs = make_on_all([ECHO] * 5)

@@ -65,7 +65,7 @@ def other_backend(maker: Maker, fns: list[Any]) -> VecEnv:
     return SubprocVecEnv(fns, in_series=4, context="forkserver", caller_steps=True)
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("slotted", "black jack")
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_state_goes_on_in_any_backend(make: Maker, name: str) -> None:
     fns = [MAKERS[name]] * N
@@ -484,7 +484,7 @@ def test_registered_classes_are_known_in_workers(make: Maker) -> None:
     assert expected[-1][1][0] == 10
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("load")
 @pytest.mark.parametrize("what", ["save", "load", "clone"])
 def test_an_interrupt_leaves_it_usable(make: Maker, what: str) -> None:
     envs = make([Collector] * 3)

@@ -115,7 +115,7 @@ def closed(tmp_path):
     return sorted(path.stem for path in tmp_path.glob("*.closed"))
 
 
-@pytest.mark.everywhere
+@pytest.mark.everywhere("stepping")
 @pytest.mark.parametrize("state", ["new", "idle", "stepping"])
 def test_closing_closes_every_environment_once_and_leaves_no_process(make, tmp_path, state):
     envs = make(closing(tmp_path))

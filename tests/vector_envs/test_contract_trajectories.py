@@ -77,8 +77,8 @@ def check_against_hand(envs, name, count=STEPS):
         assert_same_step(space, envs.step(actions), steps)
 
 
-@pytest.mark.everywhere
-@pytest.mark.spawned
+@pytest.mark.everywhere("CartPole of XuanCe", "nested")
+@pytest.mark.spawned("nested")
 @pytest.mark.parametrize("name", MAKERS)
 def test_trajectories_are_those_of_stepping_by_hand(make_on_all, name):
     check_against_hand(make_on_all([MAKERS[name]] * 5), name)
