@@ -140,20 +140,25 @@ def is_common(envs: Any) -> bool:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"caller_steps": True}, {"on_worker_failure": "restart"}, {"on_worker_failure": "resume"}],
+    [
+        {},
+        {"copy": False},
+        {"caller_steps": True, "copy": False},
+        {"on_worker_failure": "restart"},
+        {"on_worker_failure": "resume", "copy": False},
+    ],
     ids=str,
 )
-@pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
-def test_results_are_those_of_one_process(options: dict[str, Any], copy: bool) -> None:
+def test_results_are_those_of_one_process(options: dict[str, Any]) -> None:
     env_fns = [partial(CountingEnv, period=3 + i) for i in range(N + 1)]
     with (
-        SubprocVecEnv(env_fns, in_series=1, context="forkserver", copy=copy, **options) as envs,
+        SubprocVecEnv(env_fns, in_series=1, context="forkserver", **options) as envs,
         DummyVecEnv(env_fns) as expected,
     ):
         for each in (envs, expected):
             each.reset(seed=0)
         common = 0
-        for count in range(150):
+        for count in range(60):
             actions = np.arange(N + 1) % 2
             for got, wanted in zip(envs.step(actions), expected.step(actions), strict=True):
                 assert list(map(str, got)) == list(map(str, wanted))
@@ -164,7 +169,7 @@ def test_results_are_those_of_one_process(options: dict[str, Any], copy: bool) -
             if count % 10 == 8:
                 for each in (envs, expected):
                     each.reset(env_ids=[1])
-        assert common >= 148
+        assert common >= 58
 
 
 def test_fewer_workers_have_a_pipe_each() -> None:
@@ -231,9 +236,8 @@ def kill_workers(kills: int, **options: Any) -> None:
             counts[victim] = 0
 
 
-@pytest.mark.slow("kills workers at some dozens of instants")
 def test_workers_killed_between_the_wake_up_and_the_bell() -> None:
-    kill_workers(100, context="fork")
+    kill_workers(6 * len(INSTANTS), context="fork")
 
 
 @pytest.mark.long
@@ -313,7 +317,7 @@ def test_a_worker_that_was_stopped_for_a_while_loses_no_step() -> None:
             assert is_common(envs)
 
 
-@pytest.mark.parametrize("mode", ["raise", "restart"])
+@pytest.mark.parametrize("mode", ["raise", pytest.param("restart", marks=pytest.mark.long)])
 def test_an_interrupt_at_any_instant_loses_and_repeats_no_step(mode: str) -> None:
     with make(on_worker_failure=mode) as envs:
         envs.reset()

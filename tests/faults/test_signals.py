@@ -37,6 +37,16 @@ DOINGS = {
     **{f"in a step that {fault}": ("step", fault) for fault in HANGS},
 }
 
+QUICK = ("spinning for steps", "in a step that hangs in C")
+
+doings = pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param(where, id=name, marks=() if name in QUICK else pytest.mark.long)
+        for name, where in DOINGS.items()
+    ],
+)
+
 
 def started(tmp_path, where, **options):
     """A program in the midst of steps, and the process ids of its workers."""
@@ -47,7 +57,7 @@ def started(tmp_path, where, **options):
     return process, pids
 
 
-@pytest.mark.parametrize("where", DOINGS.values(), ids=DOINGS)
+@doings
 def test_ctrl_c_ends_all_with_one_traceback(tmp_path, where):
     """It goes to the whole process group, as from a terminal."""
     process, pids = started(tmp_path, where)
@@ -69,7 +79,7 @@ def test_hammering_ctrl_c_ends_all_too(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=str)
-@pytest.mark.parametrize("where", DOINGS.values(), ids=DOINGS)
+@doings
 def test_workers_do_not_outlive_a_caller_that_is_ended(tmp_path, where, number):
     process, pids = started(tmp_path, where)
     process.send_signal(number)
