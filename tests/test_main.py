@@ -17,17 +17,25 @@ from xuance_envs.measuring_commands import _demo_of
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+PROGRAM = f"""
+import importlib.util, sys, warnings
+sys.path.append({str(Path(__file__).parent / "shared")!r})
+from starts import start_by
+start_by("fork")  # another method would import all libraries in each worker
+warnings.filterwarnings("ignore", "context='fork'")
+hidden, *sys.argv[1:] = sys.argv[1:]
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *_: None if name == hidden else find(name)
+from xuance_envs.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def run(*args: str, hide: str = "") -> subprocess.CompletedProcess[str]:
     """``python -m xuance_envs`` with these words; ``hide`` names a package to be missing."""
-    code = (
-        "import importlib.util, sys\n"
-        "find = importlib.util.find_spec\n"
-        f"importlib.util.find_spec = lambda name, *_: None if name == {hide!r} else find(name)\n"
-        "from xuance_envs.__main__ import main\n"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    start = ["-c", code] if hide else ["-m", "xuance_envs"]
-    return run_python(*start, *args)
+    if args[:1] == ("demo",):
+        return run_python("-c", PROGRAM, hide, *args)
+    return run_python("-m", "xuance_envs", *args)
 
 
 def plots_of(answer: subprocess.CompletedProcess[str]) -> list[Path]:
