@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from cluster_envs import PlacedEnv
 from comparing import assert_same
 from fake_cluster import PretendedActor, pretended_machines
 from gymnasium import spaces
 from interrupts import Instant
-from ray_actors import local_ray
 from relay import INSTANTS, Relay, relayed
 
 from xuance_envs import DummyVecEnv, RayVecEnv_Gym
@@ -63,12 +61,11 @@ class Counting(gymnasium.Env[Any, Any]):
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Has everything that is looked at from time to time looked at often, except over Ray."""
-    if "ray_here" not in request.fixturenames:
-        monkeypatch.setattr(connection_server, "END_POLL_INTERVAL", 0.02)
-        for module in (exchange, driver):
-            monkeypatch.setattr(module, "POLL_INTERVAL", 0.02)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has everything that is looked at from time to time looked at often."""
+    monkeypatch.setattr(connection_server, "END_POLL_INTERVAL", 0.02)
+    for module in (exchange, driver):
+        monkeypatch.setattr(module, "POLL_INTERVAL", 0.02)
 
 
 @pytest.fixture
@@ -244,26 +241,3 @@ def test_an_actor_that_takes_itself_for_connected_is_asked_by_rays_calls(
     for each in kept:
         each.close()
     assert not PretendedActor.ended
-
-
-@pytest.fixture(scope="module")
-def ray_here() -> Iterator[Any]:
-    pytest.importorskip("ray")
-    with local_ray() as ray:
-        yield ray
-
-
-@pytest.mark.parametrize("way", ["FIN", "RST", "SHUT_RD"])
-@pytest.mark.usefixtures("ray_here")
-def test_rays_actors_learn_that_the_main_process_has_lost_its_connection(way: str) -> None:
-    with (
-        relayed() as relays,
-        RayVecEnv_Gym([PlacedEnv] * 3, 2, actors="core", num_cpus_per_worker=0.01) as envs,
-    ):
-        envs.reset()
-        for t in range(1, 6):
-            if t == 2:
-                ends = {"main": connections(envs)[0]._socket}
-                relays[0].break_at("before", partial(WAYS[way], relays[0], "main", ends))
-            assert (envs.step([0] * 3)[0] == [1, t]).all()
-        assert [each is None for each in connections(envs)] == [True, False]

@@ -178,7 +178,7 @@ def test_a_step_is_a_request_for_each_machine_and_trajectories_are_the_same(node
         found, expected = (each.reset(seed=3, env_ids=[1, 6, 7])[0] for each in (envs, reference))
         assert_same(found, expected, "some are reset")
         assert_same(envs.get_attr("number"), tuple(range(8)), "attributes")
-        with pytest.raises(EnvError, match="environment 4 failed in 'step': AssertionError: .*2"):
+        with pytest.raises(EnvError, match=r"environment 4 failed in 'step': AssertionError: .*2"):
             envs.step([0] * 4 + [2] + [0] * 3)
         assert envs.closed
 

@@ -1,19 +1,50 @@
-"""States of environments in actors."""
+"""What other parts of the package do over Ray's actors: states, agents, lost connections."""
 
 from __future__ import annotations
 
+import socket
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from agents_envs import MIXED, Herd, Squad
 from backends import DUMMY, RAY
+from bare_agents import assert_like_bare_loops
+from cluster_envs import PlacedEnv
 from comparing import assert_same
+from relay import relayed
 from saving_matrix import goes_on, makers
 from stateful_envs import Collector, Heavy
 
-from xuance_envs import DummyVecEnv, EnvStates, RayVecEnv_Gym
+from xuance_envs import DummyVecEnv, EnvStates, MultiAgentVecEnv, RayVecEnv_Gym
 
 N = 4
+
+
+@pytest.mark.usefixtures("ray_here")  # with actors of its own: it comes first
+@pytest.mark.parametrize("way", ["FIN", "RST", "SHUT_RD"])
+def test_actors_learn_that_the_main_process_has_lost_its_connection(way: str) -> None:
+    with (
+        relayed() as relays,
+        RayVecEnv_Gym([PlacedEnv] * 3, 2, actors="core", num_cpus_per_worker=0.01) as envs,
+    ):
+        connections = [actor.connection for actor in envs._groups.backend.actors]
+        lose = {
+            "FIN": partial(relays[0].fin, "main"),
+            "RST": partial(relays[0].rst, "main"),
+            "SHUT_RD": partial(connections[0]._socket.shutdown, socket.SHUT_RD),
+        }
+        envs.reset()
+        for t in range(1, 6):
+            if t == 2:
+                relays[0].break_at("before", lose[way])
+            assert (envs.step([0] * 3)[0] == [1, t]).all()
+        lost = [actor.connection is None for actor in envs._groups.backend.actors]
+        assert lost == [True, False]
+
+
+# --- states ---------------------------------------------------------------------------------------
 
 
 def test_actors_and_processes_go_on_from_each_others_states(actors: None) -> None:
@@ -86,3 +117,26 @@ def test_clones_of_a_large_state_refer_to_one_object(
 def test_the_whole(actors: None, name: str) -> None:
     assert goes_on(makers()[name], RAY, DUMMY) >= 3
     assert goes_on(makers()[name], DUMMY, RAY) >= 3
+
+
+# --- many agents ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"kinds": 3}, id="", marks=pytest.mark.long),
+        pytest.param({"kinds": 2, "masks": "info"}, id="masks"),
+    ],
+)
+def test_steps_of_many_agents_are_those_of_bare_loops(actors: None, options: Any) -> None:
+    env_fns = [partial(Herd, plays=MIXED, length=length, **options) for length in (7, 5, 6, 7)]
+    given: Any = {"backend": "ray", "in_series": 2, "num_cpus_per_worker": 0.01}
+    with MultiAgentVecEnv(env_fns, **given) as envs:
+        assert_like_bare_loops(envs, env_fns, steps=15)
+
+
+def test_xuances_environments(actors: None) -> None:
+    with MultiAgentVecEnv([Squad] * 2, 1, backend="ray", num_cpus_per_worker=0.01) as envs:
+        assert envs.reset().alive.all()
+        assert envs.step([dict.fromkeys(envs.agents, 1)] * 2).state.shape == (2, 3)
