@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from starts import FORKING
 from warm_python import run_python
 
 from xuance_envs.measuring_commands import _demo_of
@@ -18,11 +19,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 PROGRAM = f"""
-import importlib.util, sys, warnings
-sys.path.append({str(Path(__file__).parent / "shared")!r})
-from starts import start_by
-start_by("fork")  # another method would import all libraries in each worker
-warnings.filterwarnings("ignore", "context='fork'")
+import importlib.util
+{FORKING}
 hidden, *sys.argv[1:] = sys.argv[1:]
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *_: None if name == hidden else find(name)

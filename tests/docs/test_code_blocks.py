@@ -18,6 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+from starts import FORKING
 from warm_python import run_python
 
 from xuance_envs.__main__ import main
@@ -163,7 +164,7 @@ def need_libraries_of(page: Path) -> None:
 def test_a_pages_python_runs(page: Path, contents: list[str], tmp_path: Path) -> None:
     need_libraries_of(page)
     here = [content for content in contents if TORCHRL not in content]
-    run("\n".join([NO_CLUSTER, STAND_INS.get(page.name, ""), *here]), tmp_path)
+    run("\n".join([FORKING, NO_CLUSTER, STAND_INS.get(page.name, ""), *here]), tmp_path)
 
 
 @by_page("diff")

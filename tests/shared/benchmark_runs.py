@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from starts import FORKING
 from warm_python import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = f"""
-import importlib, sys
-sys.path.append({str(Path(__file__).parent)!r})
+import importlib
+{FORKING}
 from benchmarks.shared import quiet
-from starts import start_by
 quiet.LOOK_SECONDS = 0.01
-start_by("fork")  # another method would import all libraries in each worker
 importlib.import_module("benchmarks." + sys.argv[1]).main(sys.argv[2:])
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Atari, SubprocVecEnv_Gym
@@ -18,6 +19,15 @@ DEFAULT_STARTS = (
     SubprocVecEnv_Gym,
     SubprocVecMultiAgentEnv,
 )
+
+FORKING = f"""
+import sys, warnings
+sys.path.append({str(Path(__file__).parent)!r})
+from starts import start_by
+start_by("fork")
+warnings.filterwarnings("ignore", "context='fork'")
+"""
+"""Code for scripts of ``warm_python``: other workers would import all libraries again."""
 
 
 def start_by(method: str, replace: Callable[[Any, str, Any], object] = setattr) -> None:
