@@ -127,7 +127,6 @@ def serve(name: str, run: int) -> None:
     """Fork for each connection until the process of the test run ends."""
     import select
 
-    end = os.pidfd_open(run)
     for library in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(library)
@@ -135,17 +134,18 @@ def serve(name: str, run: int) -> None:
     listener.bind(f"\0{name}")
     listener.listen()
     while True:
-        ready = select.select([end, listener], [], [], 1)[0]
+        ready = select.select([listener], [], [], 1)[0]
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if end in ready:
+        try:
+            os.kill(run, 0)
+        except ProcessLookupError:
             return
-        if listener in ready:
+        if ready:
             connection = listener.accept()[0]
             if os.fork() == 0:
                 listener.close()
-                os.close(end)
                 _supervise(connection)
             connection.close()
 
