@@ -171,7 +171,11 @@ def found_by_basedpyright(folder: Path) -> Found:
     return found
 
 
-@pytest.fixture(scope="module", params=[found_by_mypy, found_by_basedpyright])
+@pytest.fixture(
+    scope="module",
+    # Without a cache, mypy takes as long as some thousand other tests.
+    params=[pytest.param(found_by_mypy, marks=pytest.mark.long), found_by_basedpyright],
+)
 def found(request: pytest.FixtureRequest, folder: Path) -> Found:
     return dict(request.param(folder))
 
