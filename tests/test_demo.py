@@ -118,7 +118,11 @@ def run_example(*arguments):
 
 @pytest.mark.slow("a training run")
 @pytest.mark.parametrize(
-    ("env_id", "backend"), [("CartPole-v1", "subproc"), ("Pendulum-v1", "dummy")]
+    ("env_id", "backend"),
+    [
+        ("CartPole-v1", "subproc"),
+        pytest.param("Pendulum-v1", "dummy", marks=pytest.mark.long),  # another test saves it
+    ],
 )
 def test_the_example_trains_as_the_command_line_says(env_id, backend):
     answer = run_example(

@@ -106,6 +106,7 @@ def test_the_demo_says_how_the_episodes_ended(tmp_path: Path) -> None:
     assert 8 < float(score) < 200
 
 
+@pytest.mark.long  # tests/test_demo.py trains, draws and records
 def test_the_demo_trains_an_agent_before_the_table(tmp_path: Path, monkeypatch) -> None:
     for package in ("matplotlib", "torch", "pygame"):
         pytest.importorskip(package)

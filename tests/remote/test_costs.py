@@ -641,8 +641,14 @@ class SizedEnv(CountingEnv):
         return self.make(1000 * self.size)
 
 
-@pytest.mark.parametrize("auto_reset", [False, True], ids=["repeated", "stepped"])
-@pytest.mark.parametrize("kind", OBJECTS)
+@pytest.mark.parametrize(
+    ("kind", "auto_reset"),
+    [
+        *((kind, True) for kind in OBJECTS),
+        ("Text", False),
+        *(pytest.param(kind, False, marks=pytest.mark.long) for kind in OBJECTS if kind != "Text"),
+    ],
+)
 def test_objects_are_counted_before_they_reach_the_server(
     serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, kind: str, auto_reset: bool
 ) -> None:
