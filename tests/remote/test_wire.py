@@ -257,7 +257,7 @@ def test_a_batch_that_is_not_one_is_refused(node: Any) -> None:
 @pytest.mark.parametrize(
     ("dtype", "node"),
     [
-        ("uint8", [300]),
+        ("uint8", [0, 300]),
         ("uint8", [-1]),
         ("int8", [0.5]),
         ("int8", ["NaN"]),
@@ -271,8 +271,9 @@ def test_a_batch_that_is_not_one_is_refused(node: Any) -> None:
     ],
 )
 def test_a_number_that_does_not_fit_is_refused(dtype: str, node: Any) -> None:
+    shape = (len(node),) if isinstance(node, list) else (1,)
     with pytest.raises(WireError):
-        array_from_wire(node, np.dtype(dtype), (1,))
+        array_from_wire(node, np.dtype(dtype), shape)
 
 
 @pytest.mark.parametrize(
