@@ -243,6 +243,7 @@ def scalar(data: bytes, dtype: str) -> Any:
     return np.frombuffer(data, dtype)[0]
 
 
+_NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= "2.0.0"  # sets a generator's seed later, too
 BIT_GENERATORS = {"MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"}
 
 
@@ -250,8 +251,16 @@ def bit_generator(kind: str, state: dict[str, Any], seed: Any) -> Any:
     """Return a bit generator in a given state; ``seed`` may be a seed sequence's parameters."""
     if kind not in BIT_GENERATORS:
         raise ValueError(f"expected a bit generator of NumPy, got {kind!r}")
-    made = getattr(np.random, kind)(UNSEEDED)
-    made.__setstate__((state, LazySeedSequence(seed) if type(seed) is tuple else seed))
+    seed = LazySeedSequence(seed) if type(seed) is tuple else seed
+    if _NUMPY_2:
+        made = getattr(np.random, kind)(UNSEEDED)
+        made.__setstate__((state, seed))
+    elif seed is not None:
+        made = getattr(np.random, kind)(seed)
+        made.state = state
+    else:
+        made = np.random.RandomState(0)._bit_generator  # MT19937, the only kind without a seed
+        made.state = state
     return made
 
 
