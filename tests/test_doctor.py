@@ -105,13 +105,12 @@ def test_the_extras_are_those_there_are() -> None:
 def test_what_the_system_lacks_is_not_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor.system, "HAS_WORKER_PROCESSES", False)
+    monkeypatch.setattr(doctor.system, "HAS_SERVER", False)
     monkeypatch.setattr(doctor.system, "NAME", "Windows")
     monkeypatch.setattr(doctor, "_smoke_test", lambda make: None)
     run_doctor()
     text = capsys.readouterr().out
-    assert re.search(r"SubprocVecEnv_Gym, spawn +not on this system: Windows has no worker", text)
-    assert re.search(r"compat.gymnasium.AsyncVectorEnv +not on this system", text)
-    assert re.search(r"ThreadVecEnv_Gym +ok", text)
+    assert re.search(r"RemoteVecEnv +not on this system: the server does not run on Windows", text)
+    assert re.search(r"SubprocVecEnv_Gym, spawn +ok", text)
     assert "failed" not in text
-    assert re.search(r"\| worker processes +\| +not on this system", text)
+    assert re.search(r"\| HTTP server +\| +not on this system", text)

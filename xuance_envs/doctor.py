@@ -52,8 +52,8 @@ def run_doctor(args: argparse.Namespace) -> None:
     for name, make in _backends(args.ray):
         start = time.perf_counter()
         print(f"{name:34}", end="", flush=True)
-        if needs_workers(name) and not system.HAS_WORKER_PROCESSES:
-            print(f"not on this system: {system.NAME} has no worker processes; use threads")
+        if name == "RemoteVecEnv" and not system.HAS_SERVER:
+            print(f"not on this system: the server does not run on {system.NAME}, only the client")
             continue
         try:
             _smoke_test(make)
@@ -111,7 +111,7 @@ def _machine() -> Iterator[list[str]]:
     free = "not on this system" if memory is None else f"{memory / 2**30:.1f} GiB"
     yield ["free shared memory", free]
     for item, there in (
-        ("worker processes", system.HAS_WORKER_PROCESSES),
+        ("HTTP server", system.HAS_SERVER),
         ("CPU pinning", system.cpu_affinity() is not None),
         ("server limit on a worker's memory", system.LIMITS_MEMORY),
     ):
@@ -154,13 +154,6 @@ def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContex
         yield name, partial(_closing, make)
     if not missing_modules("remote"):
         yield "RemoteVecEnv", _running_server
-
-
-def needs_workers(name: str) -> bool:
-    """Return whether a backend steps its environments in other processes of this machine."""
-    return name.startswith(("SubprocVecEnv", "RemoteVecEnv")) or name.endswith(
-        (".AsyncVectorEnv", ".SubprocVecEnv")
-    )
 
 
 def _closing(make: Callable[..., Any]) -> closing[Any]:

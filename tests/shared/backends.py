@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from starts import start_by
 
-from xuance_envs.engine.system.current import system
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
@@ -58,11 +57,13 @@ def hosted() -> ModuleType:
 
 DUMMY = Backend("dummy", DummyVecEnv, here=True)
 THREADS = Backend("thread", ThreadVecEnv, {"in_series": 2}, here=True)
-WORKERS = Backend("workers", SubprocVecEnv, {"context": "forkserver", "in_series": 3})
+METHODS = multiprocessing.get_all_start_methods()
+QUICK_START = "forkserver" if "forkserver" in METHODS else "spawn"  # on Windows
+WORKERS = Backend("workers", SubprocVecEnv, {"context": QUICK_START, "in_series": 3})
 CALLER_STEPS = Backend(
     "caller-steps",
     SubprocVecEnv,
-    {"context": "forkserver", "in_series": 2, "caller_steps": True},
+    {"context": QUICK_START, "in_series": 2, "caller_steps": True},
 )
 SPAWN = Backend("spawn", SubprocVecEnv, {"context": "spawn", "in_series": "auto"}, {"in_series": 2})
 RAY = Backend("ray", RayVecEnv_Gym, {"in_series": 2, "num_cpus_per_worker": 0.01, "actors": "core"})
@@ -121,7 +122,7 @@ def quick_forkserver(request: pytest.FixtureRequest) -> Iterator[None]:
 
     Tests that name another start method get it, and with ``-m long`` defaults are what users get.
     """
-    if not system.HAS_WORKER_PROCESSES:
+    if QUICK_START != "forkserver":
         yield
         return
     multiprocessing.set_forkserver_preload(["tests.shared.preloaded"])

@@ -1,4 +1,4 @@
-"""What works on Windows. Elsewhere, all calls of POSIX are removed first.
+"""What works on Windows. Elsewhere, all calls of POSIX are removed first, and no workers start.
 
 Argument: the address of a server of CartPole-v1. Prints a line for each check that passed. Checks
 that need PyTorch or Stable-Baselines3 are left out where these are not installed.
@@ -12,11 +12,12 @@ import importlib.util
 import multiprocessing.synchronize  # the standard library chooses its branches before the change
 import os
 import pkgutil
-import re
 import select
 import signal
 import socket
+import subprocess
 import sys
+import time
 from typing import Any
 
 import gymnasium
@@ -24,6 +25,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+ON_WINDOWS = sys.platform == "win32"
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 MODULES = ("fcntl", "grp", "pwd", "resource", "termios", "tty")
 SOCKET = ("AF_UNIX", "MSG_DONTWAIT", "SO_REUSEPORT", "TCP_NOTSENT_LOWAT")
@@ -138,34 +140,109 @@ def check_rollouts() -> None:
 def check_choice() -> None:
     import xuance_envs as x
 
-    with x.make_vec("CartPole-v1", 3) as envs:
-        assert envs.autotuned.choice.backend == "dummy"
-    with x.make_vec("CartPole-v1", 3, vector_kwargs={"copy": False}) as envs:
+    with x.make_vec("CartPole-v1", 1, vector_kwargs={"copy": False}) as envs:
         assert envs.autotuned.choice.backend == "dummy"
     with x.make_vec("CartPole-v1", 3, backend="thread") as envs:
         envs.reset()
 
 
-def check_refusals() -> None:
+def check_workers() -> None:
     import xuance_envs as x
     from xuance_envs.compat.gymnasium import AsyncVectorEnv
 
-    refused = [
-        lambda: x.SubprocVecEnv([make_env] * 2),
-        lambda: x.SubprocVecEnv_Gym([make_env] * 2),
-        lambda: AsyncVectorEnv([make_env] * 2),
-        lambda: x.make_vec("CartPole-v1", 2, backend="subproc"),
-        lambda: x.make_vec("CartPole-v1", 2, vector_kwargs={"on_worker_failure": "restart"}),
-    ]
-    if importlib.util.find_spec("stable_baselines3") is not None:
-        from xuance_envs.compat import sb3
+    parallel = AsyncVectorEnv([make_env] * 2)
+    parallel.reset(seed=1)
+    parallel.step(np.array([0, 1]))
+    parallel.close()
+    expected = trajectory(x.DummyVecEnv([make_env] * 3))
+    np.testing.assert_equal(trajectory(x.SubprocVecEnv([make_env] * 3)), expected)
+    with x.SubprocVecEnv([make_env] * 3, num_workers=2) as envs:
+        envs.reset(seed=1)
+        state = envs.save_state()
+        first = envs.step([0, 1, 0])[:4]
+        envs.load_state(state)
+        np.testing.assert_equal(envs.step([0, 1, 0])[:4], first)
+        kill(envs.pids[1])
+        with pytest.raises(x.WorkerDiedError, match="exited with code 15"):
+            envs.step([0, 1, 0])
 
-        refused.append(lambda: sb3.SubprocVecEnv([make_env] * 2))
-    lacking = "worker processes are not available on Windows"
-    for make in refused:
-        with pytest.raises((RuntimeError, ValueError), match=lacking) as caught:
-            make()
-        assert re.search("use ThreadVecEnv|omit these options", str(caught.value))
+
+def check_restarts() -> None:
+    import xuance_envs as x
+
+    for action in ("restart", "resume"):
+        options = {"num_workers": 2, "on_worker_failure": action}
+        with (
+            x.SubprocVecEnv([make_env] * 2, **options) as envs,
+            x.DummyVecEnv([make_env] * 2) as same,
+        ):
+            for each in (envs, same):
+                each.reset(seed=1)
+                each.step([0, 1])
+            first, second = envs.pids
+            kill(second)
+            result, expected = envs.step([1, 1]), same.step([1, 1])
+            assert envs.pids[0] == first
+            assert envs.pids[1] != second
+            assert result[3].tolist() == [False, action == "restart"]
+            kept = slice(None) if action == "resume" else slice(1)
+            np.testing.assert_equal(result[0][kept], expected[0][kept])
+            envs.step([0, 0])
+
+
+def check_workers_end_with_this_process() -> None:
+    """A program that ends without closing, whose worker has started a process."""
+    lines = (
+        "import gymnasium, os, subprocess, sys",
+        "class Starts(gymnasium.Wrapper):",
+        "    def reset(self, **how):",
+        "        self.started = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)",
+        "        return self.env.reset(**how)[0], {'pid': self.started.pid}",
+        "import xuance_envs",
+        "envs = xuance_envs.SubprocVecEnv([lambda: Starts(gymnasium.make('CartPole-v1'))])",
+        "_, infos = envs.reset()",
+        "print(envs.pids[0], infos[0]['pid'], flush=True)",
+        "os.kill(os.getpid(), 15)",
+    )
+    program = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False
+    )
+    pids = [int(pid) for pid in program.stdout.split()]
+    assert len(pids) == 2, program.stderr
+    deadline = time.monotonic() + 60
+    while any(map(is_running, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGTERM)
+    while is_running(pid):
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    import _winapi
+
+    try:
+        process = _winapi.OpenProcess(_winapi.SYNCHRONIZE, False, pid)
+    except OSError:
+        return False
+    try:
+        return _winapi.WaitForSingleObject(process, 0) != _winapi.WAIT_OBJECT_0
+    finally:
+        _winapi.CloseHandle(process)
+
+
+def check_refusals() -> None:
+    import xuance_envs as x
+    from xuance_envs.remote.server import Server
+    from xuance_envs.remote.settings import Catalogue, Settings
+
+    with pytest.raises(ValueError, match=r"expected one of \['spawn'\], got 'fork'"):
+        x.SubprocVecEnv([make_env] * 2, context="fork")
+    with pytest.raises(RuntimeError, match="the server does not run on Windows: run it on Linux"):
+        Server(Settings(Catalogue.of_ids(["CartPole-v1"])))
 
 
 def check_client() -> None:
@@ -179,13 +256,16 @@ def check_client() -> None:
         assert sorted(envs.recv(3).env_ids) == [0, 1, 2]
 
 
+WINDOWS_ONLY = (check_workers, check_restarts, check_workers_end_with_this_process)
+
 if __name__ == "__main__":
-    if sys.platform != "win32":
+    if not ON_WINDOWS:
         become_windows()
     for check in (
         *(check_imports, check_backends, check_transforms_and_states),
         *([check_rollouts] if HAS_TORCH else []),
         *(check_choice, check_refusals, check_client),
+        *(WINDOWS_ONLY if ON_WINDOWS else ()),
     ):
         check()
         print(check.__name__, flush=True)

@@ -7,7 +7,6 @@ So every method can be called again after an interrupt.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Container
 from time import monotonic
@@ -41,7 +40,7 @@ class Sender:
         message, written = self._message, self._written
         rest = memoryview(message)[sum(written) :] if written else message
         try:
-            written.extend(map(os.write, (self.fd,), (rest,)))
+            written.extend(map(system.write, (self.fd,), (rest,)))
         except BlockingIOError:
             return False
         except OSError as error:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
-from xuance_envs.engine.system.current import system
 from xuance_envs.errors import EnvError
 from xuance_envs.vector_envs.options import (
     BackendOptions,
@@ -59,13 +58,6 @@ def backends_with(options: Mapping[str, Any], with_threads: bool = False) -> lis
         raise ValueError(
             f"no backend has all of these options; the backends of each option are {having}"
         )
-    if not system.HAS_WORKER_PROCESSES and "subproc" in found:
-        found.remove("subproc")
-        if "dummy" not in found:
-            raise ValueError(
-                f"{', '.join(options)}: worker processes are not available on {system.NAME}; omit "
-                f"these options, or choose a backend that has them ({', '.join(found)})"
-            )
     return [name for name in found if with_threads or name != "thread"]
 
 

@@ -20,7 +20,6 @@ from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.process.worker_process import StartSettings
-from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.library_threads import count_native_threads
 from xuance_envs.errors import caller_stacklevel
 from xuance_envs.vector_envs.arguments import checked_recipe
@@ -96,8 +95,7 @@ class SubprocVecEnv(GroupedVecEnv):
             out of range.
         TypeError: an entry of ``env_fns`` is not callable, does not accept ``env_seed``, or cannot
             be pickled.
-        RuntimeError: the environments' spaces differ, this process is daemonic, or the system has
-            no worker processes.
+        RuntimeError: the environments' spaces differ, or this process is daemonic.
         WorkerDiedError: a worker crashed while it created its environments.
         WorkerTimeoutError: a worker exceeded ``start_timeout``.
         MemoryError: too little memory for the shared arrays.
@@ -151,10 +149,6 @@ def start_processes(
     output_buffers: bool = False,  # steps may return shared memory
 ) -> WorkerGroups:
     """Start worker processes, which create their environments."""
-    if not system.HAS_WORKER_PROCESSES:
-        raise RuntimeError(
-            f"worker processes are not available on {system.NAME}: use ThreadVecEnv or DummyVecEnv"
-        )
     caller_steps = settings.caller_steps
     _check_context(settings.context)
     if multiprocessing.current_process().daemon:

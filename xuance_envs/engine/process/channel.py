@@ -6,7 +6,6 @@ length in eight bytes.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -39,9 +38,9 @@ STEP = frame(RequestType.STEP)
 
 def write_all(fd: int, message: bytes) -> None:
     try:
-        written = os.write(fd, message)
+        written = system.write(fd, message)
         while written < len(message):
-            written += os.write(fd, memoryview(message)[written:])
+            written += system.write(fd, memoryview(message)[written:])
     except OSError as error:
         raise PeerGoneError(str(error)) from error
 
@@ -213,19 +212,19 @@ class Channel(Sender):
         if self._is_sent:
             # Suppressed if the worker has ended, or if its pipe is full: it is terminated then.
             with suppress(OSError):
-                os.write(self.fd, frame(RequestType.CLOSE))
+                system.write(self.fd, frame(RequestType.CLOSE))
         else:  # after a partial message, closing the pipe is the only possible signal
             self._close_requests()
 
     def drain(self) -> None:
         with suppress(BlockingIOError):
-            os.read(self._inbox.fd, _DRAIN_BYTES)
+            system.read(self._inbox.fd, _DRAIN_BYTES)
 
     def close(self) -> None:
         self._close_requests()
-        os.close(self._inbox.fd)
+        system.close(self._inbox.fd)
 
     def _close_requests(self) -> None:
         if self.fd >= 0:
-            os.close(self.fd)
+            system.close(self.fd)
             self.fd = -1

@@ -56,7 +56,7 @@ class ProcessBackend(Backend[ProcessDriver]):
         outputs: bool = False,
     ) -> None:
         super().__init__(split, recipe, info_bytes)
-        self._wants_outputs = outputs
+        self._wants_outputs = outputs and system.CAN_MAKE_PRIVATE
         self._outputs: OutputBuffers | None = None
         _backends.add(self)
         self.settings = settings

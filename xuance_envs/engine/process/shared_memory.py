@@ -75,7 +75,7 @@ class SharedMemory:
         if start not in self._sizes:
             return  # freed before an interrupt
         if start == max(self._sizes):
-            os.ftruncate(self.fd, start)
+            system.truncate(self.fd, start)
             del self._sizes[start]
         else:
             self.recycle(start)

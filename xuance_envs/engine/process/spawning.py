@@ -10,17 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from xuance_envs.engine.system.current import system
+
 SPARE_DESCRIPTORS = 16  # number of free descriptors that suffice for starting a process
 
 
 def make_two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
     """Create two pipes, or none on failure; return (read end, write end) of each."""
-    first = os.pipe()
+    first = system.open_pipe()
     try:
-        return first, os.pipe()
+        return first, system.open_pipe()
     except OSError:
         for fd in first:
-            os.close(fd)
+            system.close(fd)
         raise
 
 

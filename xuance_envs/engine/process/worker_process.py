@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver, process, resource_tracker
+from multiprocessing import process
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -118,11 +118,11 @@ class WorkerProcess:
         except BaseException:
             _untrack_fds(own_fds)
             for fd in own_fds:
-                os.close(fd)
+                system.close(fd)
             raise
         finally:
-            os.close(their_requests)
-            os.close(their_replies)
+            system.close(their_requests)
+            system.close(their_replies)
         self.pid: int = self.process.pid
         self._owner = os.getpid()
         # A pidfd shows the process's end immediately; a pipe only when no other process holds it.
@@ -202,12 +202,8 @@ def start_worker(
     method = settings.context.get_start_method()
     with deferred_interrupt():
         if method != "fork":
-            # Start these before SIGINT is blocked: the fork server would inherit the signal mask,
-            # and starting the resource tracker would reset it.
             with _fd_lock, hidden_main(), reserved_descriptors():
-                if method == "forkserver":
-                    forkserver.ensure_running()
-                resource_tracker.ensure_running()
+                system.start_helpers(method)
         with system.blocked_sigint(), reserved_descriptors():
             started(WorkerProcess(settings, index, name, env_fns))
 

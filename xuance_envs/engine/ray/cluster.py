@@ -168,7 +168,7 @@ class RayCluster:
             return "this process is outside the cluster (ray://)"
         if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
             return "the cluster's connections are encrypted (RAY_USE_TLS)"
-        return None if system.HAS_WORKER_PROCESSES else f"{system.NAME} has no poll"
+        return None if system.HAS_SERVER else f"{system.NAME} has no poll"
 
     def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
         # One thread per worker process, the others for the connection and calls to the whole actor.

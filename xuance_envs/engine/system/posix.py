@@ -23,17 +23,20 @@ from typing import TYPE_CHECKING, Any
 assert sys.platform != "win32" or not TYPE_CHECKING  # type checkers skip the rest on Windows
 
 HAS_FILE_MODES = True  # files have permissions of Unix
-HAS_WORKER_PROCESSES = True  # the package can start worker processes here
+HAS_SERVER = True  # the HTTP server, and direct connections to Ray actors, work here
 
 CAN_COUNT_SLEEPS = True
+CAN_MAKE_PRIVATE = True  # shared memory can become private
 
 _MAP_FIXED = 0x10
 
 yield_cpu = os.sched_yield
 poll, POLLIN, POLLOUT = select.poll, select.POLLIN, select.POLLOUT
+open_pipe, read, write, close = os.pipe, os.read, os.write, os.close
 pread, pwrite = os.pread, os.pwrite
-set_blocking = os.set_blocking
+set_blocking, set_inheritable = os.set_blocking, os.set_inheritable
 readv = os.readv
+truncate = os.ftruncate
 send_parts = socket.socket.sendmsg
 pass_descriptor = reduction.DupFd
 
@@ -93,6 +96,18 @@ def _private_remapping(memory: mmap.mmap | memoryview, fd: int, offset: int) -> 
     region = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory)
     flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
     return lambda: bool(c_mmap(*region, *flags, fd, offset) == region[0])
+
+
+def start_helpers(method: str) -> None:
+    """Start the processes that a start method needs, before SIGINT is blocked.
+
+    The fork server would inherit the signal mask, and starting the resource tracker would reset it.
+    """
+    from multiprocessing import forkserver, resource_tracker
+
+    if method == "forkserver":
+        forkserver.ensure_running()
+    resource_tracker.ensure_running()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xuance_envs._version import __version__
+from xuance_envs.engine.system.current import system
 from xuance_envs.extras import missing_extra
 from xuance_envs.remote.server.access.proxies import BehindProxies, Proxies, unix_socket
 from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE
@@ -58,6 +59,7 @@ class Server:
             files is too low.
         OSError: listening failed, or the certificate cannot be read.
         ImportError: a required package is not installed.
+        RuntimeError: the server does not run on this system.
 
     Example:
         >>> from xuance_envs import RemoteVecEnv
@@ -81,6 +83,11 @@ class Server:
         keyfile: Path | None = None,
         proxies: Proxies | None = None,
     ) -> None:
+        if not system.HAS_SERVER:
+            raise RuntimeError(
+                f"the server does not run on {system.NAME}: run it on Linux or macOS, and connect "
+                "to it with RemoteVecEnv"
+            )
         _require_packages()
         if unix is None and not settings.tokens and not is_loopback(host):
             raise ValueError(
