@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from backends import QUICK_START
 from comparing import assert_same
 from example_envs import PLAIN, CustomSpace, EchoEnv, HoldingEnv, ReusingEnv
 from gymnasium import spaces
@@ -416,7 +417,7 @@ def test_wrong_actions_are_refused_with_expected_and_got(make_either, space, act
 
 @pytest.mark.parametrize("caller_steps", [False, True], ids=["workers", "caller-steps"])
 def test_actions_that_cannot_be_sent_are_refused_and_none_is_sent(caller_steps):
-    options = {"context": "forkserver", "in_series": 2, "caller_steps": caller_steps}
+    options = {"context": QUICK_START, "in_series": 2, "caller_steps": caller_steps}
     with SubprocVecEnv(takers(CustomSpace()), **options) as envs:
         envs.reset(seed=0)
         with pytest.raises(ValueError, match=r"environments 2 to 3 .*cannot be pickled"):

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 
 import pytest
+from backends import QUICK_START
 from example_envs import (
     ClosingEnv,
     FailingEnv,
@@ -172,9 +173,7 @@ def test_an_exception_that_is_no_exception_is_the_environments_all_the_same(
 
 def test_an_interrupt_that_an_environment_in_a_worker_raises_is_not_the_callers():
     with (
-        SubprocVecEnv(
-            failing("step", KeyboardInterrupt), in_series=5, context="forkserver"
-        ) as envs,
+        SubprocVecEnv(failing("step", KeyboardInterrupt), in_series=5, context=QUICK_START) as envs,
         pytest.raises(
             EnvError, match="environment 3 failed in 'step': KeyboardInterrupt"
         ) as caught,

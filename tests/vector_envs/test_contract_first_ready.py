@@ -11,6 +11,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+from backends import QUICK_START
 from comparing import HandSteps, assert_same_reset, assert_same_step, batch_of
 from example_envs import EchoEnv, FailingEnv, ReusingEnv
 from gymnasium import spaces
@@ -60,7 +61,7 @@ def receive(envs, count):
 
 
 def workers_of(env_fns, in_series, **options):
-    return SubprocVecEnv(env_fns, in_series=in_series, context="forkserver", **options)
+    return SubprocVecEnv(env_fns, in_series=in_series, context=QUICK_START, **options)
 
 
 def kill(envs):

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from backends import QUICK_START
 from comparing import assert_same
 from example_envs import Level, LockingEnv, ReusingEnv, ScriptedEnv, plain_step
 
@@ -256,7 +257,7 @@ def test_without_processes_an_info_may_hold_what_cannot_be_copied_beside_what_ca
 def test_an_info_that_cannot_be_sent_is_an_error_naming_its_environment():
     env_fns = [ReusingEnv] * 5
     env_fns[3] = LockingEnv
-    with SubprocVecEnv(env_fns, in_series=2, context="forkserver") as envs:
+    with SubprocVecEnv(env_fns, in_series=2, context=QUICK_START) as envs:
         envs.reset()
         with pytest.raises(EnvError, match=r"environment 3 failed in 'step': .*cannot be pickled"):
             envs.step([0] * 5)

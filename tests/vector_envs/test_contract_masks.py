@@ -7,6 +7,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+from backends import QUICK_START
 from comparing import assert_same
 from example_envs import ReusingEnv
 from gymnasium import spaces
@@ -335,7 +336,7 @@ def test_after_a_restart_they_are_those_of_the_new_environments():
         with SubprocVecEnv(
             [partial(Dying, number, where=where) for number in range(4)],
             in_series=2,
-            context="forkserver",
+            context=QUICK_START,
             on_worker_failure="restart",
             restart_on_exception=True,
         ) as envs:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import operations
 import pytest
-from backends import DUMMY, MACHINES, RAY, SPAWN, WORKERS, Backend
+from backends import DUMMY, MACHINES, QUICK_START, RAY, SPAWN, WORKERS, Backend
 from operations import (
     ENV_FNS,
     NUM_ENVS,
@@ -30,7 +30,7 @@ from xuance_envs.errors import (
 )
 from xuance_envs.vector_envs.vector_env import StepBatch
 
-QUICK = {"context": "forkserver"}
+QUICK = {"context": QUICK_START}
 OTHERS = [
     Backend("dummy-views", DUMMY.kind, {"copy": False}),
     Backend("a worker each", WORKERS.kind, {**QUICK, "in_series": 1}),

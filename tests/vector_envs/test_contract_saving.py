@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from backends import DUMMY, REMOTE, WORKERS, Maker
+from backends import DUMMY, QUICK_START, REMOTE, WORKERS, Maker
 from comparing import assert_same, in_form, row
 from interrupts import Instant
 from stateful_envs import MAKERS, Collector, Counting, Heavy, WithFile, of_length, scaled_by
@@ -59,10 +59,10 @@ def buffers(envs: VecEnv) -> list[Any]:
 def other_backend(maker: Maker, fns: list[Any]) -> VecEnv:
     """One with the same environments, split otherwise."""
     if maker.backend is DUMMY:
-        return SubprocVecEnv(fns, in_series=3, context="forkserver")
+        return SubprocVecEnv(fns, in_series=3, context=QUICK_START)
     if maker.backend is WORKERS:
         return DummyVecEnv(fns)
-    return SubprocVecEnv(fns, in_series=4, context="forkserver", caller_steps=True)
+    return SubprocVecEnv(fns, in_series=4, context=QUICK_START, caller_steps=True)
 
 
 @pytest.mark.everywhere("slotted", "black jack")

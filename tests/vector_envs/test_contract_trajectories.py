@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from backends import QUICK_START
 from comparing import HandStep, HandSteps, assert_same_reset, assert_same_step
 from example_envs import EchoEnv
 from gymnasium import spaces
@@ -88,7 +89,7 @@ def test_trajectories_are_those_of_stepping_by_hand(make_on_all, name):
 @pytest.mark.parametrize("in_series", [1, 3, 4, 5, 9, "auto"])
 def test_no_split_changes_a_trajectory(in_series, caller_steps):
     name = "CartPole of XuanCe"
-    options = {"context": "forkserver", "in_series": in_series, "caller_steps": caller_steps}
+    options = {"context": QUICK_START, "in_series": in_series, "caller_steps": caller_steps}
     with SubprocVecEnv([MAKERS[name]] * 5, **options) as envs:
         check_against_hand(envs, name, 60)
 

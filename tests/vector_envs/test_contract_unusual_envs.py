@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from backends import WORKERS, Backend
+from backends import QUICK_START, WORKERS, Backend
 from comparing import HandSteps, assert_same_reset, assert_same_step
 from example_envs import Wrapped
 from unusual_envs import (
@@ -20,7 +20,7 @@ from unusual_envs import (
 
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 
-QUICK = {"context": "forkserver"}
+QUICK = {"context": QUICK_START}
 SPLITS = [
     Backend("a worker each", WORKERS.kind, {**QUICK, "in_series": 1}),
     Backend("one worker", WORKERS.kind, {**QUICK, "in_series": 9}),

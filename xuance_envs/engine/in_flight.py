@@ -34,7 +34,7 @@ class InFlight:
         self._drivers = drivers
         self._poller = poller
         self._local = [k for k, driver in enumerate(drivers) if driver.runs_in_result]
-        self._envs_of = [np.arange(driver.lo, driver.hi) for driver in drivers]
+        self._envs_of = [np.arange(driver.lo, driver.hi, dtype=np.intp) for driver in drivers]
         self._firsts = [driver.lo for driver in drivers]
         # Requests that the poller does not watch yet, and results not yet received.
         self._unwatched: dict[int, Request] = {}

@@ -151,7 +151,8 @@ def seed_per_env(seed: Seeds, ids: Sequence[int]) -> list[int | None]:
 def checked_seed(name: str, seed: Any, otherwise: str = "") -> int:
     """Validate a seed: like Gymnasium, accept a non-negative int of any size."""
     with suppress(TypeError):
-        if (number := operator.index(seed)) >= 0:
+        # operator.index accepts np.bool_ in NumPy 1.
+        if not isinstance(seed, np.bool_) and (number := operator.index(seed)) >= 0:
             return number
     raise ValueError(f"{name}: expected a non-negative int{otherwise}, got {seed!r}")
 

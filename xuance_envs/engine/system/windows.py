@@ -200,8 +200,8 @@ class pass_descriptor:  # noqa: N801
         return msvcrt.open_osfhandle(self._handle, os.O_RDWR | os.O_BINARY | os.O_NOINHERIT)
 
 
-def open_end_watch(pid: int) -> int:
-    """Return a descriptor that becomes readable when the process ends."""
+def open_end_watch(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when the process ends, or None if unsupported."""
     import _winapi
 
     process = _winapi.OpenProcess(_winapi.SYNCHRONIZE, False, pid)
