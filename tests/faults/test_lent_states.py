@@ -121,8 +121,7 @@ def test_too_little_memory_for_them_is_said_and_changes_nothing(
     with subproc([Heavy] * N) as envs:
         envs.reset(seed=1)
         state = envs.save_state()
-        module = "xuance_envs.engine.system.linux.available_memory"
-        monkeypatch.setattr(module, lambda: 1000)
+        monkeypatch.setattr(system, "available_memory", lambda: 1000)
         monkeypatch.setattr(
             "xuance_envs.engine.process.shared_memory_transfer.UNCHECKED_BYTES", 100_000
         )
@@ -150,8 +149,7 @@ class Other(Watching):
 def test_workers_keep_nothing_after_an_error(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with subproc([Watching] * N) as envs:
         envs.reset(seed=1)
-        module = "xuance_envs.engine.system.linux.available_memory"
-        monkeypatch.setattr(module, lambda: 1000)
+        monkeypatch.setattr(system, "available_memory", lambda: 1000)
         monkeypatch.setattr(
             "xuance_envs.engine.process.shared_memory_transfer.UNCHECKED_BYTES", 100_000
         )

@@ -16,8 +16,9 @@ from gymnasium import spaces
 
 from xuance_envs import EnvError, SubprocVecEnv, WorkerDiedError
 from xuance_envs.engine.process.shared_memory import ALIGNMENT, SharedMemory
-from xuance_envs.engine.system import linux
 from xuance_envs.engine.system.current import system
+
+needs_linux = pytest.mark.skipif(system.NAME != "Linux", reason="needs Linux")
 
 
 @contextlib.contextmanager
@@ -60,17 +61,19 @@ def test_more_than_is_available_is_refused_before_it_is_taken(monkeypatch):
     assert multiprocessing.active_children() == []
 
 
+@needs_linux
 def test_available_memory_is_the_least_of_the_machines_and_the_groups(tmp_path, monkeypatch):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:       9000 kB\nMemAvailable:    5000 kB\n")
-    monkeypatch.setattr(linux, "limits", lambda *_: [])
-    assert linux.available_memory(meminfo) == 5_120_000
-    monkeypatch.setattr(linux, "limits", lambda *_: [7e6, 4e6])
-    assert linux.available_memory(meminfo) == 4_000_000
-    monkeypatch.setattr(linux, "limits", lambda *_: [])
-    assert linux.available_memory(tmp_path / "missing") is None
+    monkeypatch.setattr(system, "limits", lambda *_: [])
+    assert system.available_memory(meminfo) == 5_120_000
+    monkeypatch.setattr(system, "limits", lambda *_: [7e6, 4e6])
+    assert system.available_memory(meminfo) == 4_000_000
+    monkeypatch.setattr(system, "limits", lambda *_: [])
+    assert system.available_memory(tmp_path / "missing") is None
 
 
+@needs_linux
 def test_what_files_hold_of_a_groups_memory_counts_as_available(tmp_path):
     files = {
         "memory.max": "10000000\n",
@@ -81,13 +84,14 @@ def test_what_files_hold_of_a_groups_memory_counts_as_available(tmp_path):
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert linux._left_v2(tmp_path) == 3_000_000
+    assert system._left_v2(tmp_path) == 3_000_000
     (tmp_path / "memory.stat").write_text("cache 1\ntotal_inactive_file 100000\n")
-    assert linux._left_v1(tmp_path) == 600_000
+    assert system._left_v1(tmp_path) == 600_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert linux._left_v2(tmp_path) is None
+    assert system._left_v2(tmp_path) is None
 
 
+@needs_linux
 def test_shared_memory_that_an_interrupt_came_to_is_used_again(monkeypatch):
     memory = SharedMemory(reserved=ALIGNMENT)
     fallocate = os.posix_fallocate
@@ -117,6 +121,7 @@ def test_shared_memory_never_is_a_standard_descriptor():
         os.close(saved)
 
 
+@needs_linux
 @pytest.mark.parametrize("context", ["spawn", "forkserver", "fork"])
 def test_too_few_descriptors_are_an_error_wherever_they_run_out(context):
     """With every number of descriptors that is too small, up to one that is enough."""
@@ -133,6 +138,7 @@ def test_too_few_descriptors_are_an_error_wherever_they_run_out(context):
     assert spare < 39
 
 
+@needs_linux
 def test_too_few_descriptors_for_a_restart_are_an_error():
     envs = SubprocVecEnv(
         [FaultyEnv] * 2, in_series=1, on_worker_failure="restart", context="forkserver"
@@ -174,6 +180,7 @@ def go_through(env_fns):
         envs.step([0, 0])
 
 
+@needs_linux
 @pytest.mark.parametrize("piece", [1, 10_000, 2**24], ids=["crumbs", "slices", "loaves"])
 @pytest.mark.parametrize("place", ["construct", "reset", "step", "call"])
 def test_an_environment_that_takes_memory_without_end_is_an_error(place, piece):

@@ -32,6 +32,10 @@ SCRIPT = """
         envs.step([0] * 4)
 """
 
+needs_processes = pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="needs a list of processes"
+)
+
 DOINGS = {
     "spinning for steps": (),
     **{f"in a step that {fault}": ("step", fault) for fault in HANGS},
@@ -87,6 +91,7 @@ def test_workers_do_not_outlive_a_caller_that_is_ended(tmp_path, where, number):
     assert wait_until(lambda: not any(map(is_running, pids)))
 
 
+@needs_processes
 def test_nor_do_they_while_they_are_being_restarted(tmp_path):
     process, pids = started(tmp_path, (), on_worker_failure="restart", max_restarts=None)
     os.kill(pids[0], signal.SIGKILL)
@@ -133,6 +138,7 @@ def test_a_signal_to_its_process_group_ends_one_worker_only(tmp_path, context, n
     assert run_script(tmp_path, script) == f"(1,) {-number}\n"
 
 
+@needs_processes
 @pytest.mark.parametrize(
     ("fault", "timeout"), [("waits", None), ("spins", None), ("spins", 2.0), ("hangs in C", 2.0)]
 )

@@ -118,7 +118,7 @@ def test_arrays_are_received_with_their_environments(make):
         while len(done) < 5:
             batch = envs.recv()
             done += batch.env_ids.tolist()
-            expected = np.stack([np.full(3, 10 * i + n) for i in batch.env_ids])
+            expected = np.stack([np.full(3, 10 * i + n) for i in batch.env_ids.tolist()])
             assert_same(batch.infos.column("a")[0], expected)
 
 

@@ -99,7 +99,7 @@ class PlainVecEnv:
             raise AlreadySteppingError
         if self.flying is None:
             raise NotSteppingError
-        return StepBatch(*self.finish(), np.arange(NUM_ENVS))
+        return StepBatch(*self.finish(), np.arange(NUM_ENVS, dtype=np.intp))
 
     def call(self, name, *args, env_ids=None, **kwargs):
         return self.each("call", name, env_ids, lambda env, _: getattr(env, name)(*args, **kwargs))
