@@ -234,6 +234,10 @@ class _Connection(io.BufferedReader):
     def close(self) -> None:
         """Do nothing: a response closes its file at its end."""
 
+    @override
+    def flush(self) -> None:
+        """Do nothing: a response flushes its file when it is freed, even after a disconnect."""
+
     def disconnect(self) -> None:
         self.stream.close()
 
