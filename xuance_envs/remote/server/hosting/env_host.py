@@ -83,7 +83,11 @@ class EnvHost:
         future = self._make_future = process.submit(self._make)
         try:
             with process:
-                await asyncio.shield(asyncio.wrap_future(future))
+                # shield() would log an error that follows a cancellation, from Python 3.14 on.
+                made = asyncio.wrap_future(future)
+                made.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+                await asyncio.wait([made])
+                made.result()
         except BaseException:
             if not future.done():
                 process.kill()
