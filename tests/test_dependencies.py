@@ -99,7 +99,7 @@ def test_setup_has_the_same_bounds(monkeypatch: pytest.MonkeyPatch, module: str)
         (
             "uvicorn.protocols.http.httptools_impl.HttpToolsProtocol",
             "xuance_envs.remote.server.http.http_protocol",
-            ["_unset_keepalive_if_required", "on_headers_complete", "on_message_begin"],
+            ["on_headers_complete", "on_message_begin", "on_response_complete"],
         ),
     ],
     ids=["cloudpickle", "uvicorn"],

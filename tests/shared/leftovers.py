@@ -63,10 +63,12 @@ def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process is running; zombies are not."""
+    """Return whether a process is running; zombies are not, once all their threads have ended."""
     try:
         if MAPS.exists():
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            state, threads = fields[0], int(fields[17])
+            return state != "Z" or threads > 1
         os.kill(pid, 0)
     except OSError:
         return False
