@@ -36,10 +36,10 @@ class ThreadVecEnv(GroupedVecEnv):
     threads start in milliseconds and need little memory. Environments that compute gain only in a
     free-threaded Python, because otherwise one thread at a time runs Python code.
 
-    Each environment is made, reset, stepped, rendered, saved and closed in its own thread. The
-    environments share this process's working directory, environment variables, global random
-    generators, warning filters and library threads. A crash in native code ends the process. A
-    thread cannot be killed, so hanging environments cannot be restarted.
+    Each environment is created, reset, stepped, rendered, saved and closed in one thread, always
+    the same one. The environments share this process's working directory, environment variables,
+    global random generators, warning filters and library threads. A crash in native code ends the
+    process. A thread cannot be killed, so hanging environments cannot be restarted.
 
     Args:
         env_fns: callables that create one environment each, in its thread.
