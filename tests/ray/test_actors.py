@@ -119,7 +119,7 @@ def test_the_whole(actors: None, name: str) -> None:
     assert goes_on(makers()[name], DUMMY, RAY) >= 3
 
 
-# --- many agents ----------------------------------------------------------------------------------
+# --- multi-agent ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,9 @@ class _Writer:
 
     def write(self, message: Any, limit: float) -> bytes:
         self._limit, self._size = limit, 0
-        if not has_more_nodes(message, BLOCK):
-            packed: bytes = self._pack(message)
-        else:
-            pieces: list[bytes] = []
-            self._add(message, pieces)
-            packed = b"".join(pieces)
+        pieces: list[bytes] = []
+        self._add(message, pieces)
+        packed = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if len(packed) > self._limit:
             raise TooLargeError(int(self._limit))
         return packed

@@ -49,8 +49,6 @@ def to_wire(value: Any, depth: int = 0) -> Any:
         raise WireError(
             f"cannot send values that contain themselves or more than {MAX_DEPTH} nested levels"
         )
-    if kind is dict:  # the most frequent of these
-        return _encode_dict(value, depth + 1)
     for base, encode in _ENCODERS:
         if isinstance(value, base):
             return encode(value, depth + 1)
