@@ -128,6 +128,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     before = seconds_stalled()
+    gc.callbacks.clear()  # an interrupt within one, Hypothesis's for example, is lost
     try:
         return (yield)
     finally:

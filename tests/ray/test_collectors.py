@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
-import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +13,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from interrupts import RandomInterrupts
 from leftovers import is_running, wait_until
 from ray_actors import VARIABLES
 
@@ -307,43 +306,20 @@ def test_an_environment_that_is_never_made_is_told(processes: int) -> None:
 
 
 def test_no_interrupt_at_any_moment_loses_or_repeats_a_rollout() -> None:
-    rng = random.Random(0)
-    main = threading.main_thread().ident
-    armed = [False]
-
-    def interrupt(*_: Any) -> None:
-        if armed[0]:
-            armed[0] = False
-            raise KeyboardInterrupt
-
     functions = env_fns(SPACES["vector"])
     own = RolloutCollector(DummyVecEnv(functions), Thinker(TWO), 6, device="cpu", seed=1)
-    before = signal.signal(signal.SIGINT, interrupt)
-    played = interrupted = 0
-    try:
-        with own, RayRolloutCollector(functions, Thinker(TWO), 2, 6, seed=1, processes=1) as them:
-            while interrupted < 20:
-                assert played < 500, "no interrupt comes"
-                timer = threading.Timer(
-                    rng.random() * 0.02, signal.pthread_kill, (main, signal.SIGINT)
-                )
-                timer.start()
-                taken = False
-                while not taken:
-                    try:
-                        armed[0] = True
-                        them.rollout()
-                        taken, armed[0] = True, False
-                    except KeyboardInterrupt:
-                        interrupted += 1
-                timer.join()
-                played += 1
-                own.rollout()
-                assert torch.equal(them.states, own.states)
-                assert them.global_steps == own.global_steps == played * 30
-                assert them.finished_ep_returns == own.finished_ep_returns
-    finally:
-        signal.signal(signal.SIGINT, before)
+    them = RayRolloutCollector(functions, Thinker(TWO), 2, 6, seed=1, processes=1)
+    played, taken = 0, []
+    with own, them, RandomInterrupts(0.02) as interrupts:
+        while interrupts.count < 20:
+            assert played < 500, "no interrupt comes"
+            while len(taken) == played:
+                interrupts.call(lambda: taken.append(them.rollout()))
+            played += 1
+            own.rollout()
+            assert torch.equal(them.states, own.states)
+            assert them.global_steps == own.global_steps == played * 30
+            assert them.finished_ep_returns == own.finished_ep_returns
 
 
 def learned(collector: RayRolloutCollector) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import pytest
 from cluster_envs import DIE, GO_ON, SLEEP, PlacedEnv
 from comparing import assert_same
 from gymnasium import spaces
+from interrupts import RandomInterrupts
 from leftovers import is_running, wait_until
 from ray_actors import VARIABLES, add_node, counted_messages, own_cluster
 
@@ -221,41 +221,19 @@ def test_actions_that_are_objects_reach_their_environments(nodes: Any) -> None:
 
 
 def test_no_interrupt_at_any_moment_loses_or_repeats_a_step(nodes: Any) -> None:
-    rng = random.Random(0)
-    main = threading.main_thread().ident
-    armed = [False]
-
-    def interrupt(*_: Any) -> None:
-        if armed[0]:
-            armed[0] = False
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    steps = interrupted = 0
-    try:
-        with RayVecEnv_Gym([PlacedEnv] * 5, 1, num_cpus_per_worker=2) as envs:
-            envs.reset()
-            while interrupted < 30:
-                timer = threading.Timer(
-                    rng.random() * 0.004, signal.pthread_kill, (main, signal.SIGINT)
-                )
-                timer.start()
-                try:
-                    armed[0] = True
-                    envs.step([GO_ON] * 5)
-                    armed[0] = False
-                except KeyboardInterrupt:
-                    interrupted += 1
-                    if envs.waiting:
-                        envs.step_wait()
-                timer.join()
-                made = [int(at[1]) for at in envs.get_attr("at")]
-                # One that came before the step began left it out altogether.
-                assert made in ([steps] * 5, [steps + 1] * 5)
-                assert made[0] == steps + 1 or interrupted
-                steps = made[0]
-    finally:
-        signal.signal(signal.SIGINT, before)
+    steps = 0
+    envs = RayVecEnv_Gym([PlacedEnv] * 5, 1, num_cpus_per_worker=2)
+    with envs, RandomInterrupts(0.004) as interrupts:
+        envs.reset()
+        while interrupts.count < 30:
+            interrupts.call(lambda: envs.step([GO_ON] * 5))
+            if envs.waiting:
+                envs.step_wait()
+            made = [int(at[1]) for at in envs.get_attr("at")]
+            # One that came before the step began left it out altogether.
+            assert made in ([steps] * 5, [steps + 1] * 5)
+            assert made[0] == steps + 1 or interrupts.count
+            steps = made[0]
 
 
 # --- losses -------------------------------------------------------------------------------------

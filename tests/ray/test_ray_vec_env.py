@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import random
 import signal
 import sys
 import threading
@@ -20,6 +19,7 @@ from cluster_envs import DIE, FAIL, GO_ON, SLEEP, PlacedEnv
 from comparing import assert_same
 from coroutine_envs import WaitingEnv
 from gymnasium import spaces
+from interrupts import RandomInterrupts
 from leftovers import is_running, wait_until
 from ray_actors import counted_messages
 
@@ -190,40 +190,18 @@ class TestSteps:
                 assert (obs == k).all()
 
     def test_no_interrupt_at_any_moment_loses_or_repeats_a_step(self) -> None:
-        rng = random.Random(0)
-        main = threading.main_thread().ident
-        armed = [False]
-
-        def interrupt(*_: Any) -> None:
-            if armed[0]:
-                armed[0] = False
-                raise KeyboardInterrupt
-
-        before = signal.signal(signal.SIGINT, interrupt)
-        steps = interrupted = 0
-        try:
-            with few([PlacedEnv] * 2, 1) as envs:
-                envs.reset()
-                while interrupted < 30:
-                    delay = rng.random() * 0.004
-                    timer = threading.Timer(delay, signal.pthread_kill, (main, signal.SIGINT))
-                    timer.start()
-                    try:
-                        armed[0] = True
-                        envs.step([GO_ON] * 2)
-                        armed[0] = False
-                    except KeyboardInterrupt:
-                        interrupted += 1
-                        if envs.waiting:
-                            envs.step_wait()
-                    timer.join()
-                    made = [int(at[1]) for at in envs.get_attr("at")]
-                    # One that came before the step began left it out altogether.
-                    assert made in ([steps] * 2, [steps + 1] * 2)
-                    assert made[0] == steps + 1 or interrupted
-                    steps = made[0]
-        finally:
-            signal.signal(signal.SIGINT, before)
+        steps = 0
+        with few([PlacedEnv] * 2, 1) as envs, RandomInterrupts(0.004) as interrupts:
+            envs.reset()
+            while interrupts.count < 30:
+                interrupts.call(lambda: envs.step([GO_ON] * 2))
+                if envs.waiting:
+                    envs.step_wait()
+                made = [int(at[1]) for at in envs.get_attr("at")]
+                # One that came before the step began left it out altogether.
+                assert made in ([steps] * 2, [steps + 1] * 2)
+                assert made[0] == steps + 1 or interrupts.count
+                steps = made[0]
 
 
 class ThreadEnv(PlacedEnv):

@@ -6,12 +6,13 @@ import contextlib
 import dis
 import functools
 import os
+import random
 import signal
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -29,6 +30,45 @@ def interrupt_after(seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.join()
+
+
+class RandomInterrupts:
+    """SIGINTs at random moments of calls in the main thread; outside these they do nothing.
+
+    Args:
+        longest: seconds after a call's start within which one comes.
+
+    Attributes:
+        count: number of calls that were interrupted.
+    """
+
+    def __init__(self, longest: float) -> None:
+        self.count = 0
+        self._longest = longest
+        self._rng = random.Random(0)
+        self._armed = False
+
+    def __enter__(self) -> RandomInterrupts:
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _interrupt(self, _: int, frame: FrameType | None) -> None:
+        if self._armed and all(each.f_code.co_name != "__del__" for each in iterate_frames(frame)):
+            self._armed = False
+            raise KeyboardInterrupt
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call the function and interrupt it at most once, at any moment or not at all."""
+        try:
+            with interrupt_after(self._rng.random() * self._longest):
+                self._armed = True
+                function()
+                self._armed = False
+        except KeyboardInterrupt:
+            self.count += 1
 
 
 NO_INSTANT = ("RESUME", "PUSH_EXC_INFO")
