@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from interrupts import RandomInterrupts
 from leftovers import is_running, wait_until
@@ -51,7 +53,8 @@ from xuance_envs import (
     WorkerTimeoutError,
 )
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
-from xuance_envs.rollout.collector_actor import reseed
+from xuance_envs.engine.serialization import dumps_for_worker, loads
+from xuance_envs.rollout.collector_actor import get_rng_states, reseed, set_rng_states
 from xuance_envs.rollout.collector_pool import max_cpus_per_collector
 
 pytestmark = pytest.mark.usefixtures("collectors")
@@ -165,6 +168,49 @@ def test_a_second_life_draws_something_else() -> None:
             reseed(Drawing(), state.numpy().tobytes(), path)
             found.append(float(torch.rand(())))
         assert len(set(found)) == 4
+    finally:
+        torch.set_rng_state(state)
+
+
+class Noise:
+    __slots__ = ("draws", "rng")
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(4)
+        numbers = random.Random(4)
+        self.draws = {"closure": lambda: numbers.random()}
+
+
+class NestedNoise:
+    """An agent whose generators belong to other objects."""
+
+    def __init__(self) -> None:
+        self.noises = [Noise(), np.random.RandomState(4)]
+        self.shuffled = partial(torch.rand, 1, generator=torch.Generator().manual_seed(4))
+        self.space = gymnasium.spaces.Discrete(1 << 40, seed=4)
+        self.unused_space = gymnasium.spaces.Discrete(1 << 40)
+
+    def drawn(self) -> list[float]:
+        noise, legacy = self.noises
+        own = float(self.shuffled()), int(self.space.sample()), int(self.unused_space.sample())
+        return [noise.rng.random(), noise.draws["closure"](), legacy.standard_normal(), *own]
+
+
+def test_generators_of_an_agents_parts_are_its_own_in_each_collector_and_saved() -> None:
+    state = torch.get_rng_state()
+    try:
+        agents = [loads(dumps_for_worker(NestedNoise())) for _ in range(3)]
+        for number, agent in enumerate(agents):
+            agent.noises[1].standard_normal()  # the second of a pair is left
+            reseed(agent, state.numpy().tobytes(), (number, 0))
+        saved = [get_rng_states(agent) for agent in agents]
+        drawn = [agent.drawn() for agent in agents]
+        for column in zip(*drawn, strict=True):
+            assert len(set(column)) == 3
+        copy = NestedNoise()
+        for states, expected in zip(saved, drawn, strict=True):
+            set_rng_states(copy, states)
+            assert copy.drawn() == expected
     finally:
         torch.set_rng_state(state)
 

@@ -5,9 +5,13 @@ Methods return results or packed errors. This module does not depend on Ray.
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,12 @@ from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
+
+_GENERATORS = torch.Generator, np.random.Generator, np.random.RandomState, random.Random
+_WITHOUT_GENERATORS = (
+    *(type, ModuleType, FrameType, TracebackType, torch.Tensor),
+    random.SystemRandom,  # has no state
+)
 
 
 @dataclass(frozen=True)
@@ -202,11 +212,15 @@ def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
     torch.manual_seed(_derive_seed(state, path))
     for generator in _iter_generators(agent):
         own = _state_of(generator)
+        seed = _derive_seed(own if isinstance(own, bytes) else repr(own).encode(), path)
         if isinstance(generator, torch.Generator):
-            generator.manual_seed(_derive_seed(own, path))
+            generator.manual_seed(seed)
+        elif isinstance(generator, random.Random):
+            generator.seed(seed)
         else:
-            kind = type(generator.bit_generator)
-            generator.bit_generator.state = kind(_derive_seed(repr(own).encode(), path)).state
+            bits = getattr(generator, "bit_generator", None) or generator._bit_generator
+            new = type(bits)(seed).state
+            _set_state(generator, {**own, **new, "has_gauss": 0} if "has_gauss" in own else new)
 
 
 def get_rng_states(agent: Any) -> bytes:
@@ -216,9 +230,26 @@ def get_rng_states(agent: Any) -> bytes:
 
 
 def _state_of(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().numpy().tobytes()
+    match generator:
+        case torch.Generator():
+            return generator.get_state().numpy().tobytes()
+        case random.Random():
+            return generator.getstate()
+        case np.random.RandomState():
+            return generator.get_state(legacy=False)
     return generator.bit_generator.state
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    match generator:
+        case torch.Generator():
+            generator.set_state(byte_tensor(state))
+        case random.Random():
+            generator.setstate(state)
+        case np.random.RandomState():
+            generator.set_state(state)
+        case _:
+            generator.bit_generator.state = state
 
 
 def set_rng_states(agent: Any, rng_states: bytes) -> None:
@@ -231,18 +262,28 @@ def set_rng_states(agent: Any, rng_states: bytes) -> None:
         )
     torch.set_rng_state(byte_tensor(shared))
     for generator, state in zip(generators, own, strict=True):
-        if isinstance(generator, torch.Generator):
-            generator.set_state(byte_tensor(state))
-        else:
-            generator.bit_generator.state = state
+        _set_state(generator, state)
 
 
 def _iter_generators(agent: Any) -> Iterator[Any]:
-    holders = agent.modules() if isinstance(agent, torch.nn.Module) else [agent]
-    for holder in holders:
-        for value in getattr(holder, "__dict__", {}).values():
-            if isinstance(value, torch.Generator | np.random.Generator):
-                yield value
+    """Yield the random generators that the agent refers to, directly or through other objects."""
+    queue = deque(agent.modules() if isinstance(agent, torch.nn.Module) else [agent])
+    seen: dict[int, Any] = {}
+    while queue:
+        value = queue.popleft()
+        if id(value) in seen or isinstance(value, _WITHOUT_GENERATORS):
+            continue
+        seen[id(value)] = value
+        if isinstance(value, _GENERATORS):
+            yield value
+        elif isinstance(value, FunctionType):
+            held = value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value)
+            queue.extend(filter(None, held))
+        else:
+            if isinstance(value, Space):
+                _ = value.np_random  # is created when it is first used
+            queue.extend(getattr(value, "__dict__", {}).values())
+            queue.extend(gc.get_referents(value))
 
 
 def _derive_seed(state: bytes, path: Sequence[int]) -> int:

@@ -67,8 +67,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     identical for any number of collectors if the agent is deterministic and its outputs for a state
     do not depend on the rest of the batch.
 
-    Collector 0 starts with this process's torch generator and the agent's own torch and NumPy
-    generators. The other collectors derive their generators from these and from their number.
+    Collector 0 starts with this process's torch generator and with the generators of torch, NumPy,
+    Python and Gymnasium's spaces that the agent or its parts hold. The other collectors derive
+    their generators from these and from their number.
 
     A failed collector is restarted with new seeds and the current weights. It starts new episodes
     and plays the pending rollout from its first step.
