@@ -10,9 +10,9 @@ Each case has a reference, and each implementation runs in a fresh process:
 - ``torchrl``: environments that do nothing, or sleep, against TorchRL's ``AsyncEnvPool`` with its
   threads. Use ``--peers`` in an environment that has TorchRL. ``asyncio`` is not compared,
   because TorchRL has not implemented that backend.
-- ``computing``: CartPole and HalfCheetah against worker processes and a bare loop in two processes.
-  Run it in a free-threaded Python, too: with the global interpreter lock (GIL), threads that
-  compute run one at a time.
+- ``computing``: CartPole and HalfCheetah against worker processes, and against loops in two
+  processes and in two threads. Run it in a free-threaded Python, too: with the global interpreter
+  lock (GIL), threads that compute run one at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -111,10 +111,10 @@ def torchrl_pool(env_fns: Sequence[Make], seconds: float) -> list[float]:
         pool.close()
 
 
-def bare_loops(env_fns: Sequence[Make], seconds: float) -> list[float]:
-    """Step half of the environments in each of two processes, without a vectorized environment."""
+def bare_loops(executor: type[Executor], env_fns: Sequence[Make], seconds: float) -> list[float]:
+    """Step half of the environments in each of two workers, without a vectorized environment."""
     half = len(env_fns) // 2
-    with ProcessPoolExecutor(2) as pool:
+    with executor(max_workers=2) as pool:  # type: ignore[call-arg]
         rates = list(pool.map(bare_loop, [env_fns[0]] * 2, [half] * 2, [seconds] * 2))
     return [np.nan, np.nan, sum(rates)]
 
@@ -138,7 +138,8 @@ def bare_loop(make: Make, num_envs: int, seconds: float) -> float:
 THREADS = partial(steps, partial(ThreadVecEnv, in_series=1))
 PROCESSES = partial(steps, partial(SubprocVecEnv, in_series=1, start_timeout=600))
 COMPUTING: dict[str, Runner] = {
-    "bare loop in two processes": bare_loops,
+    "bare loop in two processes": partial(bare_loops, ProcessPoolExecutor),
+    "bare loop in two threads": partial(bare_loops, ThreadPoolExecutor),
     "processes": partial(steps, partial(SubprocVecEnv, num_workers=2)),
     "threads": partial(steps, partial(ThreadVecEnv, num_workers=2)),
     "processes, caller_steps": partial(
