@@ -134,7 +134,7 @@ bench: $(DEMO) ## measure steps per second
 bench-peers: $(PEERS) ## also measure other libraries, and update docs/benchmarks.md
 	@$(RUN) -m benchmarks.page throughput
 
-bench-page: $(PEERS) ## repeat all measurements of docs/benchmarks.md; 25 minutes on two idle cores
+bench-page: $(PEERS) ## repeat the measurements of docs/benchmarks.md; 25 minutes or more on two idle cores
 	@$(RUN) -m benchmarks.page
 
 clean: ## remove the virtual environments and all build output

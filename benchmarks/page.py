@@ -1,4 +1,4 @@
-"""Measure all figures of docs/benchmarks.md.
+"""Measure most figures of docs/benchmarks.md.
 
 Each part runs one script, which writes a table between the part's markers on the page, and a
 plot. A part that fails leaves the page unchanged, and the other parts continue. The README's
