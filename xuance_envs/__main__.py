@@ -44,10 +44,8 @@ COMMANDS = {
     "bench": Command(
         "measure which backend is fastest for an environment", add_bench_arguments, run_bench
     ),
-    "doctor": Command(
-        "report your setup and smoke-test every backend", add_doctor_arguments, run_doctor
-    ),
-    "state": Command("show the contents of a checkpoint file", add_state_arguments, run_state),
+    "doctor": Command("report your setup and test the backends", add_doctor_arguments, run_doctor),
+    "state": Command("describe a state or failure file", add_state_arguments, run_state),
     "replay": Command("reproduce a recorded failure", add_replay_arguments, run_replay),
     "serve": Command(
         "serve environments over HTTP, for RemoteVecEnv and notebooks",

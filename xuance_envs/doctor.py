@@ -1,4 +1,4 @@
-"""The command ``doctor``: report the setup and smoke-test every backend."""
+"""The command ``doctor``: report the setup and test the backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands ``state`` and ``replay``, which read checkpoint and failure files."""
+"""The commands ``state`` and ``replay``, which read state and failure files."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _FRAME_MILLISECONDS = 40
 
 
 def add_state_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="checkpoint file (.xenvs)")
+    parser.add_argument("file", type=Path, metavar="FILE", help="state or failure file (.xenvs)")
 
 
 def run_state(args: argparse.Namespace) -> None:
-    """Print a checkpoint's metadata without executing anything in the file."""
+    """Print a file's metadata without executing anything in the file."""
     data = args.file.read_bytes()
     header = header_of(data)
     when = datetime.datetime.fromtimestamp(args.file.stat().st_mtime).isoformat(" ", "seconds")
