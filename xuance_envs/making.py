@@ -123,7 +123,7 @@ def make_vec(
             :class:`~xuance_envs.transforms.normalize_observations.NormalizeObservations` around
             :class:`~xuance_envs.transforms.normalize_rewards.NormalizeRewards`.
         atari_preset: ``"dqn"`` for the 84 × 84 images of Mnih et al. (2015): ``Atari_Env`` with
-            ``image_size=84``. None keeps the screen's 210 × 160. Only for Atari games.
+            ``image_size=84``. None keeps the screen's size. Only for Atari games.
         vectorization_mode: ``"sync"`` for a
             :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`, ``"async"`` for an
             :class:`~xuance_envs.compat.gymnasium_async.AsyncVectorEnv`, ``"vector_entry_point"``

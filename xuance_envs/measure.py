@@ -2,8 +2,9 @@
 
 CPU cores of shared machines change speed from one second to the next, so only figures measured at
 almost the same time are comparable. :func:`measure` therefore times its runners in interleaved
-*rounds*: each round runs every runner once, every second round in reverse order. It reports the
-median over the rounds. The ratio of two runners is the median of the ratios within each round.
+*rounds*: each round runs every runner once, every second round in reverse order. A runner's
+throughput is the median over the rounds. The ratio of two runners is the median of the ratios
+within each round.
 
 Each timed run is preceded by untimed preparation:
 

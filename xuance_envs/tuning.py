@@ -2,7 +2,7 @@
 
 Waking a worker costs 20 to 100 µs. Worker processes are faster if an environment's steps take long
 compared with this time, and if many environments share the cost. Environments that wait, for a
-network or an external simulator, need one process each, even with few CPUs.
+network or an external simulator, need more processes than there are CPUs.
 
 The step time is measured with one environment. Two figures show whether an environment computes or
 waits: its CPU time relative to wall time, and the number of times that it sleeps. On a busy

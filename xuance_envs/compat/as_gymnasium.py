@@ -33,13 +33,13 @@ def to_gymnasium(vec_env: VecEnv) -> GymnasiumVectorEnv:
     Args:
         vec_env: the vectorized environment; closing the result closes it too.
 
-    Raises:
-        ValueError: rewards are vectors; convert ``ScalarizeRewards(vec_env, weights)`` instead.
-
     Returns:
         A vector environment in ``AutoresetMode.SAME_STEP``: where an episode ended, the
         observation is the first one of the next episode, and the last one is in
         ``infos["final_obs"]``.
+
+    Raises:
+        ValueError: rewards are vectors; convert ``ScalarizeRewards(vec_env, weights)`` instead.
 
     Example:
         >>> import gymnasium

@@ -22,12 +22,12 @@ def to_sb3(vec_env: VecEnv) -> SB3VecEnv:
         vec_env: the vectorized environment, with or without transforms; closing the result closes
             it too.
 
-    Raises:
-        ValueError: rewards are vectors; convert ``ScalarizeRewards(vec_env, weights)`` instead.
-
     Returns:
         A Stable-Baselines3 vectorized environment. It resets environments in the step that ends
         their episode. The episode's last observation is in ``infos[i]["terminal_observation"]``.
+
+    Raises:
+        ValueError: rewards are vectors; convert ``ScalarizeRewards(vec_env, weights)`` instead.
 
     Example:
         >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env

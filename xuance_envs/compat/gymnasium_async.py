@@ -61,9 +61,8 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         copy: return copies of the observations. If False, the next step overwrites the returned
             arrays.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None is
-            Python's default, but ``"spawn"`` where forking is unsafe. ``"thread"`` selects threads,
-            as in
-            :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
+            Python's default, but ``"spawn"`` if forking is unsafe. ``"thread"`` selects threads,
+            as in :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
         daemon: has no effect. Environments can always start processes of their own, which
             Gymnasium allows only with ``daemon=False``.
         worker: replacement for Gymnasium's worker function. It selects Gymnasium's own

@@ -167,7 +167,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
     Args:
         env_fns: callables that make one environment each.
-        start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``. None is ``"forkserver"`` where
+        start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``. None is ``"forkserver"`` if
             the system supports it, else ``"spawn"``.
         **options: further arguments of
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.

@@ -72,7 +72,7 @@ class SubprocVectorEnv(TianshouVectorEnv, tianshou.SubprocVectorEnv):  # type: i
         timeout: seconds after which ``step`` returns the environments that are ready, if any.
         share_memory: has no effect: array observations always use shared memory.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, or a ``multiprocessing`` context. None
-            is Python's default, but ``"spawn"`` where forking is unsafe.
+            is Python's default, but ``"spawn"`` if forking is unsafe.
         as_objects: see :class:`DummyVectorEnv`.
         in_series: environments per worker, or ``"auto"``; None for the default described above.
         **options: further arguments of

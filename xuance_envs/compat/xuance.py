@@ -88,7 +88,8 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
 
     Every entry of ``xuance.environment.REGISTRY_VEC_ENV`` is replaced, so configurations and
     programs stay unchanged. Classes that a program has imported from XuanCe directly are not
-    affected. A second call replaces the options.
+    affected. The installed classes raise a :class:`ValueError` if the environments' rewards are
+    vectors. A second call replaces the options.
 
     Args:
         **options: arguments of :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`,
@@ -104,8 +105,6 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
         ImportError: XuanCe is not installed.
         RuntimeError: the XuanCe version is not supported.
         TypeError: an option is unknown. Invalid values raise when an environment is made.
-
-    The installed classes raise a :class:`ValueError` if the environments' rewards are vectors.
 
     Example:
         .. code-block:: python

@@ -11,8 +11,8 @@
     ├── EnvError               an environment raised, or violated its spaces
     │   └── StateError         a state cannot be saved or read
     │       └── StateMismatchError   the state belongs to a different environment
-    ├── WorkerDiedError        a worker process ended unexpectedly
-    ├── WorkerTimeoutError     a worker process did not answer in time
+    ├── WorkerDiedError        a worker ended unexpectedly
+    ├── WorkerTimeoutError     a worker did not answer in time
     └── RemoteError            a server refused a request or is unreachable
         ├── RemoteAuthenticationError   missing or wrong token (401)
         ├── RemoteForbiddenError        not allowed by the server's operator (403)

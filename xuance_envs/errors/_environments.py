@@ -12,9 +12,8 @@ class EnvError(VecEnvError):
 
     Attributes:
         env_index (int): index of the environment in the vec env.
-        command (str): the failed operation: ``"construct"``, ``"reset"``, ``"step"``,
-            ``"render"``, ``"call"``, ``"get_attr"``, ``"set_attr"``, ``"action_masks"``,
-            ``"save_state"``, ``"load_state"`` or ``"close"``.
+        command (str): the failed operation: ``"construct"``, ``"reset"``, ``"step"``, or the name
+            of another function, such as ``"call"`` or ``"save_state"``.
         reason (str): one-line description.
         env_traceback (str): formatted traceback of the environment's exception.
 

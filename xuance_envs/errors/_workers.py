@@ -1,4 +1,4 @@
-"""Errors of worker processes."""
+"""Errors of workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xuance_envs.errors._base import VecEnvError
 
 
 class _WorkerError(VecEnvError):
-    """Base class of errors about a worker process."""
+    """Base class of errors about a worker."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class _WorkerError(VecEnvError):
 
 
 class WorkerDiedError(_WorkerError):
-    """A worker process ended unexpectedly: it crashed, exited or was killed.
+    """A worker ended unexpectedly: it crashed, exited or was killed.
 
     Attributes:
         env_indices (tuple[int, ...]): indices of the worker's environments.
@@ -100,12 +100,12 @@ class WorkerDiedError(_WorkerError):
 
 
 class WorkerTimeoutError(_WorkerError):
-    """A worker process did not answer in time.
+    """A worker did not answer in time.
 
     Attributes:
         env_indices (tuple[int, ...]): indices of the worker's environments.
-        pid (int | None): process id; None if it was not started, or if none of several workers
-            answered ``recv``.
+        pid (int | None): process id; None for a thread, for a process that was not started, and if
+            no worker answered ``recv``.
         timeout (float): the time limit, in seconds.
         command (str): the unanswered command.
         details (str): further lines of the message, such as the worker's stack when it was killed.

@@ -51,7 +51,8 @@ class GroupedVecEnv(VecEnv):
         envs_per_worker: another name for ``in_series``, as an int.
         copy: False to return read-only views instead of copies; the next step overwrites them.
         start_timeout: seconds the workers may take to create their environments; None for no limit.
-        check_actions: True to check that every action is in its space.
+        check_actions: True to check that every action is in its space and, once
+            ``action_masks`` has been called, allowed by its mask.
         info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
             not fit are copied one by one in each step, or pickled for workers in other processes.
     """

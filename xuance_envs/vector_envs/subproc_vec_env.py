@@ -61,7 +61,7 @@ class SubprocVecEnv(GroupedVecEnv):
             network or an external simulator) or that share global state. At most one of
             ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. The last
-            one warns where forking is unsafe, for example after CUDA was initialized.
+            one warns if forking is unsafe, for example after CUDA was initialized.
         caller_steps: True to step one share of the environments in the main process, while the
             workers step theirs.
         step_timeout: seconds a worker may take to answer any command, such as a step including

@@ -35,10 +35,10 @@ class VecEnv(VecEnvAliases, ABC):
     results if the environments use only their own random generators.
 
     Used as a context manager, a vectorized environment is closed on exit. After :meth:`close`,
-    operations on the environments raise a :class:`~xuance_envs.errors.ClosedVecEnvError`. While a
-    step is pending, they raise an :class:`~xuance_envs.errors.AlreadySteppingError`, except those
-    that wait for it (:meth:`reset`, :meth:`step_wait`, or :meth:`recv` after :meth:`send`),
-    :meth:`statistics` and :meth:`close`.
+    operations on the environments raise a :class:`~xuance_envs.errors.ClosedVecEnvError`. Until a
+    step's results are returned, they raise an :class:`~xuance_envs.errors.AlreadySteppingError`,
+    except :meth:`reset`, :meth:`statistics` and :meth:`close`; after :meth:`step_async`, also
+    :meth:`step_wait`; after :meth:`send`, also :meth:`recv`, :meth:`async_reset` and :meth:`send`.
 
     Arguments named ``env_ids`` are sequences of distinct indices from 0 to ``num_envs - 1``. Other
     values raise a :class:`ValueError`, and nothing is done. An exception of an environment in
@@ -252,7 +252,7 @@ class VecEnv(VecEnvAliases, ABC):
                 again. Or a worker exceeded ``step_timeout``, as for ``reset``.
             EnvError, WorkerDiedError: as for ``reset``.
             NotSteppingError: no environment is stepping or resetting.
-            ValueError: fewer than ``min_envs`` environments are stepping or resetting.
+            ValueError: ``min_envs`` is below 1, or fewer environments are stepping or resetting.
         """
         self._not_supported("recv")
 

@@ -54,7 +54,7 @@ class _ArrayRow:
 
 
 class _IntegerRow:
-    """Row with one integer; rejects other values and integers that are too large."""
+    """Row with one integer; converts other values that fit, and rejects those that do not."""
 
     __slots__ = ("_index", "_leaf", "_view")
 

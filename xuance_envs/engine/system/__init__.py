@@ -1,1 +1,1 @@
-"""Forks, thread pools and interrupts of this process."""
+"""What differs between systems, and forks, thread pools and interrupts of this process."""

@@ -22,7 +22,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class RequestLog:
-    """Logger and counter of requests; it logs no headers, queries and session ids, for secrecy."""
+    """Logger and counter of requests; it keeps headers, queries and session ids out of the log."""
 
     def __init__(self, metrics: Metrics, log: bool) -> None:
         self._metrics = metrics
