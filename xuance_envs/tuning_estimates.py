@@ -49,7 +49,7 @@ NOT_IN_MAIN_PROCESS = frozenset(
         *("step_timeout", "worker_threads", "record_failures"),
     }
 )
-"""Options with which the main process does not step a share of the environments."""
+"""With any of these options, no candidate with ``caller_steps`` is added."""
 
 
 class Probe:

@@ -260,7 +260,7 @@ class EnvPoolEngine(NativeEngine):
                 "envpool.make(..., seed=...)"
             )
         if options:
-            raise NotImplementedError("EnvPool does not accept options in reset")
+            raise NotImplementedError(f"EnvPool does not accept options in reset, got {options!r}")
 
     @override
     def reset(self, seeds: Sequence[int | None], options: Any) -> tuple[Any, Infos]:

@@ -153,7 +153,8 @@ def _check_model(model: Any, value: tuple[bytes, _Changes] | None) -> str | None
     own = _model(model)
     if value is None:
         if not own.is_original:
-            raise MismatchError("model", "parameters that the file does not contain", "changed")
+            reason = "the file does not contain the model's parameters, which changed here"
+            raise MismatchError("model", "no parameters", "changed parameters", reason)
         return "it was saved by version 0.2.0, without the MuJoCo model's parameters"
     digest, changes = value
     if digest != own.digest:
