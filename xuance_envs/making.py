@@ -130,7 +130,7 @@ def make_vec(
             for the environment's own vectorized implementation, unchanged. Cannot be combined
             with ``backend``, ``allow_native``, ``allow_threads``, ``normalize``, ``atari_preset``
             or ``seed`` (pass the seed to ``reset``).
-        vector_kwargs: options of the vector environment class, such as
+        vector_kwargs: options of the vectorized environment, such as
             ``{"on_worker_failure": "restart"}``. ``backend="auto"`` chooses among the backends that
             support all of them.
         wrappers: functions that take an environment and return it wrapped, applied to every
@@ -145,7 +145,7 @@ def make_vec(
         ValueError: ``backend``, ``vectorization_mode``, ``num_envs`` or ``seed`` is invalid,
             arguments cannot be combined, or the observations cannot be normalized.
         TypeError: ``env_id`` is neither an id nor a spec, an option is unknown, or an option of the
-            vector environment is among ``env_kwargs``.
+            vectorized environment is among ``env_kwargs``.
         gymnasium.error.Error: the environment id is unknown.
         EnvError: an environment could not be made.
         ImportError: a library that the environment or backend requires is missing.

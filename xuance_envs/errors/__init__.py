@@ -6,7 +6,7 @@
     ├── AlreadySteppingError   another operation was called while a step was pending
     ├── NotResetError          environments were stepped before their first ``reset``
     ├── NotSteppingError       ``step_wait`` or ``recv`` was called while nothing was pending
-    ├── ClosedVecEnvError      an operation other than ``close`` was called after ``close``
+    ├── ClosedVecEnvError      the vectorized environment is closed
     ├── WrongProcessError      an operation other than ``close`` was called in a forked process
     ├── EnvError               an environment raised, or violated its spaces
     │   └── StateError         a state cannot be saved or read
@@ -19,7 +19,7 @@
         ├── RemoteNotFoundError         unknown session, episode or environment (404)
         ├── RemoteConflictError         the session's or episode's state does not allow it (409)
         ├── RemoteTooLargeError         request or response too large (413)
-        ├── RemoteRequestError          invalid request (400, 415, 422)
+        ├── RemoteRequestError          invalid or slow request (400, 408, 415, 422)
         ├── RemoteLimitError            a limit of the server is reached (429)
         ├── RemoteVersionError          different protocol version
         └── RemoteUnreachableError      no answer

@@ -111,7 +111,7 @@ class RemoteTooLargeError(RemoteError):
 
 
 class RemoteRequestError(RemoteError):
-    """The server rejected the request as invalid (400, 415, 422).
+    """The request was invalid (400, 415, 422) or arrived too slowly (408).
 
     Example:
         >>> settings = Settings(Catalogue.of_ids(["CartPole-v1", "Pendulum-v1"]))

@@ -1,7 +1,7 @@
 """Vectorized multi-agent environments.
 
-An adapter packs the data of all agents of an environment into one byte record. The underlying
-vectorized environments transfer only these records, so that every backend works at full speed.
+An adapter packs the data of all agents of an environment, except infos, into a record of bytes. The
+underlying vectorized environments transfer it like any observation, in every backend.
 """
 
 from __future__ import annotations

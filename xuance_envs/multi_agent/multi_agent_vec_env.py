@@ -345,7 +345,7 @@ class MultiAgentVecEnv(VecEnvDelegate):
 
         Raises:
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`.
-            ValueError: fewer than ``min_envs`` environments are stepping or resetting.
+            ValueError: ``min_envs`` is below 1, or fewer environments are stepping or resetting.
         """
         batch = self.vec_env.recv(min_envs, timeout)
         return self._reader.step(

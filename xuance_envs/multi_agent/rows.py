@@ -15,7 +15,7 @@ LIBRARIES = ("gymnasium", "sb3")
 def per_agent_rows(
     envs: MultiAgentVecEnv, library: str = "gymnasium", *, on_death: str = "pad"
 ) -> Any:
-    """Return a single-agent vector environment with one row per agent, for parameter sharing.
+    """Return a single-agent vectorized environment with one row per agent, for parameter sharing.
 
     All agents then share one policy. Row ``i * A + k`` is agent k of environment i. A row ends when
     its agent ends, as :meth:`~xuance_envs.multi_agent.step.MultiAgentStep.ends` defines it. If a

@@ -23,7 +23,7 @@ _BOOLS = frozenset({bool, np.bool_})
 class EnvStates:
     """Saved states of k environments; immutable.
 
-    ``save_state`` returns it. ``load_state`` of any vector environment with the same kind of
+    ``save_state`` returns it. ``load_state`` of any vectorized environment with the same kind of
     environments accepts it. The backend and the number of workers may differ.
 
     Args:

@@ -24,7 +24,7 @@ class ActionTransform(Transform):
     """Base class for transforms of actions in a Box; define :meth:`_acted`.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
         space: space of one action passed to the transform.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
     """
@@ -62,7 +62,7 @@ class RescaleActions(ActionTransform):
     them.
 
     Args:
-        vec_env: the vector environment; its actions are a bounded Box of floats.
+        vec_env: the vectorized environment; its actions are a bounded Box of floats.
         low: smallest action of the agent: a number, or an array of the action's shape.
         high: largest action of the agent, in the same form.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
@@ -122,7 +122,7 @@ class ClipActions(ActionTransform):
     The transform's own action space has no bounds.
 
     Args:
-        vec_env: the vector environment; its actions are a Box.
+        vec_env: the vectorized environment; its actions are a Box.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:

@@ -34,7 +34,7 @@ class EpisodeStatistics(Transform):
     step that truncates episodes because a worker was restarted is not counted.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Example:

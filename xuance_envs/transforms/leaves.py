@@ -74,7 +74,7 @@ def replace_leaves(
 
 
 def check_single_agent(name: str, vec_env: VecEnv) -> VecEnv:
-    """Return the vector environment if it is single-agent."""
+    """Return the vectorized environment if it is single-agent."""
     given: Any = vec_env
     within = given.vec_env if isinstance(given, MultiAgentVecEnv) else given
     if isinstance(within, VecEnv) and isinstance(within.observation_space, ObservationRecord):

@@ -42,7 +42,8 @@ class NormalizeObservations(ObservationTransform):
     normalized but not counted. :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
 
     Args:
-        vec_env: the vector environment; its observations are a Box of numbers, or a Dict of them.
+        vec_env: the vectorized environment; its observations are a Box of numbers or a Dict of
+            these.
         epsilon: added to the variance; above 0.
         clip: largest magnitude of the result, above 0; ``math.inf`` for no limit.
         keys: keys of a Dict space to normalize; the others stay unchanged. None for all keys.

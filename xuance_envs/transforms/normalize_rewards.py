@@ -49,7 +49,7 @@ class NormalizeRewards(RewardTransform):
     returns.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
         gamma: discount factor from 0 to 1, ideally that of the learning algorithm.
         epsilon: added to the variance; above 0.
         clip: largest magnitude of the result, above 0; ``math.inf`` for no limit.

@@ -35,7 +35,7 @@ class ObservationTransform(Transform):
     Define :meth:`_put`; define :meth:`_learn` too if the transform keeps a memory.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
         space: space of one transformed observation.
         memory: the initial memory.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
@@ -167,7 +167,7 @@ class TransformObservations(ObservationTransform):
     """Apply a function to observations.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
         function: called with a batch of any number k of observations: an array
             ``(k, *obs_shape)``, or a dict or tuple of arrays for Dict and Tuple spaces. Returns a
             batch of k observations in ``space``. Each result must depend only on its own row.

@@ -28,7 +28,7 @@ class RewardTransform(Transform):
     the shape or the bounds of vector rewards calls :meth:`declare_rewards`.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
     """
 
@@ -78,7 +78,7 @@ class ClipRewards(RewardTransform):
     """Clip rewards to bounds; vector rewards elementwise.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
         low: smallest reward; -1.0 by default.
         high: largest reward; 1.0 by default.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
@@ -114,7 +114,7 @@ class ScaleRewards(RewardTransform):
     """Multiply rewards by a constant; vector rewards elementwise.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
         scale: the factor.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
@@ -150,7 +150,7 @@ class TransformRewards(RewardTransform):
     """Apply a function to rewards.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
         function: called with the rewards ``(n,)`` of any number n of environments: float64 from
             ``step``, float32 from ``recv``. Returns n numbers, each of which must depend only on
             its own reward. Vector rewards are ``(n, k)``; for them the function returns n numbers
@@ -209,7 +209,7 @@ class ScalarizeRewards(RewardTransform):
     part of ``state_dict``.
 
     Args:
-        vec_env: the vector environment, whose ``reward_space`` has the shape ``(k,)``.
+        vec_env: the vectorized environment, whose ``reward_space`` has the shape ``(k,)``.
         weights: k numbers.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 

@@ -31,7 +31,7 @@ class StackObservations(ObservationTransform):
     worker was restarted returns the environment's last stack unchanged.
 
     Args:
-        vec_env: the vector environment; its observations are a Box with at least one axis, or a
+        vec_env: the vectorized environment; its observations are a Box with at least one axis, or a
             Dict of them.
         num_stack: number of observations in a stack.
         n: alias of ``num_stack``.

@@ -74,7 +74,7 @@ class StatefulTransform:
         self._load_learned(given, exactly=True)
 
     def sync_from(self, other: object) -> None:
-        """Copy learned data from another vector environment's transforms, for example to evaluate.
+        """Copy learned data from transforms of other environments, for example to evaluate.
 
         Args:
             other: the outermost transform to copy from, such as that of the training environments.

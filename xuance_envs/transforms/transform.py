@@ -25,7 +25,7 @@ from xuance_envs.vector_envs.wrapper import VecEnvWrapper
 
 
 class Transform(StatefulTransform, VecEnvWrapper):
-    """Wrapper that changes the actions or results of a vector environment.
+    """Wrapper that changes the actions or results of a vectorized environment.
 
     It supports ``step``, ``step_async``/``step_wait``, ``send``/``recv`` and partial resets. When
     an episode ends, the transform changes both the last observation and ``reset_obs``. The rest of
@@ -36,7 +36,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     therefore be repeated, and counts only once.
 
     Args:
-        vec_env: the vector environment.
+        vec_env: the vectorized environment.
         observation_space: space of one transformed observation; None for the inner space.
         action_space: space of one action passed to the transform; None for the inner space.
         keep_raw: True to keep the untransformed observations (:attr:`raw_observations`) from the
@@ -46,7 +46,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         TypeError: ``vec_env`` is not a ``VecEnv``, or it is multi-agent.
 
     Attributes:
-        vec_env (VecEnv): the inner vector environment.
+        vec_env (VecEnv): the inner vectorized environment.
         training (bool): True if the transform updates its statistics; ``freeze`` sets False.
         raw_results (RawResults): results before any transform.
     """
@@ -107,7 +107,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
             env_ids: their environments; None for all.
 
         Returns:
-            The actions for the inner vector environment.
+            The actions for the inner vectorized environment.
         """
         return actions
 
@@ -391,7 +391,7 @@ def _no_rewards(vec_env: VecEnv, count: int | None = None) -> NDArray[np.float32
 
 
 def transforms_of(vec_env: VecEnv) -> list[Transform]:
-    """Return the transforms in a vector environment, outermost first."""
+    """Return the transforms in a vectorized environment, outermost first."""
     found: list[Transform] = []
     while isinstance(vec_env, VecEnvWrapper):
         if isinstance(vec_env, Transform):

@@ -48,8 +48,7 @@ MIN_CPUS_TO_SHARE = 4  # from which a spinning main process may share a worker's
 class SubprocVecEnv(GroupedVecEnv):
     """Vectorized environment in worker processes.
 
-    Workers write their results into shared memory; a typical step exchanges one byte with each
-    worker in each direction.
+    Workers write their results into shared memory; a typical step pickles nothing.
 
     Workers do not import your script, so it needs no ``if __name__ == "__main__"`` guard. Objects
     defined in ``__main__`` are sent by value, so lambdas and local classes work.

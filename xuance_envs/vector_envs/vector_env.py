@@ -188,8 +188,8 @@ class VecEnv(VecEnvAliases, ABC):
     def step_wait(self) -> StepResult:
         """Wait for the pending step; see ``step`` for the results and errors.
 
-        A :class:`KeyboardInterrupt` leaves the step pending. Without a pending step, it raises a
-        :class:`~xuance_envs.errors.NotSteppingError`.
+        Without a pending step, the method raises :class:`~xuance_envs.errors.NotSteppingError`. A
+        :class:`KeyboardInterrupt` leaves the step pending.
         """
 
     def sample_actions(self, rng: np.random.Generator | int | None = None) -> Any:

@@ -47,7 +47,7 @@ def _should_pool(nbytes: int) -> bool:
 
 
 class _BufferPool:
-    """Arrays used through views; reference counts show which array has none and can be reused."""
+    """Arrays used through views; one is reused when reference counts show that it has no view."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, pool_size: int) -> None:
         self._shape = shape

@@ -229,7 +229,7 @@ class InfoColumns:
         self._copy_used = self._used.copy
 
     def set_layout(self, group: int, layout: ColumnLayout | None) -> None:
-        """Replace a group's layout, unless it is None."""
+        """Set a group's layout; None keeps the current one."""
         if layout is not None:
             # Equal layouts share one object, which readers compare by identity.
             layout = next((known for known in self._layouts if known == layout), layout)

@@ -39,7 +39,7 @@ class GroupCodec:
         self._use(NO_EXTENTS)
 
     def _use(self, extents: Extents) -> None:
-        """Select the arrays in results with these extents."""
+        """Select the arrays that results with these extents contain."""
         self._extents = extents
         masks = self._masks if extents.masks else ()
         infos = self._arrays.infos.first(*extents.infos)
@@ -97,7 +97,7 @@ class GroupCodec:
 
     @property
     def nbytes(self) -> int:
-        """Size of the last results, with the episode ends that the arrays hold now."""
+        """Bytes of results with the last extents and the episode ends that the arrays hold now."""
         per_end = sum(array.nbytes for array in (*self._end_rows, *self._end_columns))
         per_end //= len(self._arrays.rewards)
         per_step: int = sum(array.nbytes for array in self._parts)

@@ -216,8 +216,8 @@ class Settings:
         shutdown_grace: seconds for requests in progress to finish when the server stops; None (the
             default) for the larger of ``limits.request`` and ``limits.start``.
         limits_by_tokens: names of limits that depend on the number N of names in ``tokens``, if N
-            is not 0. ``sessions`` and ``environments`` are at least N, ``processes`` at least 2 N.
-            Their limits per token are equal shares of these totals.
+            is not 0. ``sessions`` and ``environments`` are at least N; ``processes`` is at least N,
+            on Linux 2 N. Their limits per token are equal shares of these totals.
     """
 
     catalogue: Catalogue

@@ -182,7 +182,7 @@ class RepeatingEnv(ObjectCounter):
         return result
 
     def repeat(self, actions: Mapping[int, Any], times: int, request: int) -> RepeatResult:
-        """Repeat an action until the episode ends; afterwards return its end with reward 0."""
+        """Repeat an action until the episode ends; then return its last result, with reward 0."""
         self._objects.begin(request)
         if self._ended is not None:
             return self._ended

@@ -37,7 +37,7 @@ class ManagedConnection(Protocol):
 
     @property
     def waiting_since(self) -> float | None:
-        """Time since when the server waits for the client; None while it runs a request."""
+        """Time at which the wait for the client began; None while the server runs a request."""
 
     def abort(self) -> None:
         """Close the connection immediately and discard unsent data."""
