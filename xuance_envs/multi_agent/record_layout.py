@@ -101,13 +101,13 @@ class RecordLayout:
         return np.ndarray(len(records), self.dtype, records)  # faster than a view
 
     def observations(self, records: NDArray[Any]) -> Any:
-        """Read the observations: one batch, or with several groups a dict by group."""
+        """Read the observations: one batch if the team ``is_one``, else a dict by group."""
         if self.team.is_one:
             return self.groups[0].read(records)
         return {fields.group.name: fields.read(records) for fields in self.groups}
 
     def masks(self, records: NDArray[Any]) -> Any:
-        """Read the masks: one array, or with several groups a dict by group; None if none."""
+        """Read the masks: an array if the team ``is_one``, else a dict by group; None if none."""
         if self.team.is_one:
             return self.groups[0].read_masks(records)
         masks = {fields.group.name: fields.read_masks(records) for fields in self.groups}

@@ -102,7 +102,7 @@ class Quota:
 
 
 class Account:
-    """Requests, sessions and quota of one token."""
+    """Requests, sessions and quota of one owner."""
 
     def __init__(self, owner: Owner, limits: Limits) -> None:
         self.requests = 0
