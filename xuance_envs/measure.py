@@ -8,8 +8,8 @@ within each round.
 
 Each timed run is preceded by untimed preparation:
 
-* Garbage collection, so that no run includes collecting the previous runner's garbage. The
-  collector stays enabled during the run, so each run includes collecting its own garbage.
+* Garbage collection of young objects, so that no run includes collecting those of the previous
+  runner. The collector stays enabled during the run, so each run includes collecting its own.
 * A short pause, in which the previous runner's helper processes go to sleep.
 * A few steps, which warm up caches and wake sleeping workers.
 

@@ -24,8 +24,8 @@ class MultiAgentStart(NamedTuple):
     Attributes:
         env_ids: ``(k,)`` int: indices of the environments.
         obs: ``(k, A, *shape)`` in the space's dtype, or a dict of such arrays by group, as in
-            :class:`MultiAgentStep`. The row of an inactive agent is zeros, or its last observation
-            if the agent ended in the previous step.
+            :class:`MultiAgentStep`. The row of an agent that ended in the previous step is its last
+            observation.
         alive: ``(k, A)`` bool: agents that act next.
         state: ``(k, *state_shape)`` in the dtype of ``state_space``; None if environments have no
             state.
@@ -63,9 +63,9 @@ class MultiAgentStep(NamedTuple):
     """Results of a step of k environments with A agents each.
 
     In the step in which an agent ends, its row has its last observation, last reward and flags.
-    Afterwards, its rows are zeros without flags. If an episode ended, all fields describe that
-    episode. The environment has then been reset, and ``first`` has the first observations of the
-    next episode.
+    Afterwards, its rows are zeros without flags; those of XuanCe environments keep the values that
+    the environment returns. If an episode ended, all fields describe that episode. The environment
+    has then been reset, and ``first`` has the first observations of the next episode.
 
     Attributes:
         obs: ``(k, A, *shape)`` in the space's dtype, with agents in the order of
