@@ -584,7 +584,7 @@ def test_a_command_that_loses_its_worker_leaves_the_others_at_theirs(closing, op
 def test_ray_steps_them_too():
     ray_actors = pytest.importorskip("ray") and importlib.import_module("ray_actors")
     env_fns = [partial(gymnasium.make, "CartPole-v1")] * 4
-    with ray_actors.local_ray():
+    with ray_actors.local_cluster():
         other = theirs.DummyVectorEnv(env_fns)
         mine = ours.RayVectorEnv(env_fns, in_series=2, num_cpus_per_worker=0.01)
         for ids in (None, [3, 0], [1], None):

@@ -1,4 +1,4 @@
-"""One Ray for all tests of a module."""
+"""One Ray cluster for all tests of a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from contract import leave_out_the_rest
-from ray_actors import lent_actors, lent_collectors, local_ray
+from leftovers import wait_until
+from ray_actors import CPUS, add_node, free, lent_actors, lent_collectors, local_cluster
 
 HERE = Path(__file__).parent
 CONTRACT = {HERE / "test_contract.py", HERE / "test_contract_machines.py"}
@@ -33,31 +34,57 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         leave_out_the_rest(config, items, path)
 
 
-@pytest.fixture(scope="module")
-def ray_here() -> Iterator[Any]:
-    """Ray on this machine; the actors of these tests take next to nothing of its CPUs."""
-    pytest.importorskip("ray")
-    with local_ray() as ray:
-        yield ray
+@pytest.fixture(scope="session")
+def one_cluster() -> Iterator[Any]:
+    """One cluster for all tests of this process, which is on its first node."""
+    with local_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
-def actors(ray_here: Any) -> Iterator[None]:
+def cluster(one_cluster: Any) -> Iterator[Any]:
+    """The cluster with one node, and whatever tests of a module add to it."""
+    wait_until_free(nodes=1)
+    yield one_cluster
+    for node in [*one_cluster.worker_nodes]:
+        one_cluster.remove_node(node)
+
+
+@pytest.fixture
+def second_node(cluster: Any) -> Any:
+    """A second node, which replaces a lost one; all CPUs are free."""
+    if not cluster.worker_nodes:
+        add_node(cluster)
+    wait_until_free(nodes=2)
+    return next(iter(cluster.worker_nodes))
+
+
+def wait_until_free(nodes: int) -> None:
+    """Wait until Ray has noticed that other nodes and all actors are gone."""
+    import ray
+
+    assert wait_until(
+        lambda: sum(node["Alive"] for node in ray.nodes()) == nodes and free("CPU") == nodes * CPUS,
+        seconds=60,
+    ), (ray.nodes(), ray.available_resources())
+
+
+@pytest.fixture(scope="module")
+def actors(cluster: Any) -> Iterator[None]:
     """Actors that are lent to one test of a module after the other."""
     with lent_actors():
         yield
 
 
 @pytest.fixture(scope="class")
-def actors_of_the_class(ray_here: Any) -> Iterator[None]:
+def actors_of_the_class(cluster: Any) -> Iterator[None]:
     """Actors that are lent to one test of a class after the other."""
     with lent_actors():
         yield
 
 
 @pytest.fixture(scope="module")
-def collectors() -> Iterator[None]:
-    """Ray on this machine, and collectors that are lent to one test of a module after the other."""
-    pytest.importorskip("ray")
-    with local_ray(num_cpus=32), lent_collectors():
+def collectors(cluster: Any) -> Iterator[None]:
+    """Collectors that are lent to one test of a module after the other."""
+    with lent_collectors():
         yield

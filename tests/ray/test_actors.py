@@ -22,7 +22,7 @@ from xuance_envs import DummyVecEnv, EnvStates, MultiAgentVecEnv, RayVecEnv_Gym
 N = 4
 
 
-@pytest.mark.usefixtures("ray_here")  # with actors of its own: it comes first
+@pytest.mark.usefixtures("cluster")  # with actors of its own: it comes first
 @pytest.mark.parametrize("way", ["FIN", "RST", "SHUT_RD"])
 def test_actors_learn_that_the_main_process_has_lost_its_connection(way: str) -> None:
     with (

@@ -1,4 +1,4 @@
-"""Collectors on a cluster whose nodes come and go: two nodes on this machine."""
+"""Collectors on a cluster whose nodes come and go, on this machine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from leftovers import is_running, wait_until
-from ray_actors import VARIABLES, add_node, own_cluster
+from ray_actors import CPUS, VARIABLES, add_node, free
 
 torch = pytest.importorskip("torch")
 for library in ("PIL", "tqdm"):
@@ -25,7 +24,6 @@ from cluster_envs import PacedEnv
 from xuance_envs import RayRolloutCollector
 
 ROOT = Path(__file__).resolve().parents[2]
-CPUS = 2
 STEPS = 40
 LIVENESS = 90.0
 """Seconds within which it has to go on: this is about whether it does."""
@@ -39,25 +37,6 @@ class Idle:
         return nothing.int(), nothing, nothing, None
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A cluster of two nodes, of which the first is that of this process, and has no CPUs."""
-    with own_cluster(0) as cluster:
-        for _ in range(2):
-            start_node(cluster)
-        yield cluster
-
-
-def start_node(cluster: Any) -> Any:
-    return add_node(cluster, CPUS)
-
-
-def free_cpus() -> float:
-    import ray
-
-    return float(ray.available_resources().get("CPU", 0))
-
-
 def at(collector: Any) -> list[list[int]]:
     """Of each environment, the number of the episode and of the step in it, as a rollout began."""
     found: list[list[int]] = collector.states[0].int().tolist()
@@ -66,9 +45,13 @@ def at(collector: Any) -> list[list[int]]:
 
 @pytest.mark.long
 def test_a_lost_node_costs_no_other_a_step_and_nothing_is_delivered_twice(cluster: Any) -> None:
+    for _ in range(2):
+        add_node(cluster, resources={"far": 1})
     slow = partial(PacedEnv, 0.05)  # a busy machine takes a second to lose a node
-    with RayRolloutCollector([slow] * 4, Idle(), 2, STEPS, processes=2) as collector:
-        assert not wait_until(lambda: free_cpus() > 0, seconds=0.2)
+    with RayRolloutCollector(
+        [slow] * 4, Idle(), 2, STEPS, processes=2, resources={"far": 1}
+    ) as collector:
+        assert wait_until(lambda: not free("far"))
         collector.rollout()
         assert at(collector) == [[1, 0]] * 4
         collector.collect_async()
@@ -79,7 +62,7 @@ def test_a_lost_node_costs_no_other_a_step_and_nothing_is_delivered_twice(cluste
         waiting.start()
         waiting.join(2.0)
         assert waiting.is_alive()  # for there is no room for the lost one before another node joins
-        start_node(cluster)
+        add_node(cluster, resources={"far": 1})
         waiting.join(LIVENESS)
         begun = at(collector)
         assert sorted(begun) == [[1, 0]] * 2 + [[1, STEPS]] * 2
@@ -134,4 +117,4 @@ def test_nothing_is_left_of_a_program_that_is_killed(cluster: Any, tmp_path: Pat
     program.wait()
     program.stdout.close()
     assert wait_until(lambda: not any(map(is_running, pids)), seconds=LIVENESS)
-    assert wait_until(lambda: free_cpus() == 2 * CPUS, seconds=LIVENESS)
+    assert wait_until(lambda: free("CPU") == CPUS, seconds=LIVENESS)

@@ -608,9 +608,9 @@ def test_a_wrong_argument_is_told(arguments: Any, said: str) -> None:
 
 @pytest.mark.long
 def test_too_little_room_is_told() -> None:
-    with pytest.raises(WorkerTimeoutError, match=r"2 × 20 CPU \(the cluster has 32"):
+    with pytest.raises(WorkerTimeoutError, match=r"2 × 12 CPU \(the cluster has 16"):
         RayRolloutCollector(
-            env_fns(SPACES["vector"]) * 8, Thinker(TWO), 2, 3, processes=20, start_timeout=15
+            env_fns(SPACES["vector"]) * 8, Thinker(TWO), 2, 3, processes=12, start_timeout=15
         )
 
 

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from comparing import assert_same
 from gymnasium import spaces
 from interrupts import RandomInterrupts
 from leftovers import is_running, wait_until
-from ray_actors import VARIABLES, add_node, counted_messages, own_cluster
+from ray_actors import CPUS, VARIABLES, add_node, counted_messages, free, id_of
 
 from xuance_envs import (
     DummyVecEnv,
@@ -34,35 +33,12 @@ from xuance_envs import (
 from xuance_envs.engine.ray.actor_assignment import ActorAssignment, one_actor_per_node
 
 ROOT = Path(__file__).resolve().parents[2]
-NODES, CPUS = 4, 4
+NODES = 2
 LIVENESS = 60.0
 """Seconds within which it has to go on: this is about whether it does."""
 
 
-def start_node(cluster: Any) -> Any:
-    return add_node(cluster, CPUS)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A cluster of four nodes, the first of which is that of this process."""
-    with own_cluster(CPUS) as cluster:
-        for _ in range(NODES - 1):
-            start_node(cluster)
-        yield cluster
-
-
-@pytest.fixture
-def nodes(cluster: Any) -> Any:
-    """The cluster, once all of it is there and free."""
-    import ray
-
-    for _ in range(NODES - 1 - len(cluster.worker_nodes)):
-        start_node(cluster)
-    assert wait_until(
-        lambda: ray.available_resources().get("CPU") == NODES * CPUS, seconds=LIVENESS
-    )
-    return cluster
+pytestmark = pytest.mark.usefixtures("second_node")
 
 
 class TracedEnv(PlacedEnv):
@@ -118,27 +94,23 @@ def test_shares_are_values() -> None:
 
 
 @pytest.mark.long
-def test_auto_takes_machines_where_several_workers_would_share_one(nodes: Any) -> None:
-    import ray
-
-    with RayVecEnv_Gym([TracedEnv] * 18) as envs:
-        assert sorted(sizes(envs)) == [1] * 14 + [2] * 2
-        assert sorted(actors_of(envs)) == [4, 4, 5, 5]
-        assert len(set(envs.call("pid"))) == 16
+def test_auto_takes_machines_where_several_workers_would_share_one() -> None:
+    with RayVecEnv_Gym([TracedEnv] * 9, num_cpus_per_worker=CPUS / 4) as envs:
+        assert sorted(sizes(envs)) == [1] * 7 + [2]
+        assert sorted(actors_of(envs)) == [4, 5]
+        assert len(set(envs.call("pid"))) == 8
         assert not {*envs.call("pid")} & {*envs.call("actor")}
-        assert wait_until(lambda: not ray.available_resources().get("CPU", 0))
-    with RayVecEnv_Gym([PlacedEnv] * 4, 1) as envs:
+        assert wait_until(lambda: not free("CPU"))
+    with RayVecEnv_Gym([PlacedEnv] * NODES, 1) as envs:
         assert len(set(envs.call("node"))) == NODES  # which only an actor of its own can tell
 
 
-def test_an_actor_takes_what_its_workers_do(nodes: Any) -> None:
-    import ray
-
+def test_an_actor_takes_what_its_workers_do() -> None:
     options: dict[str, Any] = {"actors": "machine", "num_cpus_per_worker": 0.5}
     with RayVecEnv_Gym([TracedEnv] * 8, 2, **options) as envs:
         assert sizes(envs) == [2] * 4
-        assert actors_of(envs) == [2] * 4
-        assert wait_until(lambda: ray.available_resources()["CPU"] == NODES * CPUS - 2)
+        assert actors_of(envs) == [4] * NODES
+        assert wait_until(lambda: free("CPU") == NODES * CPUS - 2)
     with pytest.raises(ValueError, match="actors: expected 'auto', 'machine' or 'core', got 'cpu'"):
         RayVecEnv_Gym([TracedEnv], actors="cpu")
 
@@ -161,10 +133,10 @@ class InfoFilter(Gym_Env):
         return *result, info
 
 
-def test_a_step_is_a_request_for_each_machine_and_trajectories_are_the_same(nodes: Any) -> None:
+def test_a_step_is_a_request_for_each_machine_and_trajectories_are_the_same() -> None:
     functions = [partial(InfoFilter, number) for number in range(8)]
     rng = np.random.default_rng(0)
-    with RayVecEnv_Gym(functions, 1) as envs, DummyVecEnv(functions) as reference:
+    with RayVecEnv_Gym(functions, 2) as envs, DummyVecEnv(functions) as reference:
         assert_same(envs.reset(seed=7)[0], reference.reset(seed=7)[0], "reset")
         with counted_messages() as counted:
             for k in range(60):
@@ -174,7 +146,7 @@ def test_a_step_is_a_request_for_each_machine_and_trajectories_are_the_same(node
                 for one, other in zip(found[4], expected[4], strict=True):
                     assert_same(one, other, f"infos of step {k}")
         assert len(counted.requests) == len(counted.replies) == 60 * NODES
-        assert [worker.steps for worker in envs.statistics()] == [60] * 8
+        assert [worker.steps for worker in envs.statistics()] == [60] * 4
         found, expected = (each.reset(seed=3, env_ids=[1, 6, 7])[0] for each in (envs, reference))
         assert_same(found, expected, "some are reset")
         assert_same(envs.get_attr("number"), tuple(range(8)), "attributes")
@@ -184,10 +156,10 @@ def test_a_step_is_a_request_for_each_machine_and_trajectories_are_the_same(node
 
 
 @pytest.mark.long
-def test_workers_of_a_machine_are_received_as_they_are_ready(nodes: Any) -> None:
+def test_workers_of_a_machine_are_received_as_they_are_ready() -> None:
     machine = {"actors": "machine", "num_cpus_per_worker": 0.01}
     with RayVecEnv_Gym([TracedEnv] * 12, 1, **machine) as envs:
-        assert actors_of(envs) == [3] * 4
+        assert actors_of(envs) == [6] * NODES
         envs.set_attr("seconds", 3.0)
         envs.async_reset()
         envs.recv(min_envs=12)
@@ -213,16 +185,16 @@ class WordEnv(PlacedEnv):
         return obs, reward, *ends, {**info, "said": action}
 
 
-def test_actions_that_are_objects_reach_their_environments(nodes: Any) -> None:
-    with RayVecEnv_Gym([WordEnv] * 4, 2, actors="machine", num_cpus_per_worker=4) as envs:
+def test_actions_that_are_objects_reach_their_environments() -> None:
+    with RayVecEnv_Gym([WordEnv] * 4, 2, actors="machine", num_cpus_per_worker=CPUS) as envs:
         envs.reset()
         infos = envs.step(["a", "b", "c", "d"])[4]
         assert [info["said"] for info in infos] == ["a", "b", "c", "d"]
 
 
-def test_no_interrupt_at_any_moment_loses_or_repeats_a_step(nodes: Any) -> None:
+def test_no_interrupt_at_any_moment_loses_or_repeats_a_step() -> None:
     steps = 0
-    envs = RayVecEnv_Gym([PlacedEnv] * 5, 1, num_cpus_per_worker=2)
+    envs = RayVecEnv_Gym([PlacedEnv] * 5, 1)
     with envs, RandomInterrupts(0.004) as interrupts:
         envs.reset()
         while interrupts.count < 30:
@@ -239,18 +211,18 @@ def test_no_interrupt_at_any_moment_loses_or_repeats_a_step(nodes: Any) -> None:
 # --- losses -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow("starts workers on four nodes")
-def test_a_worker_that_dies_is_named_with_its_node_and_nothing_is_left(nodes: Any) -> None:
+@pytest.mark.slow("starts workers on two nodes")
+def test_a_worker_that_dies_is_named_with_its_node_and_nothing_is_left() -> None:
     import ray
 
-    envs = RayVecEnv_Gym([TracedEnv] * 8, 1)
+    envs = RayVecEnv_Gym([TracedEnv] * 4, 1)
     pids, actors = envs.call("pid"), envs.call("actor")
-    place = places_of(envs)[5]
+    place = places_of(envs)[2]
     envs.reset()
     with pytest.raises(WorkerDiedError) as caught:
-        envs.step([GO_ON] * 5 + [DIE] + [GO_ON] * 2)
+        envs.step([GO_ON] * 2 + [DIE] + [GO_ON])
     error = caught.value
-    assert (error.env_indices, error.pid, error.exitcode) == ((5,), pids[5], -signal.SIGKILL)
+    assert (error.env_indices, error.pid, error.exitcode) == ((2,), pids[2], -signal.SIGKILL)
     assert place in {node["NodeID"] for node in ray.nodes()}
     assert f"(id {place})" in str(error)
     assert envs.closed
@@ -258,32 +230,32 @@ def test_a_worker_that_dies_is_named_with_its_node_and_nothing_is_left(nodes: An
 
 
 @pytest.mark.slow("waits for a time limit")
-def test_a_worker_that_dies_is_restarted_in_its_actor(nodes: Any) -> None:
+def test_a_worker_that_dies_is_restarted_in_its_actor() -> None:
     with RayVecEnv_Gym(
-        [TracedEnv] * 6, 1, env_seed=5, step_timeout=2.0, on_worker_failure="restart"
+        [TracedEnv] * 4, 1, env_seed=5, step_timeout=2.0, on_worker_failure="restart"
     ) as envs:
         envs.reset(seed=10)
         envs.set_attr("level", 3)
-        envs.step([GO_ON] * 6)
+        envs.step([GO_ON] * 4)
         pids, actors = envs.call("pid"), envs.call("actor")
         for action in (DIE, SLEEP):
-            obs, rewards, _, truncated, infos = envs.step([GO_ON, action] + [GO_ON] * 4)
-            assert truncated.tolist() == [False, True] + [False] * 4
-            assert rewards.tolist() == [1, 0, 1, 1, 1, 1]
+            obs, rewards, _, truncated, infos = envs.step([GO_ON, action] + [GO_ON] * 2)
+            assert truncated.tolist() == [False, True] + [False] * 2
+            assert rewards.tolist() == [1, 0, 1, 1]
             assert infos[1]["worker_restarted"]
             assert envs.call("actor") == actors
             after = envs.call("pid")
             assert [one == other for one, other in zip(pids, after, strict=True)] == [
-                True, False, True, True, True, True
+                True, False, True, True
             ]  # fmt: skip
-            obs = envs.step([GO_ON] * 6)[0]
+            obs = envs.step([GO_ON] * 4)[0]
             assert obs[1].tolist() == [1, 1]
-        assert envs.get_attr("level") == (3,) * 6
+        assert envs.get_attr("level") == (3,) * 4
         assert envs.get_attr("env_seed")[1] not in (None, 6)
 
 
 @pytest.mark.long
-def test_one_that_takes_too_long_is_named(nodes: Any) -> None:
+def test_one_that_takes_too_long_is_named() -> None:
     envs = RayVecEnv_Gym([TracedEnv] * 6, 1, step_timeout=1.0)
     envs.reset()
     with pytest.raises(WorkerTimeoutError, match=r"(?s)environment 3 .*within 1 s.*on node "):
@@ -291,16 +263,16 @@ def test_one_that_takes_too_long_is_named(nodes: Any) -> None:
 
 
 @pytest.mark.slow("waits until Ray has replaced an actor")
-def test_an_actor_that_is_lost_is_restarted_with_all_of_its_workers(nodes: Any) -> None:
-    with RayVecEnv_Gym([TracedEnv] * 6, 1, on_worker_failure="restart") as envs:
+def test_an_actor_that_is_lost_is_restarted_with_all_of_its_workers() -> None:
+    with RayVecEnv_Gym([TracedEnv] * 4, 1, on_worker_failure="restart") as envs:
         envs.reset(seed=0)
-        envs.step([GO_ON] * 6)
+        envs.step([GO_ON] * 4)
         actors, pids = envs.call("actor"), envs.call("pid")
         mine = [actor == actors[0] for actor in actors]
         os.kill(actors[0], signal.SIGKILL)
-        truncated = envs.step([GO_ON] * 6)[3]
+        truncated = envs.step([GO_ON] * 4)[3]
         assert truncated.tolist() == mine
-        assert envs.step([GO_ON] * 6)[0][:, 1].tolist() == [1 if lost else 3 for lost in mine]
+        assert envs.step([GO_ON] * 4)[0][:, 1].tolist() == [1 if lost else 3 for lost in mine]
         assert [a == b for a, b in zip(actors, envs.call("actor"), strict=True)] == [
             not lost for lost in mine
         ]
@@ -309,19 +281,16 @@ def test_an_actor_that_is_lost_is_restarted_with_all_of_its_workers(nodes: Any) 
 
 
 @pytest.mark.long
-def test_the_environments_of_a_lost_node_come_back_elsewhere(nodes: Any) -> None:
-    import ray
-
+def test_the_environments_of_a_lost_node_come_back_elsewhere(
+    cluster: Any, second_node: Any
+) -> None:
     with RayVecEnv_Gym([TracedEnv] * 6, 1, on_worker_failure="restart") as envs:
         places = places_of(envs)
-        sockets = {each["RayletSocketName"]: each["NodeID"] for each in ray.nodes()}
-        node = next(
-            node for node in nodes.worker_nodes if sockets[node.raylet_socket_name] in places
-        )
-        lost = [place == sockets[node.raylet_socket_name] for place in places]
+        lost = [place == id_of(second_node) for place in places]
+        assert any(lost)
         envs.reset()
         envs.step([GO_ON] * 6)
-        nodes.remove_node(node, allow_graceful=False)
+        cluster.remove_node(second_node, allow_graceful=False)
         seen = np.zeros(6, int)
         deadline = time.monotonic() + LIVENESS
         while not seen.any():
@@ -332,45 +301,43 @@ def test_the_environments_of_a_lost_node_come_back_elsewhere(nodes: Any) -> None
 
 
 @pytest.mark.long
-def test_workers_wait_for_a_node_that_joins(nodes: Any) -> None:
+def test_workers_wait_for_a_node_that_joins(cluster: Any) -> None:
     made: list[Any] = []
 
     def make() -> None:
-        made.append(RayVecEnv_Gym([TracedEnv] * 20, 1))
+        made.append(RayVecEnv_Gym([TracedEnv] * 6, 1, num_cpus_per_worker=CPUS / 2))
 
     thread = threading.Thread(target=make)
     thread.start()
     time.sleep(1.0)
     assert not made
-    node = start_node(nodes)
+    node = add_node(cluster)
     thread.join(LIVENESS)
     (envs,) = made
     with envs:
-        assert sorted(actors_of(envs)) == [4] * 5
+        assert sorted(actors_of(envs)) == [2] * (NODES + 1)
         assert len(set(places_of(envs))) == NODES + 1
-    nodes.remove_node(node)
+    cluster.remove_node(node)
 
 
 SCRIPT = """
 import os, sys, time
 from xuance_envs import Gym_Env, RayVecEnv_Gym
-envs = RayVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 6, 1, address=sys.argv[1])
+envs = RayVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 4, 1, address=sys.argv[1])
 envs.reset()
 print("there", flush=True)
 while True:
-    envs.step([0] * 6)
+    envs.step([0] * 4)
 """
 
 
 @pytest.mark.slow("starts a program, and waits until Ray notices its end")
-def test_nothing_is_left_of_a_program_that_is_killed(nodes: Any, tmp_path: Path) -> None:
-    import ray
-
+def test_nothing_is_left_of_a_program_that_is_killed(cluster: Any, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     program = subprocess.Popen(
-        [sys.executable, str(script), nodes.address],
+        [sys.executable, str(script), cluster.address],
         env={**environ, **VARIABLES, "PYTHONPATH": str(ROOT), "MARK": uuid.uuid4().hex},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -383,9 +350,7 @@ def test_nothing_is_left_of_a_program_that_is_killed(nodes: Any, tmp_path: Path)
     program.wait()
     program.stdout.close()
     assert wait_until(lambda: not workers_of_machines(), seconds=LIVENESS)
-    assert wait_until(
-        lambda: ray.available_resources().get("CPU") == NODES * CPUS, seconds=LIVENESS
-    )
+    assert wait_until(lambda: free("CPU") == NODES * CPUS, seconds=LIVENESS)
 
 
 def workers_of_machines() -> list[str]:

@@ -12,44 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_envs import GO_ON, PlacedEnv
-from ray_actors import add_node, own_cluster
+from ray_actors import CPUS, id_of
 
 from xuance_envs import Gym_Env, RayVecEnv_Gym, WorkerDiedError
 
 HALF = 32
 LIVENESS = 60.0
 """Seconds within which it has to go on: this is about whether it does."""
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A cluster with one node, which is also that of this process."""
-    with own_cluster(2) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def second_node(cluster: Any) -> Any:
-    """A second node: the one there is, or, where that has been lost, another; all CPUs are free."""
-    import ray
-
-    if not cluster.worker_nodes:
-        add_node(cluster, 2)
-    deadline = time.monotonic() + LIVENESS
-    # Ray takes a moment to notice that nodes and actors are gone.
-    while (
-        sum(node["Alive"] for node in ray.nodes()) != 2 or ray.available_resources().get("CPU") != 4
-    ):
-        assert time.monotonic() < deadline, "what has been lost still counts"
-        time.sleep(0.1)
-    return next(iter(cluster.worker_nodes))
-
-
-def id_of(node: Any) -> str:
-    import ray
-
-    sockets = {each["RayletSocketName"]: each["NodeID"] for each in ray.nodes()}
-    return str(sockets[node.raylet_socket_name])
 
 
 def lose(cluster: Any, node: Any) -> None:
@@ -82,7 +51,7 @@ class PlacedCartPole(Gym_Env):
 
 
 def test_auto_follows_the_cpus_of_all_nodes(cluster: Any, second_node: Any) -> None:
-    with RayVecEnv_Gym([PlacedEnv] * 8, actors="core") as envs:
+    with RayVecEnv_Gym([PlacedEnv] * 8, actors="core", num_cpus_per_worker=CPUS / 2) as envs:
         assert [len(worker.env_ids) for worker in envs.statistics()] == [2] * 4
         nodes = envs.call("node")
         assert sorted(map(nodes.count, set(nodes))) == [4, 4]
@@ -132,11 +101,12 @@ def test_a_lost_node_is_named(cluster: Any, second_node: Any) -> None:
     envs, lost = on_two_nodes([PlacedEnv] * 4, 2, second_node)
     envs.reset()
     envs.step([GO_ON] * 4)
+    name = f"node {second_node.node_ip_address} (id {id_of(second_node)})"
     lose(cluster, second_node)
     with pytest.raises(WorkerDiedError) as caught:
         step_for(envs, LIVENESS)
     assert caught.value.env_indices == tuple(lost)
-    assert f"node {second_node.node_ip_address} (id {id_of(second_node)})" in str(caught.value)
+    assert name in str(caught.value)
     assert envs.closed
 
 
@@ -170,11 +140,11 @@ def test_a_node_that_says_nothing_any_more_is_lost_once_ray_thinks_so(
     envs, lost = on_two_nodes([PlacedEnv] * 4, 2, second_node)
     assert all(actor.connection is not None for actor in envs._groups.backend.actors)
     envs.reset()
-    its_actor = envs.call("pid", env_ids=lost[:1])
+    its_actor, name = envs.call("pid", env_ids=lost[:1]), f"(id {id_of(second_node)})"
     go_on = receive_for_ever if first_ready else RayVecEnv_Gym.step
     with stopped(second_node, its_actor), pytest.raises(WorkerDiedError) as caught:
         go_on(envs, [GO_ON] * 4)
     cluster.remove_node(second_node, allow_graceful=False)
     assert caught.value.env_indices == tuple(lost)
-    assert f"(id {id_of(second_node)})" in str(caught.value)
+    assert name in str(caught.value)
     assert envs.closed

@@ -21,7 +21,7 @@ from coroutine_envs import WaitingEnv
 from gymnasium import spaces
 from interrupts import RandomInterrupts
 from leftovers import is_running, wait_until
-from ray_actors import counted_messages
+from ray_actors import CPUS, counted_messages, free
 
 from xuance_envs import (
     ClosedVecEnvError,
@@ -43,7 +43,7 @@ def sizes(envs: Any) -> list[int]:
     return [len(worker.env_ids) for worker in envs.statistics()]
 
 
-pytestmark = pytest.mark.usefixtures("ray_here")
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture
@@ -71,11 +71,12 @@ def test_coroutines_of_an_actor_are_awaited_together() -> None:
 class TestTheCluster:
     @pytest.mark.long
     def test_auto_makes_as_many_actors_as_there_is_room_for(self) -> None:
-        with RayVecEnv_Gym([PlacedEnv] * 6) as envs:
+        auto = partial(RayVecEnv_Gym, [PlacedEnv] * 6, num_cpus_per_worker=CPUS / 4)
+        with auto() as envs:
             assert sizes(envs) == [1, 2, 1, 2]
             assert len(set(envs.call("pid"))) == 4
-        half = RayVecEnv_Gym([PlacedEnv] * 2, 2, num_cpus_per_worker=2)
-        with half, RayVecEnv_Gym([PlacedEnv] * 6) as envs:
+        half = RayVecEnv_Gym([PlacedEnv] * 2, 2, num_cpus_per_worker=CPUS / 2)
+        with half, auto() as envs:
             assert sizes(envs) == [3, 3]
 
     def test_make_vec_makes_one(self) -> None:
@@ -86,7 +87,7 @@ class TestTheCluster:
             obs, _ = envs.reset()
         assert obs[2].tobytes() == Gym_Env("CartPole-v1").reset(seed=2)[0].tobytes()
 
-    def test_what_an_actor_takes_is_passed_on(self, ray_here: Any) -> None:
+    def test_what_an_actor_takes_is_passed_on(self) -> None:
         with few(
             [PlacedEnv] * 2,
             2,
@@ -94,7 +95,7 @@ class TestTheCluster:
             runtime_env={"env_vars": {"XUANCE_ENVS_MARK": "here"}},
         ) as envs:
             assert envs.call("variable", "XUANCE_ENVS_MARK") == ("here", "here")
-            assert wait_until(lambda: ray_here.available_resources().get("special", 0) == 1)
+            assert wait_until(lambda: free("special") == 1)
 
     def test_options_are_rays_and_ray_repeats_nothing(self) -> None:
         options = ActorOptions(0.5, {"GPU": 0.25, "memory": 1e9, "special": 1}, None, "DEFAULT")
@@ -113,7 +114,7 @@ class TestTheCluster:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"num_cpus_per_worker": 3}, r"2 × 3 CPU \(the cluster has 4, 1 free\)"),
+            ({"num_cpus_per_worker": 12}, r"2 × 12 CPU \(the cluster has 16, 4 free\)"),
             ({"resources": {"moon": 1}}, r"2 × 1 moon \(the cluster has 0, 0 free\)"),
         ],
     )
@@ -126,10 +127,6 @@ class TestTheCluster:
         assert time.monotonic() - started < 30
         assert caught.value.command == "construct"
         assert caught.value.pid is None
-
-    def test_a_connection_there_was_is_left_alone(self, ray_here: Any) -> None:
-        few([PlacedEnv]).close()
-        assert ray_here.is_initialized()
 
     def test_a_wrong_argument_is_told_at_once(self) -> None:
         for options, message in (
@@ -176,12 +173,12 @@ class TestSteps:
         assert {size - 4 * (16 + 8 + 2 + 9) for size in counted.replies} == {16 + 7 * 8}
 
     def test_an_actor_works_in_its_main_thread_with_one_thread_for_numeric_libraries(self) -> None:
-        with few([ThreadEnv]) as envs:
+        with few([ThreadEnv], 1) as envs:
             assert envs.call("is_main_thread") == (True,)
             assert envs.call("variable", "OMP_NUM_THREADS") == ("1",)
 
     def test_large_observations_arrive_whole(self) -> None:
-        with few([LargeEnv] * 2) as envs:
+        with few([LargeEnv] * 2, 2) as envs:
             obs, _ = envs.reset()
             assert (obs[:, 0, 0] == 1).all()
             for k in range(2, 6):
@@ -293,7 +290,7 @@ class TestLosses:
         assert envs.closed
 
     def test_an_exception_may_be_a_reason_too(self) -> None:
-        with few([PlacedEnv], on_worker_failure="restart", restart_on_exception=True) as envs:
+        with few([PlacedEnv], 1, on_worker_failure="restart", restart_on_exception=True) as envs:
             envs.reset()
             assert envs.step([FAIL])[3].tolist() == [True]
             assert envs.step([GO_ON])[0].tolist() == [[1, 1]]
@@ -381,9 +378,12 @@ class TestTheEnd:
         assert wait_until(lambda: not any(map(is_running, pids)))
 
     def test_environments_are_closed(self, tmp_path: Path) -> None:
+        import ray
+
         few([partial(ClosingEnv, tmp_path / f"{i}") for i in range(3)], 2).close()
         texts = [path.read_text().split()[1] for path in tmp_path.iterdir()]
         assert texts == ["closed"] * 3
+        assert ray.is_initialized()  # for the connection was there before
 
     def test_what_is_forgotten_ends(self) -> None:
         envs = few([PlacedEnv] * 2, 1, on_worker_failure="restart")

@@ -19,50 +19,40 @@ from xuance_envs.engine.ray import actor_client
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.ray.hosting import ActorPlan
 
+CPUS = 16
+"""CPUs of a node; they are only counted."""
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",  # all connections are local
     "RAY_DEDUP_LOGS": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
 }
-OBJECT_STORE = 100 * 2**20
+UNUSED = ("start_monitor", "start_log_monitor", "start_api_server")
+"""Methods of Ray's nodes that each start a process which takes a second of a core to start."""
 
 
 @contextlib.contextmanager
-def ray_variables() -> Iterator[None]:
-    """Set environment variables for Ray's processes."""
+def small_nodes() -> Iterator[None]:
+    """Have Ray start only processes that tests need, with environment variables for tests."""
+    from ray._private import utils
+    from ray._private.node import Node
+
     with pytest.MonkeyPatch.context() as patch:
         for name, value in VARIABLES.items():
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)
         # Ray adds the script's folder to the path, but not the folders that pytest adds.
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        for name in UNUSED:
+            patch.setattr(Node, name, lambda *_, **__: None)
+        # Programs of tests that run beside it would join the cluster.
+        patch.setattr(utils, "write_ray_address", lambda *_: None)
         yield
 
 
 @contextlib.contextmanager
-def local_ray(num_cpus: int = 4) -> Iterator[Any]:
-    """Run Ray on this machine within this context."""
-    import ray
-
-    with ray_variables():
-        ray.init(
-            address="local",
-            num_cpus=num_cpus,
-            resources={"special": 3},
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="warning",
-            object_store_memory=OBJECT_STORE,
-            _node_ip_address="127.0.0.1",
-        )
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
-
-
-@contextlib.contextmanager
-def own_cluster(num_cpus: int) -> Iterator[Any]:
+def local_cluster() -> Iterator[Any]:
     """Run a cluster on this machine within this context, with this process on its only node.
 
     :func:`add_node` adds more nodes.
@@ -70,14 +60,10 @@ def own_cluster(num_cpus: int) -> Iterator[Any]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    settings = {
-        "num_cpus": num_cpus,
-        "include_dashboard": False,
-        "object_store_memory": OBJECT_STORE,
-    }
-    with ray_variables():
-        cluster = Cluster(initialize_head=True, head_node_args=settings)
+    with small_nodes():
+        cluster = Cluster()
         try:
+            add_node(cluster, include_dashboard=False, resources={"special": 3})
             ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
             yield cluster
         finally:
@@ -85,10 +71,24 @@ def own_cluster(num_cpus: int) -> Iterator[Any]:
             cluster.shutdown()
 
 
-def add_node(cluster: Any, num_cpus: int) -> Any:
+def add_node(cluster: Any, **options: Any) -> Any:
     """Add a node to a cluster."""
-    with ray_variables():
-        return cluster.add_node(num_cpus=num_cpus, object_store_memory=OBJECT_STORE)
+    return cluster.add_node(num_cpus=CPUS, object_store_memory=100 * 2**20, **options)
+
+
+def id_of(node: Any) -> str:
+    """Return a node's id in Ray; a lost node may have had the same socket."""
+    import ray
+
+    sockets = {each["RayletSocketName"]: each["NodeID"] for each in ray.nodes() if each["Alive"]}
+    return str(sockets[node.raylet_socket_name])
+
+
+def free(resource: str) -> float:
+    """Return the quantity of a resource that is free on all nodes."""
+    import ray
+
+    return float(ray.available_resources().get(resource, 0))
 
 
 @dataclass
