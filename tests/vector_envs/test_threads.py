@@ -52,7 +52,8 @@ def our_threads() -> list[threading.Thread]:
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     yield
-    gc.collect()
+    if our_threads():
+        gc.collect()  # forgotten vector environments; a collection takes as long as ten tests
     for each in our_threads():
         each.join(20)
     assert not our_threads()
