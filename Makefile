@@ -104,7 +104,7 @@ test-pythons: ## run the tests with PYTHONS="3.14 3.15 3.14t 3.15t", built if ne
 	@TESTS="$(TESTS)" .ci/test_pythons $(PYTHONS)
 
 test-as-macos: $(DEV) ## run tests of workers while this Linux lacks what macOS lacks
-	@PYTHONPATH=tests/as_macos AS_MACOS=1 $(RUN) -m pytest $(IN_PARALLEL) $(AS_MACOS_TESTS)
+	@PYTHONPATH=tests/as_macos $(RUN) -m pytest $(IN_PARALLEL) $(AS_MACOS_TESTS)
 
 test-windows: $(DEV) ## run tests with Python for Windows under Wine; downloads both into .wine
 	@.ci/test_windows $(RUN)

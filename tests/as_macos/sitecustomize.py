@@ -16,6 +16,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 pidfd_open = os.pidfd_open
@@ -109,10 +110,20 @@ import sysconfig
 import tempfile
 import types
 
+with contextlib.suppress(ImportError):
+    import psutil
+
+    for module in (psutil, psutil._common, psutil._pslinux, psutil._psposix):  # type: ignore[attr-defined]
+        module.os, module.open = types.SimpleNamespace(**vars(os)), open  # would call C on macOS
+
 tempfile._O_TMPFILE_WORKS = False  # type: ignore[attr-defined]
-if (glfw := importlib.util.find_spec("glfw")) is not None and glfw.origin is not None:
-    library = os.path.join(os.path.dirname(glfw.origin), "x11", "libglfw.so")
-    os.environ.setdefault("PYGLFW_LIBRARY", library)  # it would look for one of macOS
+for variable, library, pattern in (  # these libraries would look for files of macOS
+    ("PYGLFW_LIBRARY", "glfw", "x11/libglfw.so"),
+    ("IMAGEIO_FFMPEG_EXE", "imageio_ffmpeg", "binaries/ffmpeg-linux*"),
+):
+    if (spec := importlib.util.find_spec(library)) is not None and spec.origin is not None:
+        for path in Path(spec.origin).parent.glob(pattern):
+            os.environ.setdefault(variable, str(path))
 sysconfig.get_config_vars()
 no_proxies = types.ModuleType("_scproxy")
 no_proxies._get_proxies = dict  # type: ignore[attr-defined]
