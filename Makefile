@@ -192,7 +192,10 @@ $(FLOORS): Makefile setup.py .ci/floors.py
 	  echo "if it is elsewhere, run 'make test-oldest OLDEST_PYTHON=...'." >&2; \
 	  exit 1; }
 	@$(OLDEST)/bin/python .ci/floors.py > $(OLDEST)/floors.txt
-	@$(OLDEST)/bin/python -m pip install -qq --disable-pip-version-check 'pip>=23.1'
+	@$(OLDEST)/bin/python -m pip install -qq --disable-pip-version-check 'pip>=23.1' 'swig==4.*' wheel
+	@# The Box2D of the oldest Gymnasium has no wheels, and its build calls the script swig.
+	@PATH="$(CURDIR)/$(OLDEST)/bin:$$PATH" $(OLDEST)/bin/python -m pip install -qq \
+	  --disable-pip-version-check --no-build-isolation box2d-py==2.3.5
 	@$(OLDEST)/bin/python -m pip install -qq --disable-pip-version-check \
 	  -c $(OLDEST)/floors.txt -e '.[$(OLDEST_EXTRAS)]'
 	@touch $@
