@@ -108,7 +108,7 @@ def _how_to_install() -> str:
 def _machine() -> Iterator[list[str]]:
     yield ["CPUs", f"{os.cpu_count()} ({available_cpus()} available to this process)"]
     memory = system.available_memory()
-    free = "not on this system" if memory is None else f"{memory / 2**30:.1f} GiB"
+    free = "not known on this system" if memory is None else f"{memory / 2**30:.1f} GiB"
     yield ["free shared memory", free]
     for item, there in (
         ("HTTP server", system.HAS_SERVER),
