@@ -64,8 +64,8 @@ def test_python_for_windows_under_wine_passes_the_same_checks() -> None:
     pytest.importorskip("fastapi")
     passed = checks_passed_by(ROOT / ".ci" / "windows_python")
     without_torch = [check for check in CHECKS if check != "check_rollouts"]
-    workers = ["check_workers", "check_restarts", "check_workers_end_with_this_process"]
-    assert passed == without_torch + workers
+    workers = ["check_workers", "check_restarts", "check_hangs"]
+    assert passed == [*without_torch, *workers, "check_workers_end_with_this_process"]
 
 
 def test_limits_that_a_system_does_not_enforce_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

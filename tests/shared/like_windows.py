@@ -200,6 +200,36 @@ def check_restarts() -> None:
             envs.step([0, 0])
 
 
+class Hanging(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that hangs if its action is 1."""
+
+    def step(self, action: Any) -> Any:
+        while action == 1:
+            time.sleep(0.1)
+        return self.env.step(action)
+
+
+def check_hangs() -> None:
+    import xuance_envs as x
+
+    for action in ("raise", "restart"):
+        with x.SubprocVecEnv(
+            [lambda: Hanging(make_env())] * 2,
+            num_workers=2,
+            step_timeout=10.0,
+            on_worker_failure=action,
+        ) as envs:
+            envs.reset(seed=1)
+            hung = envs.pids[1]
+            if action == "raise":
+                with pytest.raises(x.WorkerTimeoutError, match="environment 1"):
+                    envs.step([0, 1])
+            else:
+                assert envs.step([0, 1])[3].tolist() == [False, True]
+                envs.step([0, 0])
+            assert not is_running(hung)
+
+
 def check_workers_end_with_this_process() -> None:
     """A program that ends without closing, whose worker has started a process."""
     lines = (
@@ -266,7 +296,7 @@ def check_client() -> None:
         assert sorted(envs.recv(3).env_ids) == [0, 1, 2]
 
 
-WINDOWS_ONLY = (check_workers, check_restarts, check_workers_end_with_this_process)
+WINDOWS_ONLY = (check_workers, check_restarts, check_hangs, check_workers_end_with_this_process)
 
 if __name__ == "__main__":
     if not ON_WINDOWS:
