@@ -8,6 +8,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from example_envs import TAXI
 from warm_python import run_python
 
 torch = pytest.importorskip("torch")
@@ -85,10 +86,9 @@ def test_the_examples_agent_chooses_what_masks_allow(ppo):
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_example_learns_to_drive_a_taxi(ppo):
-    taxi = "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3"
-    settings = ppo.settings_for(taxi)
+    settings = ppo.settings_for(TAXI)
     torch.manual_seed(1)
-    envs = ppo.make_envs(taxi, 32, "dummy", settings.gamma)
+    envs = ppo.make_envs(TAXI, 32, "dummy", settings.gamma)
     agent = ppo.Agent(envs.observation_space.shape, envs.action_space)
     with ppo.RolloutCollector(envs, agent, settings.steps_per_env, seed=1) as collector:
         for _ in ppo.train(collector, agent, settings):

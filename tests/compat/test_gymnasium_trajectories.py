@@ -8,12 +8,12 @@ import gymnasium
 import numpy as np
 import pytest
 from compat_envs import VALUES, InfoEnv
+from example_envs import TAXI
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 
-TAXI = "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3"
 IDS = ["CartPole-v1", TAXI, "Blackjack-v1", "FrozenLake-v1", "Pendulum-v1"]
 LONG_EPISODES = {TAXI, "Pendulum-v1"}  # of 200 steps
 

@@ -35,6 +35,7 @@ from collected_envs import (
     collected,
     env_fns,
 )
+from example_envs import TAXI
 from gymnasium.wrappers import NormalizeReward
 from masked_envs import MaskedEnv
 from play_envs import DyingEnv, FailingEnv, HangingEnv, NeverMadeEnv, SeededEnv
@@ -661,10 +662,8 @@ def test_a_script_without_a_guard_has_its_own_environments_and_agent(tmp_path: P
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("env_id", ["Taxi-v3", "Pendulum-v1"])  # masks; a scale of its own
+@pytest.mark.parametrize("env_id", [TAXI, "Pendulum-v1"])  # masks; a scale of its own
 def test_the_example_of_ppo_trains_with_collectors(env_id: str) -> None:
-    if env_id not in gymnasium.registry:
-        env_id = "Taxi-v4"
     told = run_script(
         ROOT / "examples" / "train_ppo.py",
         *("--env", env_id, "--collectors", "2", "--num-envs", "4", "--steps", "600"),

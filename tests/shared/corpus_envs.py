@@ -28,6 +28,7 @@ import typing
 
 import gymnasium
 import numpy as np
+from example_envs import TAXI
 from gymnasium import spaces
 
 
@@ -853,7 +854,7 @@ ENVS |= {
         wrapped, "Acrobot-v1", functools.partial(W.DelayObservation, delay=2), max_episode_steps=40
     ),
     "frozen lake": functools.partial(wrapped, "FrozenLake-v1"),
-    "taxi": functools.partial(wrapped, "Taxi-v4"),
+    "taxi": functools.partial(wrapped, TAXI),
     "blackjack": functools.partial(wrapped, "Blackjack-v1"),
 }
 

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 PLAIN = spaces.Box(-1e6, 1e6, (2,), np.float32)
+TAXI = "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3"
 
 
 class ReusingEnv(gymnasium.Env):

@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
+from example_envs import TAXI
 from gymnasium import spaces
 from numpy.random import SeedSequence
 from stateful_envs import MAKERS, Collector
@@ -69,7 +70,7 @@ VERSION_BOUND_LIBRARIES: dict[str, Any] = {
     "ours": lambda: Gym_Env("CartPole-v1"),
     "ours, seeded": lambda: Gym_Env("CartPole-v1", seed=3),
     "mountain car": MountainCar,
-    "taxi": lambda: gymnasium.make("Taxi-v4"),
+    "taxi": lambda: gymnasium.make(TAXI),
     "wrappers": lambda: with_library(
         functools.partial(W.RescaleAction, min_action=np.float32(-1), max_action=np.float32(1)),
         W.ClipAction,

@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 from backends import QUICK_START
 from comparing import HandStep, HandSteps, assert_same_reset, assert_same_step
-from example_envs import EchoEnv
+from example_envs import TAXI, EchoEnv
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
-
-TAXI = next(name for name in ("Taxi-v4", "Taxi-v3") if name in gymnasium.registry)
 
 NESTED = spaces.Dict(
     camera=spaces.Box(0, 255, (4, 4, 3), np.uint8),
