@@ -39,6 +39,16 @@ CYCLE.append(CYCLE)
 NESTED: list[Any] = [1]
 NESTED.append([1, NESTED])
 
+
+def linked(number: int, friends: int = 2) -> list[Part]:
+    """Objects that refer to each other by sets; one of them is reachable by sets only."""
+    parts = [Part(set()) for _ in range(friends)]
+    parts[-1].held.add(Part((number,)))
+    for part in parts:
+        part.held.update(parts)
+    return parts[:1]
+
+
 DIFFERENT: dict[str, tuple[Any, Any, str]] = {
     "number": ({"a": [1, 2]}, {"a": [1, 3]}, "['a'][1]"),
     "type": ([1], [True], "[0]"),
@@ -56,6 +66,7 @@ DIFFERENT: dict[str, tuple[Any, Any, str]] = {
     "partial": (partial(max, 1), partial(max, 2), ".args[0]"),
     "builtin": (max, min, ""),
     "set": ({1, 2}, {1, 3}, ""),
+    "objects in sets": (linked(1), linked(2), "[0].held"),
     "generator": (np.random.default_rng(1).random, np.random.default_rng(2).random, ".__self__"),
 }
 
@@ -96,6 +107,12 @@ def test_a_digest_does_not_depend_on_the_hash_seed() -> None:
         for seed in "123"
     }
     assert len(seen) == 1
+
+
+def test_objects_that_refer_to_each_other_by_sets_are_equal_or_too_many() -> None:
+    assert first_difference(linked(1, 5), linked(1, 5)) is None
+    with pytest.raises(FaultError, match="the sets of objects within sets are too many"):
+        digest(linked(1, 12))
 
 
 def test_what_cannot_be_compared_says_where() -> None:

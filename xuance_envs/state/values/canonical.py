@@ -6,6 +6,7 @@ Sets compare regardless of their order, functions by their code, and classes by 
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -32,6 +33,9 @@ _MAX_TEXT = 200
 _MIN_COMPACT = 64
 """Length from which sequences of numbers and strings are compared as a whole."""
 
+_MAX_NESTED = 50_000
+"""Elements of sets within sets; objects in sets may refer to each other in any number of ways."""
+
 _Steps = tuple[Any, Step | None] | None
 """Path as a linked list: the path to the container, and the step from there."""
 
@@ -50,9 +54,12 @@ class ValueTokens:
     ``known`` has the tokens of objects that are not examined, by the objects' ids.
     """
 
-    def __init__(self, known: Mapping[int, Any] | None = None) -> None:
+    def __init__(
+        self, known: Mapping[int, Any] | None = None, nested: Iterator[int] | None = None
+    ) -> None:
         self._known = known or {}
-        self._numbers: dict[int, int] = {}
+        self._nested = nested  # counts down the elements of sets within a set
+        self._numbers: dict[int, Any] = {}
         self._memory: dict[int, tuple[int, int]] = {}
         self._alive: list[Any] = []
 
@@ -66,18 +73,24 @@ class ValueTokens:
                 continue
             number = self._numbers.get(id(value))
             if number is not None:
-                yield ("same", number), steps, value
+                yield number, steps, value
                 continue
             found = self._node(value, steps)
             if found.is_shared:
-                self._numbers[id(value)] = len(self._numbers)
+                self._numbers[id(value)] = "same", len(self._numbers)
             self._alive.append(value)  # a temporary's id could be used again
             head = found.head
             if isinstance(found.parts, Unordered):
-                head = (head, sorted(digest(item, self._known) for _, item in found.parts))
+                head = (head, sorted(self._element(item, steps) for _, item in found.parts))
             else:
                 waiting += [(part, (steps, step)) for step, part in reversed([*found.parts])]
             yield head, steps, value
+
+    def _element(self, item: Any, steps: _Steps) -> bytes:
+        if self._nested is not None and next(self._nested, None) is None:
+            raise FaultError(path_text(steps), "the sets of objects within sets are too many")
+        nested = iter(range(_MAX_NESTED)) if self._nested is None else self._nested
+        return digest(item, ChainMap(self._numbers, self._known), nested)  # type: ignore[arg-type]
 
     def _node(self, value: Any, steps: _Steps) -> Node:
         kind: Any = type(value)
@@ -110,10 +123,12 @@ class ValueTokens:
         return number, address - first
 
 
-def digest(value: Any, known: Mapping[int, Any] | None = None) -> bytes:
+def digest(
+    value: Any, known: Mapping[int, Any] | None = None, nested: Iterator[int] | None = None
+) -> bytes:
     """Return a digest of a value's content, which is the same in every process."""
     found = hashlib.blake2b(digest_size=_DIGEST)
-    for token, _, _ in ValueTokens(known).of(value):
+    for token, _, _ in ValueTokens(known, nested).of(value):
         found.update(repr(token).encode())
     return found.digest()
 
