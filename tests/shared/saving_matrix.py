@@ -22,11 +22,14 @@ from xuance_envs import Atari_Env, EnvStates, Gym_Env
 N, BEFORE, AFTER = 4, 23, 60
 
 _BOX = spaces.Box(-1, 1, (2,), np.float32)
+_WORDS = functools.partial(
+    spaces.Text, charset="abcdefgh"
+)  # a set's order differs between processes
 SPACES: dict[str, spaces.Space[Any]] = {
-    "text": spaces.Text(5),
+    "text": _WORDS(5),
     "graph": spaces.Graph(_BOX, None),
     "dict": spaces.Dict({"b": _BOX, "a": spaces.Discrete(3)}),
-    "tuple": spaces.Tuple((spaces.MultiBinary(3), spaces.Dict({"text": spaces.Text(3)}))),
+    "tuple": spaces.Tuple((spaces.MultiBinary(3), spaces.Dict({"text": _WORDS(3)}))),
     "sequence": spaces.Sequence(_BOX),
 }
 

@@ -150,4 +150,6 @@ def _space_digest(space: Any) -> str:
         for name, value in sorted(vars(part).items()):
             if isinstance(value, np.ndarray):
                 bounds.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
+            elif name == "_char_list" and list(value) != sorted(value):
+                bounds.update(repr(value).encode())  # the order in which Text draws characters
     return f"{without_addresses(repr(space))} ({bounds.hexdigest()})"
