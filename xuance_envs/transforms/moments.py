@@ -41,8 +41,9 @@ class MomentBuffers:
         self._count = count
         self._shape = shape
         rows = (count, *shape)
-        # A scalar mean is not repeated: a zero-dimensional array is as fast.
-        self._means = np.empty(rows if shape else ())
+        # A scalar mean is not repeated: a zero-dimensional array is as fast. But with one, NumPy 1
+        # would compute in the samples' precision.
+        self._means = np.empty(rows if shape or np.__version__ < "2" else ())
         self._mean: Any = None  # the mean that `_means` repeats
         self._arrays = np.ones(count), self._means, np.empty(rows), np.empty(rows)
         is_vector = len(shape) == 1 and count * shape[0] <= ONES_DOT_LIMIT
