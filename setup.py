@@ -26,8 +26,8 @@ EXTRAS = {
     "gym": ["gym==0.26.2"],
     "mujoco": [
         "gymnasium[mujoco]>=1.1",
-        'mujoco>=3.1; python_version >= "3.11"',
-        'mujoco>=3.1,<4; python_version < "3.11"',
+        'mujoco>=3.3.4; python_version >= "3.11"',
+        'mujoco>=3.3.4,<4; python_version < "3.11"',
     ],
     "multi-agent": ['mpe2>=1; python_version < "3.14"', "pettingzoo>=1.25"],
     "multi-objective": ['mo-gymnasium>=1.3; python_version < "3.14"'],
