@@ -34,7 +34,7 @@ class Ball(pygame.sprite.Sprite):  # type: ignore[misc]
         self.image.fill((200, 100, 0, 255), (1, 1, 2, 2))
         self.rect = self.image.get_rect()
         self.mask = pygame.mask.from_surface(self.image)
-        self.place = pygame.FRect(0, 0, 4, 4)
+        self.place = getattr(pygame, "FRect", pygame.Rect)(0, 0, 4, 4)
         self.speed = pygame.Vector2(0, 0)
 
 

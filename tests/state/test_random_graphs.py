@@ -279,7 +279,8 @@ class Builder:
     def a_vector(self, a: Any, b: Any, n: int) -> Any:
         pygame = importlib.import_module("pygame")
         surface = pygame.Surface((3, 2))
-        return (pygame.Vector2(n, 1), pygame.FRect(n, 1, 2, 3), surface)[n % 3]
+        rect = getattr(pygame, "FRect", pygame.Rect)(n, 1, 2, 3)  # pygame-ce has both
+        return (pygame.Vector2(n, 1), rect, surface)[n % 3]
 
     def refused(self, a: Any, b: Any, n: int) -> Any:
         return (each for each in range(3))
@@ -371,7 +372,7 @@ def use_pygame(value: Any, number: int) -> float:
     if isinstance(value, pygame.Vector2):
         value.x += number
         return float(value.length())
-    if isinstance(value, pygame.FRect):
+    if isinstance(value, getattr(pygame, "FRect", pygame.Rect)):
         value.move_ip(number, 0.5)
         return float(value.x)
     if isinstance(value, pygame.Surface):

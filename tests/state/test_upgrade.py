@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,9 @@ def test_a_state_file_continues_exactly(name: str) -> None:
 
 
 def test_a_multi_agent_state_file_continues_exactly() -> None:
-    pytest.importorskip("mpe2")
+    world = pytest.importorskip("mpe2.simple_spread.simple_spread")
+    if not hasattr(world, "ExtendedWorld"):
+        pytest.skip("the file was written with a newer mpe2")
     with np.load(FILES / "multi_agent.npz") as file:
         expected = file["rewards"]
     with make_multi_agent_vec("mpe2:simple_spread_v3", 2, backend="dummy") as envs:
@@ -127,11 +130,11 @@ def test_a_recorded_failure_happens_again(name: str, capsys: pytest.CaptureFixtu
     main(["replay", str(FILES / f"failure_{name}.xenvs")])
     printed = capsys.readouterr().out.splitlines()
     assert "environment 2 failed in 'step': AssertionError: np.int64(7)" in printed[0]
-    assert "raised: environment 2 failed in 'step': AssertionError: np.int64(7)" in printed[-1]
+    assert re.search(r"raised: environment 2 failed in 'step': AssertionError: .*7", printed[-1])
 
 
 def test_a_checkpoint_of_a_training_run_continues_exactly() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", "2.5")  # with weights_only, older ones read no bytes
     from xuance_envs import RolloutCollector
 
     class Agent(torch.nn.Module):  # type: ignore[misc, name-defined]

@@ -101,6 +101,10 @@ NEEDED = {
 
 def maker(name: str, folder: Path) -> Callable[[], Env]:
     """What makes one, which a worker may have been started before."""
+    for library in ["pygame", *NEEDED.get(name, [])]:
+        pytest.importorskip(library)
+    if not hasattr(w, name):
+        pytest.skip("not in this Gymnasium")
     return (
         partial(VERSION_BOUND_LIBRARIES[name], str(folder))
         if name == "RecordVideo"
@@ -109,13 +113,11 @@ def maker(name: str, folder: Path) -> Callable[[], Env]:
 
 
 def test_all_of_them_are_here() -> None:
-    assert VERSION_BOUND_LIBRARIES.keys() | OTHERWISE.keys() == set(w.__all__)
+    assert VERSION_BOUND_LIBRARIES.keys() | OTHERWISE.keys() >= set(w.__all__)
 
 
 @pytest.mark.parametrize("name", VERSION_BOUND_LIBRARIES)
 def test_it_goes_on_exactly(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for library in ["pygame", *NEEDED.get(name, [])]:
-        pytest.importorskip(library)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     check_saving(maker(name, tmp_path), steps=30)
 
@@ -127,8 +129,6 @@ def test_it_goes_on_exactly(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 def test_it_goes_on_in_workers_and_back(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for library in ["pygame", *NEEDED.get(name, [])]:
-        pytest.importorskip(library)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     make = maker(name, tmp_path)
     goes_on(make, DUMMY, WORKERS)

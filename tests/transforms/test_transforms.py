@@ -281,7 +281,7 @@ def test_for_who_does_not_look_no_dict_is_made(monkeypatch):
 def through_torch(state, path):
     torch = pytest.importorskip("torch")
     torch.save(state, path)
-    return torch.load(path)
+    return torch.load(path, weights_only=True)
 
 
 def through_npz(state, path):
