@@ -6,7 +6,6 @@ info columns, and of reset observations and reset infos where episodes ended.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -31,7 +30,7 @@ class GroupCodec:
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
-        self._actions = list(_arrays_of(arrays.actions))
+        self._actions = [*map(_bytes_of, _arrays_of(arrays.actions))]
         results = arrays.rewards, arrays.terminated, arrays.truncated
         self._always = [*_arrays_of(arrays.observations), *results]
         self._masks = [] if arrays.masks is None else list(_arrays_of(arrays.masks))
@@ -45,14 +44,14 @@ class GroupCodec:
         infos = self._arrays.infos.first(*extents.infos)
         resets = self._arrays.reset_infos.first(*extents.resets)
         parts = *self._always, *masks, infos.cells, infos.kinds, infos.bytes
-        self._parts = [array for array in parts if array.size]
+        self._parts = [_bytes_of(array) for array in parts if array.size]
         # Arrays of which results have the rows, or the columns, where episodes ended.
         rows = *self._reset_observations, resets.bytes
         self._end_rows = [array for array in rows if array.size]
         self._end_columns = [array for array in (resets.cells, resets.kinds) if array.size]
 
     def actions(self) -> bytes:
-        return b"".join(self._actions)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+        return b"".join(map(_contiguous, self._actions))
 
     def load_actions(self, data: Any, start: int) -> int:
         """Decode actions; return the end offset."""
@@ -62,8 +61,7 @@ class GroupCodec:
         """Encode a command's results as buffers; some of them are the arrays, not copies."""
         if extents != self._extents:
             self._use(extents)
-        # If the actor has several groups, info columns are slices and not contiguous.
-        parts = [*map(np.ascontiguousarray, self._parts)]
+        parts = [*map(_contiguous, self._parts)]
         if len(envs := self.ended()):
             parts += [array.take(envs, 0) for array in self._end_rows]
             parts += [array.take(envs, 1) for array in self._end_columns]
@@ -76,11 +74,13 @@ class GroupCodec:
         start = _load(data, start, self._parts)
         if len(envs := self.ended()):
             for array in self._end_rows:
-                rows = _array(data, start, array.dtype, (len(envs), *array.shape[1:]))
+                rows = np.ndarray((len(envs), *array.shape[1:]), array.dtype, data, start)
                 array[envs] = rows
                 start += rows.nbytes
             for array in self._end_columns:
-                columns = _array(data, start, array.dtype, (len(array), len(envs)))
+                columns: NDArray[Any] = np.ndarray(
+                    (len(array), len(envs)), array.dtype, data, start
+                )
                 array[:, envs] = columns
                 start += columns.nbytes
         return start
@@ -100,7 +100,7 @@ class GroupCodec:
         """Bytes of results with the last extents and the episode ends that the arrays hold now."""
         per_end = sum(array.nbytes for array in (*self._end_rows, *self._end_columns))
         per_end //= len(self._arrays.rewards)
-        per_step: int = sum(array.nbytes for array in self._parts)
+        per_step: int = sum(part.nbytes for part in self._parts)
         return per_step + per_end * len(self.ended())
 
 
@@ -108,12 +108,25 @@ def _arrays_of(rows: SpaceRows) -> Iterator[NDArray[Any]]:
     return (part for part in rows.parts if not isinstance(part, list))
 
 
-def _array(data: Any, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    return np.frombuffer(data, dtype, math.prod(shape), start).reshape(shape)
+def _bytes_of(array: NDArray[Any]) -> memoryview | NDArray[Any]:
+    """Return a writable view of the bytes of an array, or the array if it is not contiguous."""
+    # If the actor has several groups, info columns are slices.
+    return array.reshape(-1).view(np.uint8).data if array.flags.c_contiguous else array
 
 
-def _load(data: Any, start: int, arrays: Sequence[NDArray[Any]]) -> int:
-    for array in arrays:
-        array[...] = _array(data, start, array.dtype, array.shape)
-        start += array.nbytes
+def _contiguous(part: memoryview | NDArray[Any]) -> Any:
+    return part if type(part) is memoryview else np.ascontiguousarray(part)
+
+
+def _load(data: Any, start: int, parts: Sequence[memoryview | NDArray[Any]]) -> int:
+    """Copy bytes to the parts; return the end offset. Raise ValueError if they are too few."""
+    view = memoryview(data)
+    for part in parts:
+        end = start + part.nbytes
+        piece = view[start:end]
+        if type(part) is memoryview:
+            part[:] = piece
+        else:
+            part[...] = np.frombuffer(piece, part.dtype).reshape(part.shape)
+        start = end
     return start

@@ -32,7 +32,6 @@ from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.remote.client.remote_session import (
     CreatedEnvs,
     RemoteSession,
-    checked_reply,
     checked_seeds,
     episode_ids_of,
     parse_results,
@@ -97,7 +96,8 @@ class RemoteDriver(Driver):
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
-        self.discard()  # it may bring a layout
+        if self._wait_reply is not None:
+            self.discard()  # it may bring a layout
         message = {
             "actions": self._actions() if actions is None else actions,
             "layout": self._step_frames.number,
@@ -180,7 +180,7 @@ class RemoteDriver(Driver):
 
     def _actions(self) -> Any:
         actions = self._arrays.actions
-        return batch_to_wire(actions.layout.space, actions.view())
+        return batch_to_wire(actions.layout.space, actions.as_batch())
 
     def _wake(self, _: Future[Any]) -> None:
         with suppress(OSError):  # closed in the meantime
@@ -201,8 +201,7 @@ class RemoteDriver(Driver):
                 if not self.blocking:
                     with suppress(OSError):  # may be empty
                         self._wake_reader.recv(64)
-            with checked_reply(self._session.server):
-                self._result = self._parse(answer)
+            self._result = self._session.parse(self._parse, answer)
             self._wait_reply = None
         return self._result
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -95,9 +95,7 @@ class RemoteSession:
                 answer = open_session(timeout=sum(CLOSE_TIMEOUTS))
                 _delete_session(connection, str(answer["session_id"]), os.getpid())
             raise
-        with checked_reply(self.server):
-            self._id = str(answer["session_id"])
-            self.env_ids: list[str] = list(map(str, answer["env_ids"]))
+        self._id = self.parse(lambda answer: str(answer["session_id"]), answer)
         self._delete_session = weakref.finalize(
             self, _delete_session, connection, self._id, os.getpid()
         )
@@ -132,8 +130,7 @@ class RemoteSession:
         assert self._pending is not None
         try:
             answer = self.send(self._pending.path, self._pending.content)
-            with checked_reply(self.server):
-                parsed = self._pending.parse(answer)
+            parsed = self.parse(self._pending.parse, answer)
         except RemoteUnreachableError:
             raise  # still pending: the server may have executed it
         except Exception:
@@ -174,8 +171,15 @@ class RemoteSession:
         message = {"session_id": self._id}
         path = f"{API_PREFIX}/episode/statistics"
         answer = self._connection.request("POST", path, message, repeatable=True)
-        with checked_reply(self.server):
-            return dict(from_wire(answer["times"]))
+        return self.parse(lambda answer: dict(from_wire(answer["times"])), answer)
+
+    def parse(self, parse: Callable[[Any], T], answer: Any) -> T:
+        """Call ``parse``; convert its errors to RemoteError."""
+        try:
+            return parse(answer)
+        except (LookupError, TypeError, ValueError) as error:
+            text = f"the server's reply is malformed: {error}"
+            raise RemoteError(text, self.server) from error
 
     def close(self) -> None:
         self._delete_session()
@@ -192,15 +196,6 @@ def checked_seeds(seeds: Sequence[int | None]) -> list[int | None]:
         if seed is not None and seed >= MAX_SEED:
             raise ValueError(f"seed: expected ints below 2**64, got {seed}")
     return list(seeds)
-
-
-@contextmanager
-def checked_reply(server: str) -> Iterator[None]:
-    """Convert errors from parsing a reply to RemoteError."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError) as error:
-        raise RemoteError(f"the server's reply is malformed: {error}", server) from error
 
 
 def episode_ids_of(episode_ids: Sequence[str], envs: Sequence[int]) -> list[str] | None:

@@ -12,7 +12,6 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from http.client import (
     BadStatusLine,
     HTTPConnection,
@@ -100,11 +99,12 @@ class HttpTransport:
             self._idle.pop().disconnect()
 
     def _take_idle(self) -> _Connection | None:
-        with suppress(IndexError):
+        try:
             while not (connection := self._idle.pop()).is_unused():
                 connection.disconnect()
-            return connection
-        return None
+        except IndexError:
+            return None
+        return connection
 
     def _connect(self, timeout: float) -> _Connection:
         try:
@@ -169,14 +169,14 @@ class _Stream(io.RawIOBase):
             # An end of the connection without TLS's own end may cut off a response.
             connected.suppress_ragged_eofs = False  # type: ignore[attr-defined]
         self.socket = connected
+        self._poll = system.poll()
         self.deadline = 0.0
         self.budget = 0  # bytes that may still arrive
         self.may_end = self.is_complete = False
 
     def wait(self, events: int) -> None:
-        poll = system.poll()
-        poll.register(self.socket, events)
-        if not poll.poll(_seconds_until(self.deadline) * 1e3):
+        self._poll.register(self.socket, events)
+        if not self._poll.poll(_seconds_until(self.deadline) * 1e3):
             raise TimeoutError("timed out")
 
     def _transfer(self, transfer: Callable[..., int], events: int, *arguments: Any) -> int:

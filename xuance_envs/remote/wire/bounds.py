@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -92,16 +91,12 @@ def has_more_nodes(node: Any, limit: int) -> bool:
     """Return whether the lists and dicts of a message have more than ``limit`` items in total."""
     found, count = [node], 0
     for each in found:
-        if type(each) is dict:
-            items: Collection[Any] = each.values()
-        elif type(each) is list:
-            items = each
-        else:
-            continue
-        count += len(items)
-        if count > limit:
-            return True
-        found += [item for item in items if type(item) is dict or type(item) is list]
+        kind = type(each)
+        if kind is dict or kind is list:
+            count += len(each)
+            if count > limit:
+                return True
+            found += each.values() if kind is dict else each
     return False
 
 

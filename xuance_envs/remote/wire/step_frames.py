@@ -118,7 +118,7 @@ class StepFrameReader:
             raise WireError(f"expected a frame of bytes, got {shortened(frame)}")
         try:
             end = self._codec.load_results(frame, 0, self._extents)
-        except ValueError:  # the frame is too short
+        except (TypeError, ValueError):  # the frame is too short
             end = -1
         if end != len(frame):
             raise WireError(
