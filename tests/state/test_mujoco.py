@@ -16,6 +16,8 @@ from gymnasium import spaces
 
 from xuance_envs import DummyVecEnv, EnvStates, Gym_Env, StateMismatchError, SubprocVecEnv
 from xuance_envs.state.checkpointer import EnvCheckpointer
+from xuance_envs.state.faults import FaultError
+from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.recorders import record
 
 mujoco = pytest.importorskip("mujoco")
@@ -168,6 +170,34 @@ def test_a_model_that_changes_is_state(what: str) -> None:
 
 def test_contacts_and_forces_are_what_the_last_step_left() -> None:
     check_exact(Falling)
+
+
+def test_states_with_and_without_contacts_are_loaded_in_turn() -> None:
+    env, twin = Falling(), Falling()
+    states = []
+    for seed in range(3):
+        env.reset(seed=seed)
+        states.append(EnvCheckpointer(env).save())
+        transcript(env, np.zeros((40, 1)))
+        states.append(EnvCheckpointer(env).save())
+        assert env.data.ncon
+    twin.reset(seed=9)
+    for data in states + states[::-1]:
+        EnvCheckpointer(twin).prepare(data, trusted=False).apply()
+        assert EnvCheckpointer(twin).save() == data
+
+
+def test_pointers_beyond_the_arena_are_refused() -> None:
+    env = Falling()
+    env.reset(seed=0)
+    handler: Any = handler_of(mujoco.MjData)
+    transcript(env, np.zeros((40, 1)))
+    numbers, solver, offsets, buffer, arena = handler.save(env.data, env)
+    beyond = offsets[:-8] + (len(arena) + 9).to_bytes(8, "little")
+    for _ in range(2):
+        with pytest.raises(FaultError, match="pointers within"):
+            handler.check(env.data, (numbers, solver, beyond, buffer, arena))
+    assert handler.check(env.data, (numbers, solver, offsets, buffer, arena)) is None
 
 
 @pytest.mark.parametrize("name", ["Ant-v5", "Humanoid-v5", "Pusher-v5", "Walker2d-v5"])

@@ -7,6 +7,7 @@ import pickle
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,7 @@ from xuance_envs.state.values.graph import parts_of
 _VERSION = 2
 _PARTS_OF_0_2 = 6
 _STRING = frozenset({str})
-_DICT_OR_NONE: Any = dict | None
-_GENERATORS = np.random.Generator | np.random.RandomState | None
+_GENERATORS = np.random.Generator, np.random.RandomState, type(None)
 
 
 class EnvCheckpointer:
@@ -68,7 +68,7 @@ class EnvCheckpointer:
             for name in excluded:
                 del values[name]
             attributes.append(values)
-        handled = [handler.save(obj, plan.owner(path)) for handler, obj, path in plan.handled]
+        handled = [handler.save(obj, owner) for handler, obj, owner, _ in plan.handled]
         # The public property would create a missing generator, and cannot be assigned to.
         generators = {
             name: generator
@@ -76,7 +76,7 @@ class EnvCheckpointer:
             if (generator := space._np_random) is not None
         }
         names = plan.excluded_names
-        content = plan.kept_table, _VERSION, names, attributes, handled, generators, seen
+        content = None, _VERSION, names, attributes, handled, generators, seen
         file = io.BytesIO()
         pickler = StatePickler(file, plan, is_fresh)
         try:
@@ -197,13 +197,13 @@ class RngFork:
 def _check_untrusted(
     plan: StatePlan, names: Any, attributes: Sequence[Any], generators: Mapping[str, Any]
 ) -> None:
-    for k, values in enumerate(attributes):
-        saves_itself = k in plan.self_saving_layers
-        if (values is None) != saves_itself or not isinstance(values, _DICT_OR_NONE):
-            raise FaultError("", f"expected attributes in a dict, got a {type_name(values)}")
-    for found in (names, *(values or () for values in attributes)):
-        if not _STRING.issuperset(map(type, found)):
-            raise FaultError("", f"expected attribute names as strings, got {[*found]!r}")
+    types: Any = [*map(type, attributes)]
+    if types != plan.attribute_types:
+        expected = plan.attribute_types
+        raise FaultError("", f"expected attributes of the types {expected}, got {types}")
+    types = {*map(type, chain(names, *filter(None, attributes)))}
+    if not types <= _STRING:
+        raise FaultError("", f"expected attribute names as strings, got the types {types}")
     for generator in generators.values():
         if not isinstance(generator, _GENERATORS):
             given = type_name(generator)
@@ -223,7 +223,7 @@ def _explain_failure(
         reason = _pickling_error(plan, held[: n + 1])
         if reason is not None:  # only together with the attributes before it
             return plan.fault((k, name), value, f"cannot be saved: {reason}")
-    for (_, obj, path), value in zip(plan.handled, handled, strict=True):
+    for (_, obj, _, path), value in zip(plan.handled, handled, strict=True):
         reason = _pickling_error(plan, value)
         if reason is not None:
             return FaultError(

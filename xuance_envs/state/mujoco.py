@@ -18,7 +18,7 @@ import hashlib
 import importlib
 import sys
 import weakref
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,9 @@ from xuance_envs.state.faults import FaultError, MismatchError, class_name
 from xuance_envs.state.handlers import NATIVE, Handler
 from xuance_envs.state.layers import layers_of
 from xuance_envs.state.mujoco_memory import (
-    are_same,
     data_struct,
     layouts,
+    memcmp,
     model_struct,
     unknown_layout,
 )
@@ -89,16 +89,17 @@ class _Model:
 
     @property
     def is_original(self) -> bool:
-        arrays, options = self._regions or self.regions
-        return are_same(*options) and are_same(*arrays)
+        return not any(starmap(memcmp, self._regions or self.regions))
 
     def changes(self) -> _Changes:
         found: _Changes = []
+        if self.is_original:
+            return found
         for number, (address, original, size) in enumerate(self.regions):
-            if are_same(address, original, size):
-                continue
             content = _memory(address, size)
             places = np.flatnonzero(content != _memory(original, size))
+            if not len(places):
+                continue
             ends = [0, *(np.flatnonzero(np.diff(places) > 8) + 1).tolist(), len(places)]
             if len(ends) > _MAX_CHANGES:
                 ends = [0, len(places)]
@@ -220,13 +221,14 @@ class _Data:
                     stretches.append((address, field.size))
         if not pointers or len(pointers) != (pointers[-1] - pointers[0]) // 8 + 1:
             raise unknown_layout("MjData")
-        block: Any = (ctypes.c_uint64 * len(pointers)).from_address(pointers[0])
-        self.pointers: NDArray[Any] = np.frombuffer(block, np.uint64)
+        self.pointers = _view(pointers[0], 8 * len(pointers))
         self.numbers = [_view(*stretch) for stretch in stretches]
         self.buffer = _view(struct.buffer, struct.nbuffer)
         self.arena = _view(struct.arena, struct.narena)
-        # An offset of 0 is a null pointer.
-        self.before_arena = np.array(struct.arena - 8, np.uint64)
+        self._before_arena = np.array(struct.arena - 8, np.uint64)
+        # The last pointers, their offsets, and the highest offset. States without contacts have
+        # the same ones. An offset of 0 is a null pointer.
+        self._known: tuple[bytes, bytes, int] = b"", b"", 0
         # Pointers in the buffer to the data of plugins; a restore does not change them.
         count = struct.nplugin
         self.plugins: Any = (
@@ -237,6 +239,23 @@ class _Data:
         first, of_island = ctypes.addressof(struct.solver), len(struct.solver) // islands * each
         self._iteration_bytes = each
         self._solver = [_view(first + island * of_island, of_island) for island in range(islands)]
+
+    def offsets(self) -> bytes:
+        """Return the offsets of the pointers into the arena."""
+        pointers = bytes(self.pointers)
+        if pointers != self._known[0]:
+            given = np.frombuffer(pointers, np.uint64)
+            offsets = (given - self._before_arena) * given.astype(bool)
+            self._known = pointers, offsets.tobytes(), np.maximum.reduce(offsets).item()
+        return self._known[1]
+
+    def pointers_at(self, offsets: bytes) -> tuple[bytes, int]:
+        """Return the pointers with these offsets, and the highest offset."""
+        if offsets != self._known[1]:
+            given = np.frombuffer(offsets, np.uint64)
+            pointers = (given + self._before_arena) * given.astype(bool)
+            self._known = pointers.tobytes(), offsets, np.maximum.reduce(given).item()
+        return self._known[0], self._known[2]
 
     def solver_regions(self) -> list[memoryview]:
         """Return each island's statistics that are in use."""
@@ -260,11 +279,10 @@ def _simulation(data: Any) -> _Data:
 
 def _save(data: Any, _: Any) -> _Value:
     own = _simulation(data)
-    pointers = own.pointers
     return (
         b"".join(own.numbers),
         b"".join(own.solver_regions()),
-        ((pointers - own.before_arena) * pointers.astype(bool)).tobytes(),
+        own.offsets(),
         bytes(own.buffer),
         bytes(own.arena[: own.struct.parena]),
     )
@@ -275,11 +293,11 @@ def _check(data: Any, value: Any) -> str | None:
         return _check_reduced(data, value)
     own = _simulation(data)
     numbers, _, offsets, buffer, arena = value
-    expected = sum(map(len, own.numbers)), own.pointers.nbytes, len(own.buffer)
+    expected = sum(map(len, own.numbers)), len(own.pointers), len(own.buffer)
     given = len(numbers), len(offsets), len(buffer)
     if given != expected or len(arena) > own.struct.narena:
         raise MismatchError("model", f"{given} bytes of data", f"{expected} bytes of data")
-    last = np.maximum.reduce(np.frombuffer(offsets, np.uint64)).item() - 8
+    last = own.pointers_at(offsets)[1] - 8
     if last > len(arena):
         used = f"within {len(arena)} bytes of its arena"
         raise FaultError("", f"expected MjData's pointers {used}, got one at byte {last}")
@@ -294,9 +312,9 @@ def _load(data: Any, value: Any, _: Any) -> None:
     numbers, solver, offsets, buffer, arena = value
     kept = list(own.plugins)
     _write(own.numbers, numbers)
-    _write(own.solver_regions(), solver)
-    used = np.frombuffer(offsets, np.uint64)
-    np.multiply(used + own.before_arena, used.astype(bool), out=own.pointers)
+    if solver:
+        _write(own.solver_regions(), solver)
+    own.pointers[:] = own.pointers_at(offsets)[0]
     own.buffer[:] = buffer
     own.arena[: len(arena)] = arena
     if kept:

@@ -26,15 +26,10 @@ _C_TYPES: dict[str, Any] = {
 }
 
 try:
-    _memcmp: Any = ctypes.CDLL(None).memcmp
+    memcmp: Any = ctypes.PyDLL(None).memcmp
 except TypeError:  # on Windows, every library has a name
-    _memcmp = ctypes.CDLL("msvcrt").memcmp
-_memcmp.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
-
-
-def are_same(address: int, other: int, size: int) -> bool:
-    """Return whether two regions of memory have the same content."""
-    return not _memcmp(address, other, size)
+    memcmp = ctypes.PyDLL("msvcrt").memcmp
+memcmp.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 
 
 class StructLayouts:

@@ -34,7 +34,7 @@ def converted(content: tuple[Any, ...], plan: StatePlan) -> tuple[Any, ...]:
             raise FaultError("", f"expected the state of {len(own)} {what}, got {len(given)}")
     found = zip(plan.space_names, generators, strict=True)
     values = {id(obj): value for obj, value in zip(objects, handled, strict=True)}
-    states = [values.get(id(obj)) for _, obj, _ in plan.handled]
+    states = [values.get(id(obj)) for _, obj, _, _ in plan.handled]
     return plan.table, 0, names, attributes, states, dict(found), seen
 
 

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from xuance_envs.state import rebuild
 from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.fingerprint import is_space
 from xuance_envs.state.handlers import handler_of
-from xuance_envs.state.state_plan import KeptTable, StatePlan, why_refused
+from xuance_envs.state.state_plan import PRELUDE, PROTOCOL, StatePlan, why_refused
 from xuance_envs.state.target import SAFE_CLASSES
-from xuance_envs.state.unpickling import BEGINS_WITH_PRELUDE, StateUnpickler, check_safe
+from xuance_envs.state.unpickling import StateUnpickler, check_safe
 from xuance_envs.state.values.code_index import CodeIndex
 from xuance_envs.state.values.functions import (
     cell_content,
@@ -48,30 +48,9 @@ from xuance_envs.state.values.tensors import (
     why_not_saved,
 )
 
-_PROTOCOL = 5
-
 
 class StalePlanError(Exception):
     """The environment holds a kept object that its plan does not list."""
-
-
-class _Prelude(NamedTuple):
-    """Functions that almost every state uses, pickled only once because this is slow."""
-
-    content: bytes
-    memo: Any
-
-    @classmethod
-    def of(cls, *functions: Any) -> _Prelude:
-        file = io.BytesIO()
-        pickler = pickle.Pickler(file, _PROTOCOL)
-        pickler.dump(functions)
-        return cls(BEGINS_WITH_PRELUDE + file.getvalue(), pickler.memo)
-
-
-_COMMON = rebuild.there, rebuild.array, rebuild.seeded_generator
-_PRELUDE = _Prelude.of(*_COMMON)
-_PRELUDE_WITH_KEPT = _Prelude.of(*_COMMON, rebuild.kept_table)
 
 
 class _Cell:
@@ -85,10 +64,9 @@ class StatePickler(pickle.Pickler):
     """Pickler that writes paths in place of kept objects."""
 
     def __init__(self, file: Any, plan: StatePlan, is_fresh: bool = True) -> None:
-        super().__init__(file, _PROTOCOL)
-        prelude = _PRELUDE if plan.kept_table is None else _PRELUDE_WITH_KEPT
-        file.write(prelude.content)
-        self.memo = prelude.memo
+        super().__init__(file, PROTOCOL)
+        file.write(plan.prelude.content)
+        self.memo = plan.prelude.memo
         self.used: list[Any] = []
         """Classes and functions whose constants the state depends on."""
         self._references = plan.references
@@ -262,7 +240,6 @@ class StatePickler(pickle.Pickler):
 _BUILTIN_TYPES = frozenset(value for value in vars(builtins).values() if isinstance(value, type))
 _OWN_REDUCERS: dict[Any, Callable[[StatePickler, Any], Any]] = {
     _Cell: lambda pickler, obj: NotImplemented,
-    KeptTable: lambda pickler, obj: (rebuild.kept_table, (obj.table,)),
     types.FunctionType: StatePickler.reduce_function,
     types.BuiltinFunctionType: StatePickler.reduce_builtin,
     types.CellType: StatePickler.reduce_cell,
@@ -276,7 +253,7 @@ class _NoPlan:
     """Plan for data that belongs to no environment."""
 
     references = rebuild.REFERENCES
-    kept_table = None
+    prelude = PRELUDE
     foreign_owners: frozenset[int] = frozenset()
     layers: tuple[Any, ...] = ()
     code = CodeIndex((), ())

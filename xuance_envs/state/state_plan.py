@@ -10,6 +10,8 @@ object. The handler then restores the state in it.
 from __future__ import annotations
 
 import functools
+import io
+import pickle
 import threading
 import types
 from collections import deque
@@ -35,6 +37,10 @@ from xuance_envs.state.values.graph import ATOMIC, Attributes, follow, parts_of,
 from xuance_envs.state.values.reducers import BUFFERS, memory_owner
 from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
 
+PROTOCOL = 5
+BEGINS_WITH_PRELUDE = b"P"
+"""First byte of a state that has a prelude."""
+
 Path = tuple[Any, ...]
 """Location of an object: layer number, attribute name, steps into the attribute's value."""
 
@@ -52,10 +58,31 @@ def why_refused(kind: Any) -> str | None:
     return "a thread runs in one process only" if issubclass(kind, threading.Thread) else None
 
 
-class KeptTable(NamedTuple):
+class Prelude(NamedTuple):
+    """Pickle of what almost every state uses, before the state; made once because this is slow."""
+
+    content: bytes
+    memo: Any
+
+    @classmethod
+    def of(cls, *values: Any) -> Prelude:
+        file = io.BytesIO()
+        pickler = pickle.Pickler(file, PROTOCOL)
+        pickler.dump((rebuild.there, rebuild.array, rebuild.seeded_generator, *values))
+        return cls(BEGINS_WITH_PRELUDE + file.getvalue(), pickler.memo)
+
+
+PRELUDE = Prelude.of()
+
+
+@dataclass
+class _KeptTable:
     """Paths of a plan's kept objects; saved before all references to them."""
 
     table: tuple[Any, ...]
+
+    def __reduce__(self) -> Any:
+        return rebuild.kept_table, (self.table,)
 
 
 @dataclass
@@ -99,10 +126,14 @@ class StatePlan:
             for item in excluded.items()
         ]
         self._located = [kept for kept in self.kept if id(kept.obj) in self.kept_numbers]
-        self.handled = [(k.handler, k.obj, k.paths[0]) for k in self.kept if k.handler]
+        self.handled = [
+            (kept.handler, kept.obj, self.layers[kept.paths[0][0]].obj, kept.paths[0])
+            for kept in self.kept
+            if kept.handler
+        ]
         self.foreign_owners = {
             id(owner)
-            for handler, array, _ in self.handled
+            for handler, array, _, _ in self.handled
             if handler is FOREIGN and type(owner := memory_owner(array)).__name__ != "PyCapsule"
         }
         self.table = tuple((name_of(type(kept.obj)), tuple(kept.paths)) for kept in self.kept)
@@ -111,13 +142,16 @@ class StatePlan:
             **{each: (rebuild.there, (path,)) for each, path in self.known.items()},
             **{each: (rebuild.kept, (n,)) for each, n in self.kept_numbers.items()},
         }
-        self.kept_table = KeptTable(self.table) if self.table else None
+        self.prelude = Prelude.of(_KeptTable(self.table)) if self.table else PRELUDE
         self.generator_names = frozenset(self.space_names)
+        self.attribute_types = [
+            type(None) if k in self.self_saving_layers else dict for k in range(len(self.layers))
+        ]
         self.named_spaces = list(zip(self.space_names, self.spaces, strict=True))
         extra: dict[str, Any] = {"libraries": set()}
-        for handler, obj, path in self.handled:
+        for handler, obj, owner, path in self.handled:
             if handler.describe is not None:
-                library, facts = handler.describe(obj, self.owner(path))
+                library, facts = handler.describe(obj, owner)
                 extra["libraries"].add(library)
                 for name, fact in facts.items():
                     extra[name if name not in extra else f"{name} of {self.text(path)}"] = fact
@@ -176,7 +210,7 @@ class StatePlan:
     @property
     def replays(self) -> bool:
         """True if the state is restored by replay."""
-        return any(handler.replays for handler, _, _ in self.handled)
+        return any(handler.replays for handler, *_ in self.handled)
 
     def is_current(self) -> bool:
         """Return whether all kept objects are still at their paths."""
@@ -274,8 +308,8 @@ class StatePlan:
                 for name, value in sorted(layer.items()):
                     if name not in excluded:
                         found[f"{layer.name}.{name}"] = value
-        for handler, obj, path in sorted(self.handled, key=lambda each: self.text(each[2])):
-            found[f"the state of {self.text(path)}"] = handler.save(obj, self.owner(path))
+        for handler, obj, owner, path in sorted(self.handled, key=lambda k: self.text(k[3])):
+            found[f"the state of {self.text(path)}"] = handler.save(obj, owner)
         for name, space in zip(self.space_names, self.spaces, strict=True):
             found[f"the generator of space {name}, {space}"] = space._np_random
         return found

@@ -67,19 +67,22 @@ class Target:
 
     def handled(self, values: Sequence[Any]) -> list[tuple[Handler, Any, Any, Any]]:
         """Return the handler, object, state and owner of each object with a state handler."""
-        found = [
-            (handler, obj, self._plan.owner(paths[0]))
-            for obj, (_, paths) in zip(self.kept_objects, self._table, strict=True)
-            if (handler := handler_for(obj)) is not None
-        ]
+        plan = self._plan
+        found = plan.handled
+        if self._table != plan.table:
+            found = [
+                (handler, obj, plan.owner(paths[0]), paths[0])
+                for obj, (_, paths) in zip(self.kept_objects, self._table, strict=True)
+                if (handler := handler_for(obj)) is not None
+            ]
         if len(found) != len(values):
             what = "objects with state handlers"
             raise FaultError("", f"expected the state of {len(found)} {what}, got {len(values)}")
-        pairs = zip(found, values, strict=True)
-        return [
-            *((handler, obj, value, owner) for (handler, obj, owner), value in pairs),
-            *((FOREIGN, array, value, None) for array, value in self._foreign_arrays),
+        pairs = [
+            (h, obj, value, owner) for (h, obj, owner, _), value in zip(found, values, strict=True)
         ]
+        pairs += [(FOREIGN, array, value, None) for array, value in self._foreign_arrays]
+        return pairs
 
     def with_attributes(self, made: Any, attributes: dict[str, Any]) -> None:
         """Set the attributes of a new object; trusted states only."""

@@ -10,11 +10,8 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.state import rebuild
 from xuance_envs.state.faults import FaultError, type_name
-from xuance_envs.state.state_plan import StatePlan
+from xuance_envs.state.state_plan import BEGINS_WITH_PRELUDE, StatePlan
 from xuance_envs.state.target import SAFE_CLASSES, InspectionTarget, Target, unsafe_class_error
-
-BEGINS_WITH_PRELUDE = b"P"
-"""First byte of a state whose functions are pickled separately, before it."""
 
 _REBUILD = "xuance_envs.state.rebuild"
 _RANDOM = "bit_generator", "seeded_generator", "seed_sequence", "random_state", "python_random"

@@ -46,6 +46,7 @@ ATOMIC = frozenset(
 )
 """Types of values that hold no others."""
 
+_IN_PATHS = ATOMIC - {types.CodeType}  # which cannot be pickled
 _BITS = "attr", "bit_generator"
 EMPTY_CELL: Any = type("EmptyCell", (), {"__reduce__": lambda self: "EMPTY_CELL"})()
 
@@ -114,8 +115,8 @@ def _dict(value: dict[Any, Any]) -> Node:
 
 def _key_step(key: Any) -> Step | None:
     if type(key) is tuple:
-        return ("key", key) if all(type(each) in ATOMIC for each in key) else None
-    return key if type(key) in ATOMIC else None
+        return ("key", key) if _IN_PATHS.issuperset(map(type, key)) else None
+    return key if type(key) in _IN_PATHS else None
 
 
 def _sequence(value: Any) -> Node:
