@@ -107,8 +107,8 @@ class ThreadBackend(Backend[ThreadDriver]):
         super().attach(spaces, arrays)
         # Checked after the environments' imports, which may turn the GIL on.
         self._wake_ups.all_at_once = not gil_is_enabled()
-        has_spare_cpu = self._loop is None and len(self.workers) < available_cpus()
-        self._wake_ups.spin = SPIN if self._wake_ups.all_at_once and has_spare_cpu else 0.0
+        has_cpus = self._loop is None and len(self.workers) <= available_cpus()
+        self._wake_ups.spin = SPIN if self._wake_ups.all_at_once and has_cpus else 0.0
 
     @override
     def poller(self, drivers: Sequence[Driver]) -> Poller:
