@@ -23,11 +23,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     For Ray leaves threads and handlers of signals behind, which a forked process would inherit. The
     file that takes longest begins, so that files run side by side end together: a slow test takes
-    as long as thirty others.
+    as long as thirty others, one of the contract as two, and another with actors as ten.
     """
     weight: Counter[Path] = Counter()
     for item in items:
-        weight[item.path] += 30 if item.get_closest_marker("slow") else 1
+        if item.get_closest_marker("slow"):
+            weight[item.path] += 30
+        elif "cluster" in getattr(item, "fixturenames", ()):
+            weight[item.path] += 2 if item.path in CONTRACT else 10
+        else:
+            weight[item.path] += 1
     order = {path: -count if HERE in path.parents else -math.inf for path, count in weight.items()}
     items.sort(key=lambda item: order[item.path])
     for path in CONTRACT:
