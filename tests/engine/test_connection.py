@@ -21,6 +21,7 @@ from interrupts import Instant
 
 from xuance_envs.engine import stream
 from xuance_envs.engine.ray import connection as connection_module
+from xuance_envs.engine.ray import exchange
 from xuance_envs.engine.ray.actor import GroupActor
 from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT, ActorCall
 from xuance_envs.engine.ray.authenticated_connection import (
@@ -410,7 +411,8 @@ class Way:
         ends = time.monotonic() + seconds
         while self.pending_call(call.number) is not None and self.broken is None:
             left = max(ends - time.monotonic(), 0.0)
-            self.exchange.receive([SimpleNamespace(actor=self, group=call.number)], left)
+            worker = SimpleNamespace(actor=self, group=call.number)
+            self.exchange.receive([worker], min(left, exchange.POLL_INTERVAL))  # as drivers do
             if not left and self.pending_call(call.number) is not None and self.broken is None:
                 raise TimeoutError
 
@@ -517,7 +519,8 @@ def test_one_that_does_not_read_is_not_waited_for_when_it_is_sent_to(
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["it broke", "its actor does not serve it"])
-def test_that_it_broke_is_told_at_once(silent: bool) -> None:
+def test_that_it_broke_is_told_at_once(silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "POLL_INTERVAL", 0.02)
     mine, theirs = socket.socketpair()
     cluster = Told()
     way, _ = connection_to(mine, cluster)

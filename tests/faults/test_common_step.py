@@ -288,7 +288,7 @@ def test_a_killed_worker_is_replaced_and_steps_are_common_again(mode: str) -> No
 
 
 def test_a_stopped_worker_is_named_and_delays_no_other() -> None:
-    with make(step_timeout=0.5) as envs:
+    with make(step_timeout=1.0) as envs:
         envs.reset()
         step(envs)
         os.kill(envs.pids[6], signal.SIGSTOP)

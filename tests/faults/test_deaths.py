@@ -248,11 +248,11 @@ def test_an_answer_longer_than_the_pipe_may_be_taken_late():
             return observation, reward, terminated, truncated, {"long": "x" * 1_000_000}
 
     with SubprocVecEnv(
-        [Talkative] * 2, in_series=1, context="forkserver", step_timeout=0.3
+        [Talkative] * 2, in_series=1, context="forkserver", step_timeout=1.0
     ) as envs:
         envs.reset()
         envs.step_async([0, 0])
-        time.sleep(0.6)
+        time.sleep(1.5)
         assert [len(info["long"]) for info in envs.step_wait()[4]] == [1_000_000] * 2
 
 

@@ -128,11 +128,11 @@ def test_gymnasium_s_modes_of_autoreset(mode: str) -> None:
 @pytest.mark.parametrize("kind", [DummyVecEnv, ThreadVecEnv, partial(SubprocVecEnv, num_workers=1)])
 def test_a_group_is_awaited_together(kind: Any) -> None:
     with kind([partial(WaitingEnv, WAIT)] * 40) as envs:
-        assert seconds_of(lambda: envs.reset(seed=0)) < 20 * WAIT
-        assert seconds_of(lambda: envs.step([0] * 40)) < 20 * WAIT
-        assert seconds_of(lambda: envs.call("double", 2)) < 20 * WAIT
-        assert seconds_of(envs.render) < 20 * WAIT
-        assert seconds_of(envs.close) < 20 * WAIT
+        assert seconds_of(lambda: envs.reset(seed=0)) < 30 * WAIT
+        assert seconds_of(lambda: envs.step([0] * 40)) < 30 * WAIT
+        assert seconds_of(lambda: envs.call("double", 2)) < 30 * WAIT
+        assert seconds_of(envs.render) < 30 * WAIT
+        assert seconds_of(envs.close) < 30 * WAIT
 
 
 def test_threads_have_one_for_all_of_them() -> None:

@@ -17,6 +17,8 @@ from process_env import ProcessEnv
 from scripts import run_script, start_script
 
 from xuance_envs import EnvError, SubprocVecEnv, WorkerDiedError
+from xuance_envs.engine.process import process_backend
+from xuance_envs.engine.process.shutdown import stop_workers
 
 METHODS = multiprocessing.get_all_start_methods()
 
@@ -54,8 +56,10 @@ def test_a_worker_that_died_between_two_commands_is_noticed_in_the_second() -> N
         envs.get_attr("steps")
 
 
-@pytest.mark.slow("waits for the time limit of close")
-def test_close_does_not_wait_for_an_environment_that_hangs() -> None:
+def test_close_does_not_wait_for_an_environment_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_backend, "stop_workers", lambda of, _: stop_workers(of, 0.3))
     envs = SubprocVecEnv([lambda: ProcessEnv(60)], context="forkserver")
     envs.reset()
     envs.step_async([ProcessEnv.WAIT])
