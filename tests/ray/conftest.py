@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from contract import leave_out_the_rest
 from leftovers import wait_until
-from ray_actors import CPUS, add_node, free, lent_actors, lent_collectors, local_cluster
+from ray_actors import CPUS, add_node, free, lent_actors, local_cluster
 
 HERE = Path(__file__).parent
 CONTRACT = {HERE / "test_contract.py", HERE / "test_contract_machines.py"}
@@ -85,11 +85,4 @@ def actors(cluster: Any) -> Iterator[None]:
 def actors_of_the_class(cluster: Any) -> Iterator[None]:
     """Actors that are lent to one test of a class after the other."""
     with lent_actors():
-        yield
-
-
-@pytest.fixture(scope="module")
-def collectors(cluster: Any) -> Iterator[None]:
-    """Collectors that are lent to one test of a module after the other."""
-    with lent_collectors():
         yield

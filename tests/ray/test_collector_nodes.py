@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -12,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leftovers import is_running, wait_until
-from ray_actors import CPUS, VARIABLES, add_node, free
+from leftovers import wait_until
+from ray_actors import add_node, assert_a_killed_program_leaves_nothing, free
 
 torch = pytest.importorskip("torch")
 for library in ("PIL", "tqdm"):
@@ -23,7 +20,6 @@ from cluster_envs import PacedEnv
 
 from xuance_envs import RayRolloutCollector
 
-ROOT = Path(__file__).resolve().parents[2]
 STEPS = 40
 LIVENESS = 90.0
 """Seconds within which it has to go on: this is about whether it does."""
@@ -74,7 +70,6 @@ def test_a_lost_node_costs_no_other_a_step_and_nothing_is_delivered_twice(cluste
 
 
 SCRIPT = """
-import sys
 import torch
 from cluster_envs import PacedEnv
 from xuance_envs import RayRolloutCollector
@@ -84,10 +79,12 @@ class Idle:
         nothing = torch.zeros(len(states))
         return nothing.int(), nothing, nothing, None
 
-collector = RayRolloutCollector([PacedEnv] * 4, Idle(), 2, 40, processes=2, address=sys.argv[1],
-    runtime_env={"env_vars": {"XUANCE_ENVS_TOLD": sys.argv[2]}})
+told = __file__ + ".told"
+collector = RayRolloutCollector([PacedEnv] * 4, Idle(), 2, 40, processes=2, address=ADDRESS,
+    runtime_env={"env_vars": {"XUANCE_ENVS_TOLD": told}})
 collector.rollout()
-print("there", flush=True)
+with open(told) as file:
+    print("pids", *file.read().split(), flush=True)
 while True:
     collector.collect_async()
     collector.rollout()
@@ -96,25 +93,4 @@ while True:
 
 @pytest.mark.slow("starts a program that imports torch in four processes")
 def test_nothing_is_left_of_a_program_that_is_killed(cluster: Any, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    told = tmp_path / "pids"
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "shared")])
-    program = subprocess.Popen(
-        [sys.executable, str(script), cluster.address, str(told)],
-        env={**environ, **VARIABLES, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert program.stdout is not None
-    assert "there\n" in iter(program.stdout.readline, "")
-    pids = {int(line) for line in told.read_text().split()}
-    assert len(pids) == 4
-    assert all(map(is_running, pids))
-    program.kill()
-    program.wait()
-    program.stdout.close()
-    assert wait_until(lambda: not any(map(is_running, pids)), seconds=LIVENESS)
-    assert wait_until(lambda: free("CPU") == CPUS, seconds=LIVENESS)
+    assert_a_killed_program_leaves_nothing(tmp_path, cluster, SCRIPT)

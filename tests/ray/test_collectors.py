@@ -58,7 +58,7 @@ from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.rollout.collector_actor import get_rng_states, reseed, set_rng_states
 from xuance_envs.rollout.collector_pool import max_cpus_per_collector
 
-pytestmark = pytest.mark.usefixtures("collectors")
+pytestmark = pytest.mark.usefixtures("actors")
 
 ROOT = Path(__file__).resolve().parents[2]
 

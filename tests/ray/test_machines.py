@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-import uuid
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,16 @@ import pytest
 from cluster_envs import DIE, GO_ON, SLEEP, PlacedEnv
 from comparing import assert_same
 from gymnasium import spaces
-from interrupts import RandomInterrupts
 from leftovers import is_running, wait_until
-from ray_actors import CPUS, VARIABLES, add_node, counted_messages, free, id_of
+from ray_actors import (
+    CPUS,
+    add_node,
+    assert_a_killed_program_leaves_nothing,
+    assert_no_interrupt_loses_or_repeats_a_step,
+    counted_messages,
+    free,
+    id_of,
+)
 
 from xuance_envs import (
     DummyVecEnv,
@@ -32,7 +36,6 @@ from xuance_envs import (
 )
 from xuance_envs.engine.ray.actor_assignment import ActorAssignment, one_actor_per_node
 
-ROOT = Path(__file__).resolve().parents[2]
 NODES = 2
 LIVENESS = 60.0
 """Seconds within which it has to go on: this is about whether it does."""
@@ -193,19 +196,7 @@ def test_actions_that_are_objects_reach_their_environments() -> None:
 
 
 def test_no_interrupt_at_any_moment_loses_or_repeats_a_step() -> None:
-    steps = 0
-    envs = RayVecEnv_Gym([PlacedEnv] * 5, 1)
-    with envs, RandomInterrupts(0.004) as interrupts:
-        envs.reset()
-        while interrupts.count < 30:
-            interrupts.call(lambda: envs.step([GO_ON] * 5))
-            if envs.waiting:
-                envs.step_wait()
-            made = [int(at[1]) for at in envs.get_attr("at")]
-            # One that came before the step began left it out altogether.
-            assert made in ([steps] * 5, [steps + 1] * 5)
-            assert made[0] == steps + 1 or interrupts.count
-            steps = made[0]
+    assert_no_interrupt_loses_or_repeats_a_step(RayVecEnv_Gym([PlacedEnv] * 5, 1))
 
 
 # --- losses -------------------------------------------------------------------------------------
@@ -321,11 +312,11 @@ def test_workers_wait_for_a_node_that_joins(cluster: Any) -> None:
 
 
 SCRIPT = """
-import os, sys, time
-from xuance_envs import Gym_Env, RayVecEnv_Gym
-envs = RayVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 4, 1, address=sys.argv[1])
+from cluster_envs import PlacedEnv
+from xuance_envs import RayVecEnv_Gym
+envs = RayVecEnv_Gym([PlacedEnv] * 4, 1, address=ADDRESS)
 envs.reset()
-print("there", flush=True)
+print("pids", *envs.call("pid"), flush=True)
 while True:
     envs.step([0] * 4)
 """
@@ -333,36 +324,4 @@ while True:
 
 @pytest.mark.slow("starts a program, and waits until Ray notices its end")
 def test_nothing_is_left_of_a_program_that_is_killed(cluster: Any, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    program = subprocess.Popen(
-        [sys.executable, str(script), cluster.address],
-        env={**environ, **VARIABLES, "PYTHONPATH": str(ROOT), "MARK": uuid.uuid4().hex},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert program.stdout is not None
-    assert program.stdout.readline() == "there\n"
-    assert workers_of_machines(), "there are none to be left"
-    program.kill()
-    program.wait()
-    program.stdout.close()
-    assert wait_until(lambda: not workers_of_machines(), seconds=LIVENESS)
-    assert wait_until(lambda: free("CPU") == NODES * CPUS, seconds=LIVENESS)
-
-
-def workers_of_machines() -> list[str]:
-    """Processes spawned by an actor of ours."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            above = (Path("/proc") / parent / "cmdline").read_bytes()
-            line = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"RayGroupActor" in above and b"spawn_main" in line:
-            found.append(folder.name)
-    return found
+    assert_a_killed_program_leaves_nothing(tmp_path, cluster, SCRIPT)

@@ -19,9 +19,13 @@ from cluster_envs import DIE, FAIL, GO_ON, SLEEP, PlacedEnv
 from comparing import assert_same
 from coroutine_envs import WaitingEnv
 from gymnasium import spaces
-from interrupts import RandomInterrupts
 from leftovers import is_running, wait_until
-from ray_actors import CPUS, counted_messages, free
+from ray_actors import (
+    CPUS,
+    assert_no_interrupt_loses_or_repeats_a_step,
+    counted_messages,
+    free,
+)
 
 from xuance_envs import (
     ClosedVecEnvError,
@@ -187,18 +191,7 @@ class TestSteps:
                 assert (obs == k).all()
 
     def test_no_interrupt_at_any_moment_loses_or_repeats_a_step(self) -> None:
-        steps = 0
-        with few([PlacedEnv] * 2, 1) as envs, RandomInterrupts(0.004) as interrupts:
-            envs.reset()
-            while interrupts.count < 30:
-                interrupts.call(lambda: envs.step([GO_ON] * 2))
-                if envs.waiting:
-                    envs.step_wait()
-                made = [int(at[1]) for at in envs.get_attr("at")]
-                # One that came before the step began left it out altogether.
-                assert made in ([steps] * 2, [steps + 1] * 2)
-                assert made[0] == steps + 1 or interrupts.count
-                steps = made[0]
+        assert_no_interrupt_loses_or_repeats_a_step(few([PlacedEnv] * 2, 1))
 
 
 class ThreadEnv(PlacedEnv):

@@ -1,23 +1,28 @@
 """A local Ray for tests, and pools of reusable actors.
 
-An actor takes about half a second of a core to start, and the contract suite would start a
-thousand. After a test, a working actor is reset and used for the next test.
+An actor takes about half a second of a core to start, three with torch, and the contract suite
+would start a thousand. After a test, a working actor is closed, and reset for the next test.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_envs import GO_ON
+from interrupts import RandomInterrupts
+from leftovers import is_running, wait_until
+from scripts import start_script
 
 from xuance_envs.engine.ray import actor_client
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
-from xuance_envs.engine.ray.hosting import ActorPlan
 
 CPUS = 16
 """CPUs of a node; they are only counted."""
@@ -91,6 +96,38 @@ def free(resource: str) -> float:
     return float(ray.available_resources().get(resource, 0))
 
 
+def assert_a_killed_program_leaves_nothing(folder: Path, cluster: Any, text: str) -> None:
+    """Kill a program that connects to ADDRESS and prints the ids of its four workers."""
+    import ray
+
+    text = text.replace("ADDRESS", repr(cluster.address))
+    with start_script(folder, text, stderr=subprocess.DEVNULL) as program:
+        assert program.stdout is not None
+        line = next(line for line in program.stdout if line.startswith("pids "))
+        pids = set(map(int, line.split()[1:]))
+        assert len(pids) == 4
+        assert all(map(is_running, pids))
+        program.kill()
+    assert wait_until(lambda: not any(map(is_running, pids)), seconds=90)
+    assert wait_until(lambda: free("CPU") == ray.cluster_resources()["CPU"], seconds=90)
+
+
+def assert_no_interrupt_loses_or_repeats_a_step(envs: Any) -> None:
+    """Interrupt steps of :class:`~cluster_envs.PlacedEnv` at random moments."""
+    num_envs, steps = envs.num_envs, 0
+    with envs, RandomInterrupts(0.004) as interrupts:
+        envs.reset()
+        while interrupts.count < 30:
+            interrupts.call(lambda: envs.step([GO_ON] * num_envs))
+            if envs.waiting:
+                envs.step_wait()
+            made = [int(at[1]) for at in envs.get_attr("at")]
+            # One that came before the step began left it out altogether.
+            assert made in ([steps] * num_envs, [steps + 1] * num_envs)
+            assert made[0] == steps + 1 or interrupts.count
+            steps = made[0]
+
+
 @dataclass
 class Counted:
     """Bytes of each request to actors and of each reply."""
@@ -121,23 +158,24 @@ def counted_messages() -> Iterator[Counted]:
 
 
 class ActorPool:
-    """Pool of actors for vectorized environments, instead of starting and killing actors."""
+    """Pool of actors without processes or environment of their own, which are not killed."""
 
     def __init__(self) -> None:
-        self._start, self._kill = RayCluster.start_actor, RayCluster.kill
+        self._start, self._kill = RayCluster.start, RayCluster.kill
         self._idle: dict[str, list[Any]] = {}
         self._kind_of: dict[Any, str] = {}
 
-    def start(self, cluster: RayCluster, options: ActorOptions, plan: ActorPlan) -> Any:
-        kind = repr(options)
-        idle = self._idle.setdefault(kind, [])
-        if idle and not plan.in_processes:
+    def start(
+        self, cluster: RayCluster, kind: Any, options: ActorOptions, plan: Any, **more: Any
+    ) -> Any:
+        name = repr((kind, options))
+        if idle := self._idle.get(name):
             handle = idle.pop()
-            handle.__ray_call__.remote(emptied, plan)
+            handle.__ray_call__.remote(reset, plan)
             return handle
-        handle = self._start(cluster, options, plan)
-        if not plan.in_processes:
-            self._kind_of[handle] = kind
+        handle = self._start(cluster, kind, options, plan, **more)
+        if options.runtime_env is None and not more:
+            self._kind_of[handle] = name
         return handle
 
     def discard(self, cluster: RayCluster, handle: Any) -> None:
@@ -147,71 +185,35 @@ class ActorPool:
             self._kill(cluster, handle)
             return
         try:
-            ray.get(handle.__ray_call__.remote(emptied, ActorPlan(((0, 1),))), timeout=1.0)
-        except ray.exceptions.RayError:
-            self._kill(cluster, handle)
-        else:
-            self._idle[self._kind_of[handle]].append(handle)
-
-
-def emptied(actor: Any, plan: ActorPlan) -> None:
-    """Reset an actor for a different plan."""
-    actor.__init__(plan)
-
-
-@contextlib.contextmanager
-def lent_actors() -> Iterator[None]:
-    """Reuse actors of vectorized environments within this context."""
-    pool = ActorPool()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RayCluster, "start_actor", lambda *given: pool.start(*given))
-        patch.setattr(RayCluster, "kill", lambda *given: pool.discard(*given))
-        yield
-
-
-class CollectorPool:
-    """Pool of collectors for several tests, because each takes seconds to import torch."""
-
-    def __init__(self) -> None:
-        self._start, self._kill = RayCluster.start, RayCluster.kill
-        self._idle: dict[str, list[Any]] = {}
-        self._kind_of: dict[Any, str] = {}
-
-    def start(self, cluster: RayCluster, kind: Any, options: ActorOptions, plan: Any) -> Any:
-        name = repr(options)
-        if idle := self._idle.get(name):
-            handle = idle.pop()
-            handle.__ray_call__.remote(emptied, plan)
-            return handle
-        handle = self._start(cluster, kind, options, plan)
-        if options.runtime_env is None:
-            self._kind_of[handle] = name
-        return handle
-
-    def kill(self, cluster: RayCluster, handle: Any) -> None:
-        import ray
-
-        if handle not in self._kind_of:
-            self._kill(cluster, handle)
-            return
-        try:
-            ray.get(handle.__ray_call__.remote(closed), timeout=1.0)
+            ray.get(handle.__ray_call__.remote(close), timeout=1.0)
         except ray.exceptions.RayError:
             self._kill(cluster, handle)
         else:
             self._idle.setdefault(self._kind_of[handle], []).append(handle)
 
+    def end(self) -> None:
+        import ray
 
-def closed(collector: Any) -> None:
-    """Close the collector's environments."""
-    collector.close()
+        for handle in self._kind_of:
+            ray.kill(handle)
+
+
+def reset(actor: Any, plan: Any) -> None:
+    """Reset an actor for a different plan."""
+    actor.__init__(plan)
+
+
+def close(actor: Any) -> None:
+    """Close an actor's environments."""
+    actor.close()
 
 
 @contextlib.contextmanager
-def lent_collectors() -> Iterator[None]:
-    """Reuse collectors within this context."""
-    pool = CollectorPool()
+def lent_actors() -> Iterator[None]:
+    """Reuse actors within this context."""
+    pool = ActorPool()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RayCluster, "start", lambda *given: pool.start(*given))
-        patch.setattr(RayCluster, "kill", lambda *given: pool.kill(*given))
+        patch.setattr(RayCluster, "start", lambda *given, **more: pool.start(*given, **more))
+        patch.setattr(RayCluster, "kill", lambda *given: pool.discard(*given))
         yield
+    pool.end()
