@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from faulty_envs import ENDINGS, FAULTS, HANGS, PLACES, FaultyEnv, ParentEnv
+from faulty_envs import ENDINGS, FAULTS, HANGS, PLACES, FaultyEnv, ParentEnv, step_for
 from leftovers import is_running
 from scripts import start_script
 
@@ -44,12 +44,6 @@ def go_through_all(envs):
     envs.call("method")
     envs.get_attr("attribute")
     envs.set_attr("attribute", 3)
-
-
-def step_for(seconds, envs):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        envs.step([0] * envs.num_envs)
 
 
 def make_and_step():

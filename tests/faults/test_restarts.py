@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import select
-import signal
 import time
 from functools import partial
 
 import numpy as np
 import pytest
 from example_envs import EchoEnv
-from faulty_envs import ENDINGS, HANGS, FaultyEnv
+from faulty_envs import ENDINGS, HANGS, FaultyEnv, kill
 from gymnasium import spaces
 from interrupts import interrupt_after
 from leftovers import is_running
@@ -28,7 +26,6 @@ from xuance_envs import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from xuance_envs.engine.system.current import system
 
 LOSSES = {**ENDINGS, **HANGS, "raises": None}
 
@@ -51,14 +48,6 @@ def faulty(place, fault, path, *, at=2, n=6, **keywords):
     env_fns = [FaultyEnv] * n
     env_fns[at] = partial(FaultyEnv, place, fault, path / "fault", **keywords)
     return env_fns
-
-
-def kill(envs, worker):
-    """Kills a worker, and waits until it is gone."""
-    end = system.open_end_watch(envs.pids[worker])
-    os.kill(envs.pids[worker], signal.SIGKILL)
-    assert select.select([end], [], [], 20)[0]
-    system.close_end_watch(end)
 
 
 def copied(result):

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
-from faulty_envs import be_killed, wait
+from faulty_envs import be_killed, kill, wait
 from gymnasium import spaces
 from stateful_envs import Collector
 
@@ -30,13 +30,6 @@ def subproc(fns: list[Any], **options: Any) -> SubprocVecEnv:
     return SubprocVecEnv(
         fns, in_series=2, context="forkserver", on_worker_failure="resume", **options
     )
-
-
-def kill(envs: SubprocVecEnv, worker: int = 0) -> None:
-    pid = envs.pids[worker]
-    os.kill(pid, signal.SIGKILL)
-    while envs._backend.workers[worker].alive:
-        time.sleep(0.001)
 
 
 @contextlib.contextmanager

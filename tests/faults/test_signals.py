@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faulty_envs import HANGS, FaultyEnv
+from faulty_envs import HANGS, FaultyEnv, step_for
 from leftovers import is_running, nothing_left, wait_until
 from pressure import seconds_stalled
 from scripts import run_script, start_script
@@ -147,7 +147,7 @@ def test_what_a_hanging_environment_has_started_ends_with_its_worker(tmp_path, f
     """After a timeout, or when the caller is killed."""
     script = f"""
         import subprocess, time
-        from faulty_envs import HANGS, FaultyEnv
+        from faulty_envs import HANGS, FaultyEnv, step_for
         from xuance_envs import SubprocVecEnv, WorkerTimeoutError
 
         class Starting(FaultyEnv):
@@ -213,12 +213,6 @@ def test_ctrl_c_while_a_descriptor_is_opened_leaves_none(monkeypatch, opens):
     monkeypatch.setattr(system, opens, interrupted)
     with nothing_left(), pytest.raises(KeyboardInterrupt):
         SubprocVecEnv([FaultyEnv] * 8, in_series=1)
-
-
-def step_for(seconds, envs):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        envs.step([0, 0])
 
 
 def test_after_ctrl_c_close_is_in_a_hurry():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from faulty_envs import kill
 from vector_reward_envs import GoalsEnv
 
 from xuance_envs import DummyVecEnv, EnvError, SubprocVecEnv, WorkerDiedError
@@ -24,12 +23,6 @@ N, K = 4, 3
 def subproc(**options: Any) -> SubprocVecEnv:
     fns = [partial(GoalsEnv, K, 5 + i) for i in range(N)]
     return SubprocVecEnv(fns, in_series=2, context="forkserver", **options)
-
-
-def kill(envs: SubprocVecEnv, worker: int) -> None:
-    os.kill(envs.pids[worker], signal.SIGKILL)
-    while envs._backend.workers[worker].alive:
-        time.sleep(0.001)
 
 
 def test_a_restarted_worker_has_zeros_in_that_step() -> None:

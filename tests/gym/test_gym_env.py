@@ -10,6 +10,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+from comparing import assert_same
 from example_envs import TAXI
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.error import ResetNeeded
@@ -83,20 +84,6 @@ class DoublingTimeLimit(TimeLimit):
     def step(self, action):
         observation, reward, *flags, info = super().step(action)
         return observation, 2 * reward, *flags, info
-
-
-def assert_same(ours, theirs):
-    """Compare types, and values bit for bit."""
-    assert type(ours) is type(theirs)
-    if isinstance(theirs, dict):
-        assert list(ours) == list(theirs)
-        for key in theirs:
-            assert_same(ours[key], theirs[key])
-    elif isinstance(theirs, (np.ndarray, np.generic)):
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        assert ours.tobytes() == theirs.tobytes()
-    else:
-        assert ours == theirs
 
 
 def assert_same_trajectory(ours, theirs, steps, seed):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from agents_envs import FOREVER, MIXED, Herd, Silent, Squad
+from comparing import assert_same
 from scripts import run_script
 
 import xuance_envs
@@ -71,22 +72,6 @@ def test_steps_are_those_of_a_plain_loop(make, fn):
             assert_same(envs.buf_obs[i], o)
             assert_same(envs.buf_state[i], info["state"])
             assert_same(envs.buf_avail_actions[i], info["avail_actions"])
-
-
-def assert_same(got, expected):
-    assert type(got) is type(expected)
-    if isinstance(expected, dict):
-        assert got.keys() == expected.keys()
-        for key in expected:
-            assert_same(got[key], expected[key])
-    elif isinstance(expected, list):
-        for one, other in zip(got, expected, strict=True):
-            assert_same(one, other)
-    elif isinstance(expected, np.ndarray):
-        assert got.dtype == expected.dtype
-        np.testing.assert_array_equal(got, expected)
-    else:
-        assert got == expected
 
 
 def test_what_a_step_returned_stays_and_may_be_written_into(make):

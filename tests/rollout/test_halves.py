@@ -6,9 +6,10 @@ import logging
 import time
 from functools import partial
 
+import collected_envs
 import numpy as np
 import pytest
-import torch
+from collected_envs import RESULTS, STATISTICS, TWO, assert_same
 from gymnasium import spaces
 from play_envs import Meeting, PlayEnv, Uneven
 from rollout_reference import Player, parts_of
@@ -25,21 +26,7 @@ from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.rollout.transfer import Transfer
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-SPACES = {
-    "vector": spaces.Box(-1, 1, (3,), np.float32),
-    "image": spaces.Box(0, 255, (8, 6, 3), np.uint8),
-    "dict": spaces.Dict(camera=spaces.Box(0, 255, (8, 6, 3), np.uint8), gear=spaces.Discrete(5)),
-}
-TWO = spaces.Discrete(2)
-LENGTHS = ((3, 1, 4), (2, 5), (1,), (7, 2), (30,))
-RESULTS = (
-    *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
-    *("end_states", "ep_counts", "t_states"),
-)
-STATISTICS = (
-    *("rolling_ep_returns", "rolling_ep_lengths", "finished_ep_returns", "max_ep_return"),
-    *("global_steps", "total_return"),
-)
+SPACES = {"image": spaces.Box(0, 255, (8, 6, 3), np.uint8), **collected_envs.SPACES}
 
 
 class Thinker(Player):
@@ -66,10 +53,7 @@ class StagedTransfer(Transfer):
 
 
 def env_fns(space, kind=PlayEnv):
-    return [
-        partial(kind, number, space, TWO, lengths, told="record")
-        for number, lengths in enumerate(LENGTHS)
-    ]
+    return collected_envs.env_fns(space, kind)
 
 
 def workers(functions, in_series=1, **options):
@@ -85,17 +69,6 @@ def played(envs, agent, rollouts=3, steps=6, **options):
             found.append({name: getattr(collector, name) for name in (*RESULTS, *STATISTICS)})
             found[-1]["advantages"] = collector.advantages(0.9, 0.8)
     return found
-
-
-def assert_same(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        for name, value in one.items():
-            if name in STATISTICS:
-                assert value == other[name], name
-                continue
-            for part, same in zip(parts_of(value), parts_of(other[name]), strict=True):
-                assert part.dtype == same.dtype
-                assert torch.equal(part, same), name
 
 
 @pytest.mark.parametrize("staged", [False, True], ids=["here", "staged"])

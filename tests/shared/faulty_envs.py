@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import sys
 import time
@@ -11,6 +12,8 @@ import time
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+from xuance_envs.engine.system.current import system
 
 PLACES = (
     "construct",
@@ -23,6 +26,21 @@ PLACES = (
     "set_attr",
     "close",
 )
+
+
+def kill(envs, worker=0):
+    """Kill a worker, and wait until it is gone."""
+    end = system.open_end_watch(envs.pids[worker])
+    os.kill(envs.pids[worker], signal.SIGKILL)
+    assert select.select([end], [], [], 20)[0]
+    system.close_end_watch(end)
+
+
+def step_for(seconds, envs):
+    """Step until an error, but not longer."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        envs.step([0] * envs.num_envs)
 
 
 def exit_at_once():
