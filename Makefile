@@ -30,7 +30,7 @@ MULTI_AGENT_PARTS := supersuit==3.11.0 tinyscaler==1.2.8 agilerl==2.58.0 petting
     tensordict==0.15.3 accelerate
 MULTI_AGENT_NEEDS := lazy-loader pyvers safetensors
 
-# The oldest supported Python, with the minimum versions of all requirements except torch.
+# The oldest supported Python, with the minimum versions of all requirements.
 OLDEST_PYTHON ?= python3.10
 OLDEST        := .venv-oldest
 OLDEST_EXTRAS := atari,gym,mujoco,plot,ray,remote,test
@@ -97,7 +97,7 @@ test-libraries: $(LIBRARIES) ## run the tests with XuanCe, Tianshou and TorchRL 
 	$(XUANCE)/bin/python -m pytest -q -m long tests/multi_agent/test_xuance_agents.py || failed=1; \
 	[ -z "$$failed" ]
 
-test-oldest: $(FLOORS) ## run the tests with the minimum versions of setup.py, without torch
+test-oldest: $(FLOORS) ## run the tests with the minimum versions of setup.py
 	@$(OLDEST)/bin/python -m pytest $(IN_PARALLEL)
 
 test-pythons: ## run the tests with PYTHONS="3.14 3.15 3.14t 3.15t", built if necessary; TESTS=... selects
