@@ -70,6 +70,7 @@ def test_so_is_one_that_takes_the_place_of_another(tmp_path):
 def test_a_process_that_was_forked_beside_them_may_have_workers(context, tmp_path):
     """It has lost the threads, so that to ask OpenCV to end them would be to wait for ever."""
     script = f"""
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on: of a fork beside threads
     if (child := os.fork()) == 0:
         with make({context!r}):
             os._exit(5)
