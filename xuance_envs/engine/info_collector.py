@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoColumns
-from xuance_envs.engine.data.info_columns import Frozen
+from xuance_envs.engine.data.info_columns import ColumnLayout, Frozen
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.engine.driver import Driver
@@ -66,6 +66,10 @@ class InfoCollector:
             if outcome.rest is not None:
                 self._absorb_extras(k, outcome, extras, reset_extras)
         return extras, self._ends(reset_extras, envs) if ended else None
+
+    def layouts(self, k: int) -> tuple[ColumnLayout, ColumnLayout]:
+        """Return the current column layouts of a group's infos and reset infos."""
+        return self._infos.layouts[k], self._reset_infos.layouts[k]
 
     @property
     def latest_of_all(self) -> StepInfos | None:

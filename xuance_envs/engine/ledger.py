@@ -117,6 +117,10 @@ class Ledger:
 
         If a group raises, call ``fail``.
         """
+        return self._info_collector.infos(self.step_outcomes(fail))
+
+    def step_outcomes(self, fail: Callable[[], Any]) -> list[tuple[int, Outcome]]:
+        """Do the same, but return groups and their outcomes, except those that are OK."""
         common, tag = self.common, self._tag
         if not self._all_submitted and (  # interrupted during submission
             common is None or not common.start(tag, self._actions)
@@ -127,7 +131,7 @@ class Ledger:
         outcomes = []
         try:
             if common is not None and common.tag == tag:
-                return self._info_collector.infos(common.outcomes())
+                return common.outcomes()
             for k, driver in self._local_first:
                 outcome = driver.result()
                 if outcome is not OK:
@@ -138,7 +142,7 @@ class Ledger:
             self.pending = _NOTHING
             fail()
             raise
-        return self._info_collector.infos(outcomes)
+        return outcomes
 
     # -- commands ---------------------------------------------------------------------
 

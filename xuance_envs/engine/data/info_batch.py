@@ -223,7 +223,7 @@ class InfoColumns:
 
     def __init__(self, arrays: InfoArrays, groups: int) -> None:
         self._arrays = arrays
-        self._layouts: tuple[ColumnLayout, ...] = (NO_COLUMNS,) * groups
+        self.layouts: tuple[ColumnLayout, ...] = (NO_COLUMNS,) * groups
         self._used = arrays.first(0, 0)
         self._unused = self._used.copy()
         self._copy_used = self._used.copy
@@ -232,11 +232,11 @@ class InfoColumns:
         """Set a group's layout; None keeps the current one."""
         if layout is not None:
             # Equal layouts share one object, which readers compare by identity.
-            layout = next((known for known in self._layouts if known == layout), layout)
-            self._layouts = (*self._layouts[:group], layout, *self._layouts[group + 1 :])
+            layout = next((known for known in self.layouts if known == layout), layout)
+            self.layouts = (*self.layouts[:group], layout, *self.layouts[group + 1 :])
             self._used = self._arrays.first(
-                max([len(layout.keys) for layout in self._layouts]),
-                max([layout.nbytes for layout in self._layouts]),
+                max([len(layout.keys) for layout in self.layouts]),
+                max([layout.nbytes for layout in self.layouts]),
             )
             used = self._used
             self._copy_used = used.copy if used.bytes.size else used.copy_numbers
@@ -254,4 +254,4 @@ class InfoColumns:
             arrays = self._copy_used()
         else:
             arrays = used.take(envs)
-        return InfoBatch(arrays, self._layouts, group_of, rests)
+        return InfoBatch(arrays, self.layouts, group_of, rests)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.info_columns import (
     MAX_ARRAY_KINDS,
     MAX_COLUMNS,
@@ -55,20 +54,12 @@ class StepFrameWriter:
         self._columns = self._describe()
 
     def frame(
-        self, infos: InfoBatch, reset_infos: InfoBatch | None, masks: bool, known: int
+        self, layouts: tuple[ColumnLayout, ColumnLayout], masks: bool, known: int
     ) -> dict[str, Any] | None:
         """Return the reply to the last step; None if its infos need other messages."""
-        if infos.rest or (reset_infos is not None and reset_infos.rest):
-            return None
-        layout = infos.layouts[0]
-        reset_layout = self._layouts[1] if reset_infos is None else reset_infos.layouts[0]
-        if (
-            layout is not self._layouts[0]
-            or reset_layout is not self._layouts[1]
-            or masks is not self._extents.masks
-        ):
-            self._layouts = layout, reset_layout
-            self._extents = Extents(layout.extent, reset_layout.extent, masks)
+        if layouts != self._layouts or masks is not self._extents.masks:
+            self._layouts = layouts
+            self._extents = Extents(layouts[0].extent, layouts[1].extent, masks)
             self._number += 1
             self._columns = self._describe()
         if self._columns is None:

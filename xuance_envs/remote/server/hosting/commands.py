@@ -63,15 +63,10 @@ def _action_masks(vec_env: HostedVecEnv) -> Answer:
 
 def step(vec_env: HostedVecEnv, layout: int | None = None) -> Answer:
     """Finish the pending step; return a frame or other fields, valid until the next step."""
-    space = vec_env.observation_space
-    observations, rewards, terminated, truncated, infos = vec_env.finish_step()
+    if (frame := vec_env.finish_step(layout)) is not None:
+        return frame
+    space, infos = vec_env.observation_space, vec_env.buf_infos
     batch, ends = infos.parts
-    masks = _action_masks(vec_env)
-    if layout is not None and vec_env.step_frames is not None:
-        reset_infos = None if ends is None else ends.infos
-        frame = vec_env.step_frames.frame(batch, reset_infos, bool(masks), layout)
-        if frame is not None:
-            return frame
     resets: Answer = {"environments": [], "observations": None, "infos": []}
     if ends is not None:
         envs, reset_batch = ends.resets()
@@ -81,13 +76,13 @@ def step(vec_env: HostedVecEnv, layout: int | None = None) -> Answer:
             "infos": _infos_to_wire(reset_batch.dicts(envs)),
         }
     return {
-        "observations": batch_to_wire(space, observations),
-        "rewards": rewards,
-        "terminated": terminated,
-        "truncated": truncated,
+        "observations": batch_to_wire(space, vec_env.buf_obs),
+        "rewards": vec_env.exact_rewards,
+        "terminated": vec_env.buf_dones,
+        "truncated": vec_env.buf_truncations,
         "infos": _infos_to_wire(batch.dicts(infos.envs)),
         "resets": resets,
-        **masks,
+        **_action_masks(vec_env),
     }
 
 

@@ -195,6 +195,7 @@ class EnvHost:
         """Run a function on the environments in the process's thread and encode its result."""
 
         def run() -> bytes:
+            self._vec_env.collect_infos()  # before other commands change the arrays
             answer = act(self._vec_env)
             self._needs_reset.difference_update(reset_envs)
             return self.replies.encode(answer, wire_format)

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import WorkerGroups
+from xuance_envs.engine.info_collector import Outcomes
 from xuance_envs.engine.ledger import state_unknown_after
 from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.process_backend import ProcessBackend, SharedProcessBackend
@@ -44,6 +42,8 @@ class HostedVecEnv(GroupedVecEnv):
     Only :meth:`end_worker` ends the worker. ``close`` does not, because an error may close the vec
     env in the event loop, which must not wait for a process to exit.
     """
+
+    _outcomes: Outcomes | None = None  # of the last step, until its infos are collected
 
     def __init__(
         self,
@@ -85,10 +85,9 @@ class HostedVecEnv(GroupedVecEnv):
         self.wake_fds = self._driver.fds
         leaves = self._arrays.observations.layout.leaves
         native = all([leaf.dtype is not None and leaf.dtype.isnative for leaf in leaves])
-        self.step_frames = StepFrameWriter(self._arrays) if native else None
+        self._step_frames = StepFrameWriter(self._arrays) if native else None
         resets = self._arrays.reset_observations
         self.take_reset_observations = resets.take_flat or resets.copy
-        self._flat_observations = self._arrays.observations.flat
 
     @property
     def pid(self) -> int | None:
@@ -102,18 +101,44 @@ class HostedVecEnv(GroupedVecEnv):
     def times(self) -> StepTimes:
         return self._driver.times()
 
-    def finish_step(self) -> tuple[Any, NDArray[np.float64], NDArray[Any], NDArray[Any], StepInfos]:
-        """Finish a step like ``step_wait``, but return views and float64 rewards."""
+    def finish_step(self, layout: int | None) -> dict[str, Any] | None:
+        """Finish a step like ``step_wait``; return a frame if its results have that form.
+
+        Other results are in ``buf_obs``, ``exact_rewards``, ``buf_infos`` and so on.
+        """
         self._ledger.check_stepping()
-        observations, arrays = self._flat_observations, self._arrays
-        infos = self._ledger.finish_step(self.close)
-        if observations is None:
-            observations = arrays.observations.as_batch()
-        self._last.mark_all_new(observations)
-        self.buf_rews, self.buf_infos = as_float32(arrays.rewards), infos
+        arrays, outcomes = self._arrays, self._ledger.step_outcomes(self.close)
+        self._last.mark_all_new(None)
+        self.buf_rews = as_float32(arrays.rewards)
         self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
+        self._outcomes, rest = outcomes, outcomes[0][1].rest if outcomes else None
+        if rest is not None:
+            self.collect_infos()
         self._ledger.settle()
-        return observations, arrays.rewards, arrays.terminated, arrays.truncated, infos
+        if (
+            layout is None
+            or self._step_frames is None
+            or (rest and (rest.infos or rest.reset_infos))
+        ):
+            return None
+        layouts = self._groups.info_collector.layouts(0)
+        return self._step_frames.frame(layouts, bool(self.watched_masks), layout)
+
+    def collect_infos(self) -> None:
+        """Copy the infos of the last step from the arrays, unless this has happened already."""
+        if self._outcomes is not None:
+            outcomes, self._outcomes = self._outcomes, None
+            self._infos = self._groups.info_collector.infos(outcomes)
+
+    @property
+    def buf_infos(self) -> Any:
+        """Infos of the last step; they are copied only if something reads them."""
+        self.collect_infos()
+        return self._infos
+
+    @buf_infos.setter
+    def buf_infos(self, infos: Any) -> None:
+        self._outcomes, self._infos = None, infos
 
     def watch_masks(self, envs: Sequence[int]) -> list[Any]:
         """Return action masks, or None for each; collect masks with every later step."""
