@@ -200,7 +200,7 @@ class Channel(Sender):
         """Read what is available; return the number of bytes of the reply received so far."""
         with suppress(PeerGoneError):  # wait_reply raises it
             self._inbox.read()
-        return self.received
+        return self._inbox.num_unread
 
     @property
     def received(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +22,8 @@ from xuance_envs.remote.wire.nodes import MAX_DEPTH, WireError, shortened
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 T = TypeVar("T")
+# Functions from a space to the fields of its message, and back, with the depth of nesting.
+_Codec = tuple[Callable[[Any], dict[str, Any]], Callable[[Any, int], Space[Any]]]
 
 MAX_SPACE_ELEMENTS = 2**28  # even a small message could declare more
 
@@ -131,31 +133,11 @@ def _multi_discrete_from_wire(node: Any, depth: int) -> spaces.MultiDiscrete:
     return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
 
 
-def _multi_binary_to_wire(space: spaces.MultiBinary) -> dict[str, Any]:
-    n = space.n
-    return {"n": [int(length) for length in n] if isinstance(n, Iterable) else int(n)}
-
-
 def _multi_binary_from_wire(node: Any, depth: int) -> spaces.MultiBinary:
     n = node["n"]
     if isinstance(n, list):
         return spaces.MultiBinary(_limited_shape(n))
     return spaces.MultiBinary(*_limited_shape([n]))
-
-
-def _text_to_wire(space: spaces.Text) -> dict[str, Any]:
-    lengths = {"min_length": space.min_length, "max_length": space.max_length}
-    return {**lengths, "charset": space.characters}
-
-
-def _text_from_wire(node: Any, depth: int) -> spaces.Text:
-    charset: str = _field(node, "charset", str)
-    shortest, longest = (_field(node, name, int) for name in ("min_length", "max_length"))
-    return spaces.Text(longest, min_length=shortest, charset=charset)
-
-
-def _dict_to_wire(space: spaces.Dict) -> dict[str, Any]:
-    return {"spaces": [[to_wire(key), space_to_wire(inner)] for key, inner in space.spaces.items()]}
 
 
 def _dict_from_wire(node: Any, depth: int) -> spaces.Dict:
@@ -167,41 +149,21 @@ def _dict_from_wire(node: Any, depth: int) -> spaces.Dict:
     return spaces.Dict([(from_wire(key), space_from_wire(inner, depth)) for key, inner in pairs])
 
 
-def _compound_to_wire(space: Any) -> dict[str, Any]:
-    return {"spaces": [space_to_wire(inner) for inner in space.spaces]}
-
-
-def _compound_from_wire(kind: Callable[[Any], Space[Any]]) -> Callable[[Any, int], Space[Any]]:
-    def decode(node: Any, depth: int) -> Space[Any]:
-        return kind([space_from_wire(inner, depth) for inner in _field(node, "spaces", list)])
-
-    return decode
-
-
-def _sequence_to_wire(space: spaces.Sequence) -> dict[str, Any]:
-    return {"space": space_to_wire(space.feature_space), "stack": bool(space.stack)}
-
-
-def _sequence_from_wire(node: Any, depth: int) -> spaces.Sequence:
-    stack = _field(node, "stack", bool)
-    return spaces.Sequence(space_from_wire(node["space"], depth), stack=stack)
-
-
-def _graph_to_wire(space: spaces.Graph) -> dict[str, Any]:
-    return {"nodes": space_to_wire(space.node_space), "edges": _optional_to_wire(space.edge_space)}
-
-
-def _graph_from_wire(node: Any, depth: int) -> spaces.Graph:
-    nodes = space_from_wire(node["nodes"], depth)
-    return spaces.Graph(nodes, _optional_from_wire(node["edges"], depth))
-
-
 def _optional_to_wire(space: Space[Any] | None) -> dict[str, Any] | None:
     return None if space is None else space_to_wire(space)
 
 
 def _optional_from_wire(node: Any, depth: int) -> Space[Any] | None:
     return None if node is None else space_from_wire(node, depth)
+
+
+def _compound(kind: Callable[[Any], Space[Any]]) -> _Codec:
+    return (
+        lambda space: {"spaces": [space_to_wire(inner) for inner in space.spaces]},
+        lambda node, depth: kind(
+            [space_from_wire(inner, depth) for inner in _field(node, "spaces", list)]
+        ),
+    )
 
 
 def _record_to_wire(space: ObservationRecord | ActionRecord) -> dict[str, Any]:
@@ -243,17 +205,47 @@ def _record_from_wire(kind: Callable[[Team], Space[Any]]) -> Callable[[Any, int]
     return decode
 
 
-_SPACES: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, int], Space[Any]]]] = {
+_SPACES: dict[type, _Codec] = {
     spaces.Box: (_box_to_wire, _box_from_wire),
     spaces.Discrete: (_discrete_to_wire, _discrete_from_wire),
     spaces.MultiDiscrete: (_multi_discrete_to_wire, _multi_discrete_from_wire),
-    spaces.MultiBinary: (_multi_binary_to_wire, _multi_binary_from_wire),
-    spaces.Text: (_text_to_wire, _text_from_wire),
-    spaces.Dict: (_dict_to_wire, _dict_from_wire),
-    spaces.Tuple: (_compound_to_wire, _compound_from_wire(spaces.Tuple)),
-    spaces.OneOf: (_compound_to_wire, _compound_from_wire(spaces.OneOf)),
-    spaces.Sequence: (_sequence_to_wire, _sequence_from_wire),
-    spaces.Graph: (_graph_to_wire, _graph_from_wire),
+    spaces.MultiBinary: (
+        lambda space: {"n": np.array(space.n).tolist()},
+        _multi_binary_from_wire,
+    ),
+    spaces.Text: (
+        lambda space: {
+            "min_length": space.min_length,
+            "max_length": space.max_length,
+            "charset": space.characters,
+        },
+        lambda node, depth: spaces.Text(
+            _field(node, "max_length", int),
+            min_length=_field(node, "min_length", int),
+            charset=_field(node, "charset", str),
+        ),
+    ),
+    spaces.Dict: (
+        lambda space: {"spaces": [[to_wire(k), space_to_wire(v)] for k, v in space.items()]},
+        _dict_from_wire,
+    ),
+    spaces.Tuple: _compound(spaces.Tuple),
+    spaces.OneOf: _compound(spaces.OneOf),
+    spaces.Sequence: (
+        lambda space: {"space": space_to_wire(space.feature_space), "stack": bool(space.stack)},
+        lambda node, depth: spaces.Sequence(
+            space_from_wire(node["space"], depth), stack=_field(node, "stack", bool)
+        ),
+    ),
+    spaces.Graph: (
+        lambda space: {
+            "nodes": space_to_wire(space.node_space),
+            "edges": _optional_to_wire(space.edge_space),
+        },
+        lambda node, depth: spaces.Graph(
+            space_from_wire(node["nodes"], depth), _optional_from_wire(node["edges"], depth)
+        ),
+    ),
     ObservationRecord: (_record_to_wire, _record_from_wire(ObservationRecord)),
     ActionRecord: (_record_to_wire, _record_from_wire(ActionRecord)),
 }

@@ -130,6 +130,8 @@ class EnvHost:
             text = f"the environments cannot be hosted: {error}"
             raise RefusedError(409, "space", text) from None
         self.replies = ReplyEncoder(self._vec_env.observation_space, limits.reply)
+        most = self.replies.max_bytes(self.num_envs, _MSGPACK)
+        self._has_large_frames = most > SMALL_REPLY
         self._has_objects = has_objects(SpaceLayout(self._vec_env.observation_space))
 
     def _add_backend(self, backend: ProcessBackend) -> None:
@@ -367,7 +369,7 @@ class EnvHost:
         """Return whether reading and encoding the worker's reply would delay the event loop."""
         return (
             wire_format is not _MSGPACK
-            or self.replies.max_bytes(self.num_envs, wire_format) > SMALL_REPLY
+            or self._has_large_frames
             or self._vec_env.receive_available() > SMALL_INFOS
         )
 
