@@ -21,9 +21,9 @@ from example_envs import (
 from gymnasium import spaces
 
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.group.single_env import spaces_of
 from xuance_envs.engine.system.interrupts import is_interrupt
 from xuance_envs.errors import EnvError
@@ -42,7 +42,7 @@ class Group:
     """
 
     def __init__(self, *env_fns, freeze=copy.deepcopy, autoreset=Autoreset.SAME_STEP):
-        self.group = EnvGroup(
+        self.group = ResumableGroup(
             Recipe(env_fns, [{}] * len(env_fns), FIRST, autoreset),
             freeze,
             is_interrupt=is_interrupt,
@@ -251,6 +251,15 @@ def test_some_environments_are_stepped_and_the_others_left_alone():
     assert not np.isnan(group.mine.rewards).any()
     group.group.step([[None, 11, None]], 3, [1])
     assert group.observations.tolist() == [[1, 2, 8], [1, 2, 11], [1, 2, 10]]
+
+
+def test_a_step_of_all_after_one_of_some_leaves_no_earlier_acting_state():
+    group = Group(partial(ReusingEnv, (1, 9)), ReusingEnv)
+    group.step(5, 6)
+    group.group.step(None, 2, [1])
+    assert group.group.acting_state(0).leaves[0].tolist() == [2, 0, -1]
+    group.group.step(None, 3)
+    assert group.group.acting_state(0).leaves[0].tolist() == [2, 1, 5]
 
 
 def test_after_an_interrupt_the_rest_of_some_is_taken_up():

@@ -262,7 +262,7 @@ class SubsetStepper(Stepper):
         if self._action_rows is not None:
             lists = [self._action_rows]
         else:
-            lists = actions.objects or [self._read_actions()]
+            lists = actions.objects or [list(self._read_actions())]
         given = [values[driver.lo : driver.hi] for values in lists]
         return driver.pack("step", given, next(self._numbers), places)
 

@@ -100,14 +100,9 @@ class Ledger:
         self._all_submitted = False
         self.pending = _STEP
         tag = self._tag
-        if self.common is not None and self.common.start(tag, actions):
-            pass
-        elif actions:
+        if self.common is None or not self.common.start(tag, actions):
             for k, driver in enumerate(self.drivers):
-                driver.submit_step(tag, actions.get(k))
-        else:
-            for driver in self.drivers:
-                driver.submit_step(tag, None)
+                driver.submit_step(tag, actions.get(k) if actions else None)
         self._all_submitted = True
         if self._after_submit is not None:
             self._after_submit()

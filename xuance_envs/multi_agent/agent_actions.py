@@ -184,7 +184,7 @@ class AgentActions:
         self, env: int, group: Group, rows: SpaceRows, alive: NDArray[np.bool_]
     ) -> None:
         space = group.action_space
-        values = rows.reader()()
+        values = list(rows.reader()())
         for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
             if space.contains(values[i]):
                 continue

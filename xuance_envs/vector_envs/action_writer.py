@@ -24,7 +24,9 @@ class ActionWriter:
         self, rows: SpaceRows, drivers: Sequence[Driver] = (), masks: ActionMasks | None = None
     ) -> None:
         self._rows = rows
-        self._flat = rows.flat
+        self._flat = flat = rows.flat
+        self._dtype = None if flat is None else flat.dtype
+        self._shape: tuple[int, ...] = () if flat is None else flat.shape
         self._drivers = drivers
         self._masks = masks
 
@@ -39,8 +41,8 @@ class ActionWriter:
         if (
             flat is not None
             and type(actions) is np.ndarray
-            and actions.dtype == flat.dtype
-            and actions.shape == (flat.shape if envs is None else (len(envs), *flat.shape[1:]))
+            and actions.dtype == self._dtype
+            and actions.shape == (self._shape if envs is None else (len(envs), *self._shape[1:]))
             and (self._masks is None or self._are_allowed(actions))
         ):
             flat[... if envs is None else envs] = actions
@@ -102,7 +104,7 @@ def check_in_space(
     space = rows.layout.space
     if positions is None and all_in_space(space, rows.flat):
         return
-    values = rows.reader()()
+    values = list(rows.reader()())
     for position in range(len(rows)) if positions is None else positions:
         if not space.contains(values[position]):
             raise ValueError(

@@ -109,6 +109,7 @@ class InfoWriter:
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
         n = arrays.cells.shape[1]
         self.rest: dict[int, Any] = {}
+        self.changed = False  # an info had other keys or types than its environment's last one
         self._freeze = freeze
         self._arrays = arrays
         self._number_columns: dict[tuple[str, int], Any] = {}
@@ -145,6 +146,7 @@ class InfoWriter:
         self._rewrite(i, info)
 
     def _rewrite(self, i: int, info: dict[str, Any]) -> None:
+        self.changed = True
         if not isinstance(info, dict):
             raise BadValueError(f"the info must be a dict, got {type(info).__name__}")
         form = (*info, *map(type, info.values()))

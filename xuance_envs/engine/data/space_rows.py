@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -151,15 +151,15 @@ class SpaceRows:
         row = checked_memoryview(part[i]) if is_fast else None
         return _ArrayRow(part[i, ...], leaf) if row is None else row
 
-    def reader(self) -> Callable[[], list[Any]]:
-        """Return a function that copies all values, in the form of ``space.sample()``."""
+    def reader(self) -> Callable[[], Iterable[Any]]:
+        """Return a function that reads all values once, in the form of ``space.sample()``."""
         parts = zip(self.parts, self.layout.leaves, strict=True)
         readers = [_leaf_reader(part, leaf) for part, leaf in parts]
         if self.layout.flat:
             return readers[0]
 
         def read() -> list[Any]:
-            columns = [reader() for reader in readers]
+            columns = [list(reader()) for reader in readers]
             return [self.layout.unflatten([c[i] for c in columns]) for i in range(len(self))]
 
         return read
@@ -211,6 +211,8 @@ class SpaceRows:
 
     def copy(self, at: Index = ALL_ENVS) -> Any:
         """Copy the values of some environments into one batch."""
+        if at is ALL_ENVS and self.copy_flat is not None:
+            return self.copy_flat()
         return self.layout.unflatten(self._copies(at, tuple))
 
     def copy_writable(self) -> Any:
@@ -266,16 +268,15 @@ class SpaceRows:
         return not self.objects and sum(part.nbytes for part in self.parts) >= MIN_POOLED_BYTES
 
 
-def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], list[Any]]:
-    n = len(part)  # at its end, an iterator over an array raises and catches an IndexError
+def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], Iterable[Any]]:
     if leaf.dtype is None or isinstance(leaf.space, spaces.Discrete):
-        return lambda: list(islice(part, n))
+        return partial(iter, part)
     if leaf.shape:
-        return lambda: list(islice(part.copy(), n))
+        return lambda: iter(part.copy())
 
     def read() -> list[Any]:  # iterating would turn 0-d arrays into scalars
         own = part.copy()
-        return [own[i, ...] for i in range(n)]
+        return [own[i, ...] for i in range(len(own))]
 
     return read
 

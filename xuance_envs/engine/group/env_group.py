@@ -20,7 +20,7 @@ from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.base_env_group import NO_RESULT, BaseEnvGroup, never
 from xuance_envs.engine.group.group_masks import GroupMasks
-from xuance_envs.engine.group.outcome import Autoreset, Outcome, OutcomeBuilder, Reset
+from xuance_envs.engine.group.outcome import OK, Autoreset, Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.recipe import Recipe, reset_arguments
 from xuance_envs.engine.group.single_env import ResetOnStep, to_scalar
 from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, ProgressRecord, StepClock
@@ -64,6 +64,7 @@ class EnvGroup(BaseEnvGroup):
         self._observations = arrays.observations
         self._reset_observations = arrays.reset_observations
         self._actions = arrays.actions
+        self._places = range(n)
         self._rows: list[Row] = arrays.observations.rows(n, self._freeze)
         self._reset_rows: list[Row] = arrays.reset_observations.rows(n, self._freeze)
         self._read_actions = arrays.actions.reader()
@@ -91,7 +92,8 @@ class EnvGroup(BaseEnvGroup):
         self._targets = self._make_targets()
         self._step_targets: list[Any] = list(self._targets)
         self._reset_instead: list[int] = []
-        self._ended = False
+        # Plain: the last command was a step that left nothing for the next one to clear.
+        self._ended = self._plain = False
         self._last_reset = -1
         # Acting sources (see _acting_source) of environments outside the last command.
         self._sources_of_others: dict[int, tuple[bool, Any]] = {}
@@ -132,23 +134,24 @@ class EnvGroup(BaseEnvGroup):
             if resuming:
                 start = self._resume(i, result)
             else:
-                if places is None:
-                    self._begin(actions)
-                else:
+                if places is not None:
                     self._begin_for(places, actions)
+                elif actions is not None or not (self._plain and self._outcomes.is_ok):
+                    self._begin(actions)
                 rewards[_ALL] = self._unstepped_rewards
                 # One statement without calls, so an interrupt cannot come halfway.
-                self._interrupted_at, self._step_id = _NOT_STARTED, number
+                self._interrupted_at, self._step_id, self._plain = _NOT_STARTED, number, False
             given = self._given_actions
             actions_taken = self._read_actions() if given is None else given
-            items: Iterator[Any] = enumerate(zip(self._step_targets, actions_taken, self._rows))  # noqa: B905  # strict costs time
+            # The places come first: they end before the actions, whose end is slow.
+            items: Iterator[Any] = zip(self._places, self._step_targets, actions_taken, self._rows)  # noqa: B905  # strict costs time
             if places is not None:
                 items = self._select(places, items, start)
             elif start:
                 items = islice(items, start, None)
             elif self.clock.profiles_next_step:
                 items = self.clock.time_each_env(items)
-            for i, (env, action, row) in items:
+            for i, env, action, row in items:
                 result = NO_RESULT
                 result = env.step(action)
                 observation, reward, terminated, truncated, info = result
@@ -174,7 +177,9 @@ class EnvGroup(BaseEnvGroup):
         if self._outputs is not None:
             self._outputs.fill(self._observations)
         self.clock.stop(began)
-        return self._outcomes.outcome(self._last_reset >= 0)
+        unusual = self._ended or self._reset_results or self._infos.changed or given
+        self._plain = places is None and not unusual and self._outcomes.is_ok
+        return OK if self._plain else self.outcome()
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:
         """Reset some environments; observations and infos go to the same arrays as in a step."""
@@ -253,11 +258,11 @@ class EnvGroup(BaseEnvGroup):
 
     def _select(self, places: Collection[int], items: Iterator[Any], start: int) -> Iterator[Any]:
         """Yield the step's items of the environments at ``places``, from index ``start`` on."""
-        for i, item in items:
-            if i not in places:
-                self._rewards[i] = self._zero_reward  # replaces the "unstepped" marker
-            elif i >= start:
-                yield i, item
+        for item in items:
+            if item[0] not in places:
+                self._rewards[item[0]] = self._zero_reward  # replaces the "unstepped" marker
+            elif item[0] >= start:
+                yield item
 
     def _load_actions(self, actions: list[list[Any]] | None) -> None:
         if actions is not None and self._actions.objects:
@@ -266,12 +271,14 @@ class EnvGroup(BaseEnvGroup):
             self._given_actions = None if actions is None else actions[0]
 
     def _begin(self, actions: list[list[Any]] | None) -> None:
+        self._plain = False
         self._load_actions(actions)
         self._outcomes.begin()
+        self._infos.changed = False
+        self._sources_of_others = {}
         if self._reset_results:
             self._reset_results = defaultdict()
             self._reset_instead = []
-            self._sources_of_others = {}
         if self._ended:
             self._terminated[:] = False
             self._truncated[:] = False

@@ -92,19 +92,24 @@ class OutcomeBuilder:
     _reset_observations: Sequence[Sequence[Any]] = ()
     _version_at_begin: int = 0
     _reported_version: int = 0
+    is_ok: bool = False  # nothing to report, unless an episode ends or the infos change
 
     def begin(self) -> None:
         self._infos.rest, self._reset_infos.rest = {}, {}
         self._version_at_begin = self._reported_version
+        self.is_ok = not self._observations and self._version == self._reported_version
 
     def resend_columns(self) -> None:
         """Report all columns again with the next command."""
-        self._reported_version = -1
+        self._reported_version, self.is_ok = -1, False
+
+    @property
+    def _version(self) -> int:
+        return self._infos.table.version + self._reset_infos.table.version
 
     def outcome(self, ended: bool) -> Outcome:
         """Return the command's outcome; repeated calls return the same."""
-        infos, resets = self._infos, self._reset_infos
-        version = infos.table.version + resets.table.version
+        infos, resets, version = self._infos, self._reset_infos, self._version
         if version == self._version_at_begin and not (
             infos.rest or resets.rest or self._observations
         ):
