@@ -138,11 +138,10 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
         """Return the ended environments, their reset observations and, if known, the step."""
         if isinstance(infos, StepInfos):
-            batch, ends = infos.parts
+            ends = infos.ends
             if ends is None:
-                return np.arange(0), [], FinishedStep(batch, None, None)
-            envs, reset_infos = ends.resets()
-            return envs, ends.observations(envs), FinishedStep(batch, envs, reset_infos)
+                return np.arange(0), [], infos.parts
+            return ends.envs, ends.observations(ends.envs), infos.parts
         (envs,) = ended.nonzero()
         return envs, [infos[env]["reset_obs"] for env in envs.tolist()], None
 

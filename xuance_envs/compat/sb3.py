@@ -349,10 +349,12 @@ def ends_and_infos(
     """Return a step's dones and infos; where episodes ended, set the first observations."""
     arrays = stepper.arrays
     only_truncated = (arrays.truncated & ~arrays.terminated).tolist()
-    infos = step.infos.dicts(np.arange(stepper.num_envs), TRUNCATED_KEY, only_truncated)
-    if step.envs is not None and step.reset_infos is not None:
-        final = take_final(stepper, step.envs)
-        for row, env in enumerate(step.envs.tolist()):
+    batch, ends = step
+    infos = batch.dicts(np.arange(stepper.num_envs), TRUNCATED_KEY, only_truncated)
+    if ends is not None:
+        envs, reset_batch = ends.resets()
+        final = take_final(stepper, envs)
+        for row, env in enumerate(envs.tolist()):
             infos[env]["terminal_observation"] = final[row]
-            reset_infos[env] = step.reset_infos.build(row, env)
+            reset_infos[env] = reset_batch.build(row, env)
     return arrays.terminated | arrays.truncated, infos

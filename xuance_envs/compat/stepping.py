@@ -7,17 +7,16 @@ waiting and checking states, but leave a step's results in the arrays and info c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import BadValueError
+from xuance_envs.engine.data.step_infos import EpisodeEnds
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups, LocalGroups
@@ -32,14 +31,7 @@ from xuance_envs.vector_envs.thread_vec_env import start_threads
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.worker_settings import ProcessSettings, ThreadSettings
 
-
-@dataclass(slots=True)
-class FinishedStep:
-    """Infos of a step, and of the resets of the environments whose episode ended."""
-
-    infos: InfoBatch
-    envs: NDArray[np.intp] | None
-    reset_infos: InfoBatch | None
+FinishedStep = tuple[InfoBatch, EpisodeEnds | None]
 
 
 class Stepper:
@@ -109,10 +101,9 @@ class Stepper:
         return self._finish_step()
 
     def _finish_step(self) -> FinishedStep:
-        infos, ends = self._ledger.finish_step(self.fail).parts
-        resets = (None, None) if ends is None else ends.resets()
+        step = self._ledger.finish_step(self.fail).parts
         self._ledger.settle()
-        return FinishedStep(infos, *resets)
+        return step
 
     @exclusive
     def start_reset(

@@ -64,7 +64,7 @@ class SubsetStepper(Stepper):
         """Step every environment, after discarding a step that an interrupt left pending."""
         self._discard_stale()
         self.start_step(actions)
-        infos = self.finish_step().infos
+        infos, _ = self.finish_step()
         arrays = self.arrays
         return PartialStep(
             self._every,

@@ -45,12 +45,13 @@ class InfoBatcher:
     def batch_step(
         self, step: FinishedStep, final_obs: list[Any], add_info: AddInfo
     ) -> dict[str, Any]:
-        envs, reset_infos = step.envs, step.reset_infos
-        columns = self._plain_columns(step.infos, self._every)
-        if envs is None or reset_infos is None:
+        step_infos, ends = step
+        columns = self._plain_columns(step_infos, self._every)
+        if ends is None:
             if columns is None:
-                return self._one_by_one(step.infos, self._every, add_info)
+                return self._one_by_one(step_infos, self._every, add_info)
             return _with_masks(columns, None)
+        envs, reset_infos = ends.resets()
         reset_columns = self._plain_columns(reset_infos, envs)
         if columns is None or reset_columns is None or not _same_kinds(columns, reset_columns):
             return self._with_ends(step, final_obs, add_info)
@@ -82,13 +83,14 @@ class InfoBatcher:
     def _with_ends(
         self, step: FinishedStep, final_obs: list[Any], add_info: AddInfo
     ) -> dict[str, Any]:
-        assert step.envs is not None
-        assert step.reset_infos is not None
+        infos, episode_ends = step
+        assert episode_ends is not None
+        envs, reset_infos = episode_ends.resets()
         ends = {
-            env: (final_obs[row], step.reset_infos.build(row, env))
-            for row, env in enumerate(step.envs.tolist())
+            env: (final_obs[row], reset_infos.build(row, env))
+            for row, env in enumerate(envs.tolist())
         }
-        each = [step.infos.build(env, env) for env in self._every.tolist()]
+        each = [infos.build(env, env) for env in self._every.tolist()]
         return merged_infos(each, ends, add_info)
 
     def _plain_columns(self, batch: InfoBatch, envs: NDArray[np.intp]) -> Columns | None:
@@ -157,7 +159,8 @@ def step_result(
     stepper: Stepper, batcher: InfoBatcher, step: FinishedStep, copy: bool, add_info: AddInfo
 ) -> StepResult:
     arrays = stepper.arrays
-    final_obs = [] if step.envs is None else take_final(stepper, step.envs)
+    _, ends = step
+    final_obs = [] if ends is None else take_final(stepper, ends.envs)
     return (
         arrays.observations.copy() if copy else arrays.observations.as_batch(),
         arrays.rewards.copy(),

@@ -44,13 +44,13 @@ class InfoCollector:
         ends: EpisodeEnds | None = None
         if outcomes or self._has_own_extras:
             extras, ends = self._take(outcomes, envs)
-        batch = self._infos.batch(self._group_of, extras, envs)
         if envs is None:
-            infos = self._latest_of_all = StepInfos(batch, self._every_env, ends)
+            source = self._infos.snapshot(self._group_of, extras)
+            infos = self._latest_of_all = StepInfos(source, self._every_env, ends)
             if self._newer:
                 self._newer = {}
         else:
-            infos = StepInfos(batch, envs, ends)
+            infos = StepInfos(self._infos.batch(self._group_of, extras, envs), envs, ends)
             self._newer.update(dict.fromkeys(envs.tolist(), infos))
         return infos
 

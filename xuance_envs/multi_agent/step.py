@@ -229,7 +229,7 @@ class StepReader:
         envs: NDArray[np.intp] | None = None,
     ) -> MultiAgentStep:
         """Read the results of a step; ``truncated`` marks environments whose worker failed."""
-        _, ends = infos.parts
+        ends = infos.ends
         if ends is None or not truncated.any():
             return self._read(records, terminated, infos, ends, envs)
         records = self._truncate_failed_envs(records, truncated)

@@ -44,7 +44,7 @@ class Batch:
         self.envs = envs
         self.began = began
         self.exact_rewards: NDArray[np.float64] | None = None
-        if type(infos) is StepInfos and infos.parts[1] is None:
+        if type(infos) is StepInfos and infos.ends is None:
             self.ended = NO_ENVS
         else:
             self.ended = (terminated | truncated).nonzero()[0]
@@ -107,9 +107,8 @@ class Batch:
     def _reset_observations(self) -> Sequence[Any]:
         infos = self.infos
         if isinstance(infos, StepInfos):
-            ends = infos.parts[1]
-            assert ends is not None
-            return ends.observations(ends.envs)
+            assert infos.ends is not None
+            return infos.ends.observations(infos.ends.envs)
         return [infos[row]["reset_obs"] for row in self.ended.tolist()]
 
     def set_first_observations(self, observations: Sequence[Any]) -> None:

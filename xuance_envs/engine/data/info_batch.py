@@ -225,8 +225,6 @@ class InfoColumns:
         self._arrays = arrays
         self.layouts: tuple[ColumnLayout, ...] = (NO_COLUMNS,) * groups
         self._used = arrays.first(0, 0)
-        self._unused = self._used.copy()
-        self._copy_used = self._used.copy
 
     def set_layout(self, group: int, layout: ColumnLayout | None) -> None:
         """Set a group's layout; None keeps the current one."""
@@ -238,8 +236,6 @@ class InfoColumns:
                 max([len(layout.keys) for layout in self.layouts]),
                 max([layout.nbytes for layout in self.layouts]),
             )
-            used = self._used
-            self._copy_used = used.copy if used.bytes.size else used.copy_numbers
 
     def batch(
         self,
@@ -248,10 +244,12 @@ class InfoColumns:
         envs: NDArray[np.intp] | None = None,
     ) -> InfoBatch:
         used = self._used
-        if not len(used.kinds):
-            arrays = self._unused
-        elif envs is None:
-            arrays = self._copy_used()
-        else:
-            arrays = used.take(envs)
+        arrays = used.copy() if envs is None else used.take(envs)
         return InfoBatch(arrays, self.layouts, group_of, rests)
+
+    def snapshot(self, *of: Any) -> InfoBatch | tuple[Any, ...]:
+        """Copy the infos of all environments; return a batch, or the parts of one."""
+        used = self._used
+        if used.bytes.size:
+            return self.batch(*of)
+        return used.cells.tobytes(), used.kinds.tobytes(), used, self.layouts, *of

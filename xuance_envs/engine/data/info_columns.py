@@ -167,9 +167,10 @@ class InfoArrays:
     def copy(self) -> InfoArrays:
         return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes.copy())
 
-    def copy_numbers(self) -> InfoArrays:
-        """Copy everything but the bytes of arrays; call this only while no info has an array."""
-        return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes)
+    def with_numbers(self, cells: Any, kinds: Any) -> InfoArrays:
+        """Return read-only arrays of these shapes on the bytes of other numbers."""
+        cells = np.ndarray(self.cells.shape, self.cells.dtype, cells)
+        return InfoArrays(cells, np.ndarray(self.kinds.shape, self.kinds.dtype, kinds), self.bytes)
 
     def take(self, envs: NDArray[np.intp]) -> InfoArrays:
         cells, kinds = self.cells.take(envs, axis=1), self.kinds.take(envs, axis=1)

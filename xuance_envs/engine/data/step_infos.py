@@ -125,32 +125,39 @@ class StepInfos(LazyInfos):
     """Infos of one step: a sequence of dicts that are built on first access and then kept."""
 
     masks: Callable[[StepInfos], Any]
-    __slots__ = ("_batch", "_ends", "envs", "masks")
+    __slots__ = ("_source", "ends", "envs", "masks")
 
     def __init__(
-        self, batch: InfoBatch, envs: NDArray[np.intp], ends: EpisodeEnds | None = None
+        self, source: InfoBatch | tuple[Any, ...], envs: Any, ends: EpisodeEnds | None = None
     ) -> None:
-        self._batch = batch
+        self._source = source  # a batch, or its parts
         self.envs = envs
-        self._ends = ends
+        self.ends = ends
         self._built = {}
 
     @property
+    def _batch(self) -> InfoBatch:
+        if isinstance(self._source, tuple):
+            cells, kinds, arrays, *others = self._source
+            self._source = InfoBatch(arrays.with_numbers(cells, kinds), *others)
+        return self._source
+
+    @property
     def parts(self) -> tuple[InfoBatch, EpisodeEnds | None]:
-        return self._batch, self._ends
+        return self._batch, self.ends
 
     def with_reset_observations(self, observations: Sequence[Any]) -> StepInfos:
-        assert self._ends is not None
-        by_env = dict(zip(self._ends.envs.tolist(), observations, strict=True))
+        assert self.ends is not None
+        by_env = dict(zip(self.ends.envs.tolist(), observations, strict=True))
         changed = {env: {"reset_obs": value} for env, value in by_env.items()}
-        ends = self._ends.with_observations(observations)
+        ends = self.ends.with_observations(observations)
         return self._with(self._batch, ends, changed)
 
     def with_values(self, key: str, values: Mapping[int, Callable[[], Any]]) -> StepInfos:
         """Return the same infos with one key's values added or replaced."""
         built = {int(self.envs[position]) for position in self._built}
         made = {env: {key: values[env]()} for env in built & values.keys()}
-        return self._with(self._batch.with_values(key, values), self._ends, made)
+        return self._with(self._batch.with_values(key, values), self.ends, made)
 
     def _with(
         self, batch: InfoBatch, ends: EpisodeEnds | None, changed: Mapping[int, Mapping[Any, Any]]
@@ -173,14 +180,14 @@ class StepInfos(LazyInfos):
         if len(self._built) < len(self):
             for position, info in enumerate(self._batch.dicts(self.envs)):
                 if position not in self._built:
-                    if self._ends is not None:
-                        self._ends.add_to(info, int(self.envs[position]))
+                    if self.ends is not None:
+                        self.ends.add_to(info, int(self.envs[position]))
                     self._built[position] = info
         return iter([self._built[position] for position in range(len(self))])
 
     def _build(self, position: int) -> dict[Any, Any]:
         env = int(self.envs[position])
         info = self._batch.build(position, env)
-        if self._ends is not None:
-            self._ends.add_to(info, env)
+        if self.ends is not None:
+            self.ends.add_to(info, env)
         return info
