@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import enum
 import functools
 import importlib
 import random
 import threading
+import types
+import weakref
 from collections import deque
 from collections.abc import Callable
+from multiprocessing import shared_memory
 from typing import Any, ClassVar
 
 import gymnasium
@@ -431,7 +435,81 @@ class TorchArrays(Base):
         return float(self.tensor.sum()) + float(self.array.sum()) + float(self.alone.sum())
 
 
+class AttrDict(dict):  # type: ignore[type-arg]
+    def __init__(self, **items: Any) -> None:
+        super().__init__(items)
+        self.__dict__ = self
+
+
+class SharesDict:
+    """Borg: its instances have the same attributes."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self.__dict__ = attributes
+
+
+class AttributeDicts(Base):
+    def begin(self) -> None:
+        self.options = AttrDict(gain=1, seen=0)
+        attributes = {"count": 0}
+        self.one, self.other = SharesDict(attributes), SharesDict(attributes)
+        self.holder = Holder(1.0)
+        self.view = vars(self.holder)
+
+    def look(self, action: int) -> float:
+        self.options.gain += action
+        self.options["seen"] += self.options["gain"]
+        self.one.count += action  # type: ignore[attr-defined]
+        self.view["held"] += action
+        return self.options.seen + self.other.count + self.holder.held  # type: ignore[attr-defined]
+
+
+NOTHING = object()
+
+
+class Sentinels(Base):
+    EMPTY = object()
+
+    def begin(self) -> None:
+        self.cells = [NOTHING, self.EMPTY, NOTHING]
+
+    def look(self, action: int) -> float:
+        result = sum(2 if cell is NOTHING else cell is self.EMPTY for cell in self.cells)
+        self.cells[action] = NOTHING if self.steps % 2 else self.EMPTY
+        return result
+
+
+class RandomWithAttributes(Base):
+    def begin(self) -> None:
+        self.random: Any = random.Random(3)
+        self.random.draws = 0
+
+    def look(self, action: int) -> float:
+        self.random.draws += action
+        return float(self.random.random() + self.random.draws)
+
+
+class IllegalMoveError(Exception):
+    def __init__(self, player: str, place: int) -> None:
+        super().__init__(f"{player} at {place}")
+        self.place = place
+
+
+class Exceptions(Base):
+    def begin(self) -> None:
+        self.last: Any = None
+
+    def look(self, action: int) -> float:
+        result = 0 if self.last is None else self.last.place + len(str(self.last.__cause__))
+        try:
+            raise IllegalMoveError("black", self.steps) from KeyError("x" * action)
+        except IllegalMoveError as error:
+            self.last = error
+        return result
+
+
 EXACT = [
+    *(AttributeDicts, Sentinels, RandomWithAttributes, Exceptions),
     *(BuiltinMethods, Partials, BaseMethods),
     *(TwoLambdas, Closures, FunctionAttributes, ModuleFunctions, RecursiveFunction),
     *(Events, Views, OneStream, Hooks, Tasks),
@@ -489,6 +567,64 @@ def test_a_changed_class_attribute_is_named() -> None:
     EnvCheckpointer(twin).prepare(data, trusted=True).apply()
     env.step(1)
     with pytest.raises(Exception, match=r"class attribute: Helper\.count: \d+ when it was saved"):
+        EnvCheckpointer(twin).prepare(data, trusted=True)
+
+
+class Made:
+    """Nothing holds one while the environment is saved."""
+
+    count = 0
+
+    def __init__(self) -> None:
+        Made.count += 1
+
+
+class CountsElsewhere(Base):
+    def look(self, action: int) -> float:
+        return Made().count
+
+
+class Tone(enum.Enum):
+    LOUD = 1
+    SOFT = 2
+
+
+class ChangesMembers(Base):
+    def begin(self) -> None:
+        self.tone: Any = Tone.LOUD
+
+    def look(self, action: int) -> float:
+        self.tone.heard = getattr(self.tone, "heard", 0) + 1
+        return float(self.tone.heard)
+
+
+TOTAL = 0
+
+
+class AssignsVariables(Base):
+    def look(self, action: int) -> float:
+        global TOTAL
+        TOTAL += 1
+        return TOTAL
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (CountsElsewhere, r"class attribute: Made\.count"),
+        (ChangesMembers, r"class attribute: Tone\.LOUD"),
+        (AssignsVariables, r"module variable: .*\.TOTAL"),
+    ],
+)
+def test_what_a_process_remembers_is_compared(kind: Any, what: str) -> None:
+    env, twin = kind(), kind()
+    for each in (env, twin):
+        each.reset(seed=1)
+    env.step(1)
+    data = EnvCheckpointer(env).save()
+    EnvCheckpointer(twin).prepare(data, trusted=True).apply()
+    env.step(1)
+    with pytest.raises(Exception, match=what + ": .* when it was saved"):
         EnvCheckpointer(twin).prepare(data, trusted=True)
 
 
@@ -573,6 +709,7 @@ def a_held_lock() -> Any:
             "a threading.Thread cannot be saved: a thread runs in one process",
         ),
         (threading.local, "a _thread._local cannot be saved"),
+        (lambda: weakref.proxy(Made), "a weakref.*Proxy.* cannot be saved: its target"),
     ],
 )
 def test_anything_else_is_refused_by_its_path(make: Any, reason: str) -> None:
@@ -580,6 +717,43 @@ def test_anything_else_is_refused_by_its_path(make: Any, reason: str) -> None:
         envs.reset(seed=1)
         with pytest.raises(StateError, match=r"Holding\.box\['inner'\]\[0\]\.held: " + reason):
             envs.save_state()
+
+
+class HoldsOwnDict(Base):
+    def begin(self) -> None:
+        self.view = vars(self)
+
+
+class HoldsDictOfNamespace(Base):
+    def begin(self) -> None:
+        self.space = types.SimpleNamespace(view=1)
+        self.view = vars(self.space)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (HoldsOwnDict, "view: .* it is the __dict__ of an environment"),
+        (HoldsDictOfNamespace, "space: .* another value holds the __dict__"),
+    ],
+)
+def test_attributes_that_would_not_stay_shared_are_refused(kind: Any, reason: str) -> None:
+    with DummyVecEnv([kind]) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(StateError, match=rf"{kind.__name__}\.{reason}"):
+            envs.save_state()
+
+
+def test_memory_that_processes_share_is_refused() -> None:
+    memory = shared_memory.SharedMemory(create=True, size=8)
+    try:
+        with DummyVecEnv([held(memory)]) as envs:
+            envs.reset(seed=1)
+            with pytest.raises(StateError, match="SharedMemory cannot be saved: other processes"):
+                envs.save_state()
+    finally:
+        memory.close()
+        memory.unlink()
 
 
 def test_a_file_that_is_read_is_refused_and_one_that_is_written_is_kept(tmp_path: Any) -> None:

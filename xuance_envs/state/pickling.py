@@ -27,16 +27,20 @@ from xuance_envs.state.values.functions import (
     class_digest,
     code_digest,
     find_named,
+    functions_of_class,
     named_in_module,
 )
 from xuance_envs.state.values.graph import EMPTY_CELL
 from xuance_envs.state.values.reducers import (
     BUFFERS,
+    ONE_HOLDER,
     REDUCERS,
+    dict_holders,
     has_foreign_memory,
     hidden_attributes,
     incomplete,
     overrides_pickling,
+    reduce_with_dict,
     reduction,
 )
 from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
@@ -97,7 +101,7 @@ class StatePickler(pickle.Pickler):
         reduce = _OWN_REDUCERS.get(kind)
         if reduce is not None:
             return reduce(self, obj)
-        if isinstance(obj, type):
+        if issubclass(kind, type):
             return self.reduce_class(obj)
         if is_space(obj):
             return NotImplemented
@@ -119,9 +123,26 @@ class StatePickler(pickle.Pickler):
             return rebuild.new_resource, (name_of(kind),)
         if is_tensor_class(kind):
             self._check_tensor(obj)
+        if not self._tried and dict_holders(obj) > ONE_HOLDER:
+            return reduce_with_dict(obj)
+        if kind is object and (found := self._sentinel(obj)) is not None:
+            return found
         if incomplete(kind):
             return reduction(obj)
         return self._reduce_completely(obj) if overrides_pickling(kind) else NotImplemented
+
+    def _sentinel(self, obj: Any) -> Any:
+        """Return a reference to an object() that a class attribute or module variable holds."""
+        kinds = [type(layer.obj) for layer in self._plan.layers]
+        for kind in dict.fromkeys(base for each in kinds for base in each.__mro__):
+            for name, value in kind.__dict__.items():
+                if value is obj:
+                    return rebuild.method, (kind, name)
+            for _, function in functions_of_class(kind):
+                for name, value in function.__globals__.items():
+                    if value is obj:
+                        return rebuild.variable, (kind, name)
+        return None
 
     def _reduce_completely(self, obj: Any) -> Any:
         """Add the attributes that an object's own pickling methods leave out, if possible."""
@@ -173,13 +194,17 @@ class StatePickler(pickle.Pickler):
     @override
     def dump(self, obj: Any) -> None:
         super().dump(obj)
-        if self._memory or self._plan.foreign_owners:
+        plan = self._plan
+        if self._memory or plan.foreign_owners or plan.attributes_are_shared():
             self._check_memory()
 
     def _check_memory(self) -> None:
         """Raise if objects share memory that they would not share after loading."""
         places = self._memory
+        attributes = {id(layer.attributes) for layer in self._plan.layers}
         for _, value in self.memo.copy().values():
+            if id(value) in attributes:
+                raise FaultError("", "it is the __dict__ of an environment or wrapper")
             if id(value) in self._plan.foreign_owners:
                 raise FaultError("", f"an array in the memory of a {type_name(value)}")
             if isinstance(value, BUFFERS) and getattr(value, "base", None) is None:
@@ -255,6 +280,7 @@ class _NoPlan:
     references = rebuild.REFERENCES
     prelude = PRELUDE
     foreign_owners: frozenset[int] = frozenset()
+    attributes_are_shared = bool
     layers: tuple[Any, ...] = ()
     code = CodeIndex((), ())
     held = types.SimpleNamespace(named={}, functions=(), buffers=())

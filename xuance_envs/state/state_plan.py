@@ -12,8 +12,10 @@ from __future__ import annotations
 import functools
 import io
 import pickle
+import sys
 import threading
 import types
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ import numpy as np
 
 from xuance_envs.state import rebuild
 from xuance_envs.state.ale import REQUESTED_ATTRIBUTE
-from xuance_envs.state.faults import FaultError, MismatchError, type_name
+from xuance_envs.state.faults import FaultError, MismatchError, class_name, type_name
 from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
 from xuance_envs.state.handlers import Handler, handler_of
 from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, layers_of
@@ -46,6 +48,7 @@ Path = tuple[Any, ...]
 
 _EXCLUDED_NAMES = frozenset({"spec", "_cached_spec", REQUESTED_ATTRIBUTE})
 _NATIVE_MODULES = frozenset({"mujoco", "ale_py", "Box2D"})
+_SHARED = {"multiprocessing.shared_memory.SharedMemory", "multiprocessing.managers.BaseProxy"}
 _RECORDERS = "xuance_envs.state."
 _MAX_PATHS = 8
 
@@ -55,6 +58,10 @@ def why_refused(kind: Any) -> str | None:
     """Return why objects of a type can be neither saved nor kept, or None."""
     if kind.__module__.partition(".")[0] in _NATIVE_MODULES and kind.__name__ != "Action":
         return "its library hides its state from Python"
+    if kind in weakref.ProxyTypes:
+        return "its target may be gone"
+    if not _SHARED.isdisjoint(map(class_name, kind.__mro__)):
+        return "other processes share it"
     return "a thread runs in one process only" if issubclass(kind, threading.Thread) else None
 
 
@@ -125,6 +132,7 @@ class StatePlan:
             if not layer.slots
             for item in excluded.items()
         ]
+        self._attributes = [layer.attributes for layer in self.layers]
         self._located = [kept for kept in self.kept if id(kept.obj) in self.kept_numbers]
         self.handled = [
             (kept.handler, kept.obj, self.layers[kept.paths[0][0]].obj, kept.paths[0])
@@ -211,6 +219,10 @@ class StatePlan:
     def replays(self) -> bool:
         """True if the state is restored by replay."""
         return any(handler.replays for handler, *_ in self.handled)
+
+    def attributes_are_shared(self) -> bool:
+        """Return whether something else may hold the dict of a layer's attributes."""
+        return max(map(sys.getrefcount, self._attributes), default=0) > _HOLDERS
 
     def is_current(self) -> bool:
         """Return whether all kept objects are still at their paths."""
@@ -378,6 +390,8 @@ class _Walk:
             self.found[id(value)] = Kept(value, handler, [path])
             return
         self._seen[id(value)] = value
+        if why_refused(kind) is not None:
+            return
         self.classes[kind] = None
         if isinstance(value, types.FunctionType):
             self.functions.append(value)
@@ -390,12 +404,14 @@ class _Walk:
             self.named[f"module.{value.__name__}" if module else full_name(value)] = value
             if isinstance(value, type):
                 self.classes[value] = None
-        if why_refused(kind) is not None:
-            return
         for step, part in parts_of(value):
             if step is not None and type(part) not in ATOMIC:
                 self._waiting.append((part, (*path, step)))
 
+
+_SAMPLE = Layer(threading.Event())
+_HOLDERS = max(map(sys.getrefcount, [_SAMPLE.attributes]))
+"""References to the dict of a layer's attributes if the environment holds no other one."""
 
 _BYTES = np.dtype(np.uint8)
 _NAMED = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType

@@ -16,7 +16,12 @@ from xuance_envs.state.faults import FaultError, MismatchError
 from xuance_envs.state.handlers import Handler
 from xuance_envs.state.state_plan import StatePlan
 from xuance_envs.state.values.foreign import FOREIGN, handler_for
-from xuance_envs.state.values.functions import code_digest, find_named, full_name
+from xuance_envs.state.values.functions import (
+    code_digest,
+    find_named,
+    full_name,
+    functions_of_class,
+)
 
 _SAFE = {
     "builtins": "complex frozenset set bytearray range slice int float list dict",
@@ -94,6 +99,24 @@ class Target:
                 object.__setattr__(made, name, value)
             else:
                 own[name] = value
+
+    def with_dict(self, made: Any, state: Any) -> None:
+        """Set the dict of a new object's attributes, which others hold too; trusted states only."""
+        attributes, slots = state if type(state) is tuple else (state, {})
+        self.with_attributes(made, slots)
+        made.__dict__ = attributes
+
+    def with_links(self, made: Any, content: tuple[Any, tuple[Any, ...]]) -> None:
+        """Set the attributes of a new exception, its cause and context; trusted states only."""
+        self.with_attributes(made, content[0] or {})
+        made.__cause__, made.__context__, made.__suppress_context__ = content[1]
+
+    def variable(self, kind: type, name: str) -> Any:
+        """Return an object() that a variable of the module of a class holds."""
+        for _, function in functions_of_class(kind):
+            if type(function.__globals__.get(name)) is object:
+                return function.__globals__[name]
+        raise MismatchError(f"module of {full_name(kind)}", f"the variable {name}", "none")
 
     def with_all_attributes(self, made: Any, content: tuple[Any, dict[str, Any]]) -> None:
         """Set a new object's state and the attributes that it leaves out; trusted states only."""

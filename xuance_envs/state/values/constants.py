@@ -11,7 +11,10 @@ import enum
 import reprlib
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+
+import numpy as np
 
 from xuance_envs.state.faults import FaultError, MismatchError, without_addresses
 from xuance_envs.state.fingerprint import is_space
@@ -21,6 +24,7 @@ from xuance_envs.state.values.functions import (
     functions_of_class,
     is_installed,
     is_standard,
+    names_in,
 )
 from xuance_envs.state.values.graph import ATOMIC, function_parts, node, step_text
 
@@ -39,16 +43,54 @@ class Constants:
         self._packages = {name for name in packages if not is_installed(name)} | {"__main__"}
         self._tokens = tokens
         self.classes = self._own(kinds)
+        self._reached: dict[frozenset[Any], tuple[list[Any], list[tuple[Any, str]]]] = {}
+
+    def _reach(self, own: Mapping[Any, None]) -> tuple[list[Any], list[tuple[Any, str]]]:
+        """Return the other classes that own code names, and the module variables that it assigns.
+
+        A variable is a function that assigns it, and its name.
+        """
+        found = self._reached.get(frozenset(own))
+        if found is not None:
+            return found
+        reached, waiting, variables = dict(own), list(own), []
+        while waiting:
+            value = waiting.pop()
+            is_class = isinstance(value, type)
+            for function in [f for _, f in functions_of_class(value)] if is_class else [value]:
+                used, assigned = names_in(function.__code__)
+                variables += [(function, name) for name in assigned]
+                named = [function.__globals__.get(name) for name in used]
+                for module in [each for each in named if isinstance(each, types.ModuleType)]:
+                    if self._is_own(module.__name__):
+                        named += [vars(module).get(name) for name in used]
+                named = [each for each in named if issubclass(type(each), _NAMED)]
+                new = [each for each in self._own(named) if each not in reached]
+                reached.update(dict.fromkeys(new))
+                waiting += new
+        classes = [each for each in reached if each not in own and isinstance(each, type)]
+        return self._reached.setdefault(frozenset(own), (classes, variables))
 
     def _own(self, values: Iterable[Any]) -> dict[Any, None]:
         """Return the classes, including base classes, and functions that no library defines."""
         found = [base for each in values for base in getattr(each, "__mro__", (each,))]
-        return dict.fromkeys(each for each in found if self._is_own(each.__module__))
+        return dict.fromkeys(each for each in found if self._is_own(each.__module__ or ""))
 
     def facts(self, used: Iterable[Any]) -> Facts:
         """Return the constants that must be equal when a state is loaded."""
         found: Facts = {}
-        for each in self.classes | self._own(used):
+        own = self.classes | self._own(used)
+        classes, variables = self._reach(own)
+        for function, variable in variables:
+            value = function.__globals__.get(variable)
+            if isinstance(value, _NUMBERS):
+                name = f"module variable: {function.__module__}.{variable}"
+                found[name] = self._fact(name, value)
+        for kind in classes:
+            for name, value in _attributes(kind):
+                with suppress(FaultError):  # no value of the class is part of the state
+                    found[name] = self._fact(name, value)
+        for each in own:
             prefix = f"function: {full_name(each)}"
             items = _of_class(each) if isinstance(each, type) else _of_function(each, prefix)
             for name, value in items:
@@ -70,13 +112,25 @@ class Constants:
         return module.partition(".")[0] in self._packages or not is_installed(module)
 
 
-def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
-    is_enum = issubclass(kind, enum.Enum)
-    for name, value in list(kind.__dict__.items()):
+_NAMED = type, types.FunctionType
+_NUMBERS = int, float, complex, str, np.number
+"""Types of module variables that are compared. Others may be tables that are built lazily."""
+
+
+def _attributes(kind: type) -> Iterator[tuple[str, Any]]:
+    is_enum = isinstance(kind, enum.EnumMeta)
+    found = dict(kind.__dict__)
+    if isinstance(kind, enum.EnumMeta):
+        found.update(kind.__members__)
+    for name, value in found.items():
         if name.startswith("_" if is_enum else "__") or name == "_abc_impl" or is_space(value):
             continue  # spaces are compared in the fingerprint
         if not (hasattr(type(value), "__get__") and is_standard(type(value).__module__)):
             yield f"class attribute: {kind.__qualname__}.{name}", value
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
+    yield from _attributes(kind)
     for name, function in functions_of_class(kind):
         if is_installed(function.__module__ or ""):
             continue  # a library put it there

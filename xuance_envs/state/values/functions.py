@@ -6,6 +6,7 @@ numbers and file names and is the same in every process.
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import sys
@@ -77,6 +78,18 @@ def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from nested_codes(constant)
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(code: types.CodeType) -> tuple[list[str], list[str]]:
+    """Return the names that a function uses, and the module variables that it assigns."""
+    used: set[str] = set()
+    assigned: set[str] = set()
+    for each in nested_codes(code):
+        used.update(each.co_names)
+        found = dis.get_instructions(each)
+        assigned.update(str(one.argval) for one in found if one.opname == "STORE_GLOBAL")
+    return sorted(used), sorted(assigned)
 
 
 def functions_of_class(kind: type) -> Iterator[tuple[str, types.FunctionType]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import enum
 import fractions
 import functools
 import hashlib
@@ -17,6 +18,7 @@ import types
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +49,7 @@ ATOMIC = frozenset(
 """Types of values that hold no others."""
 
 _IN_PATHS = ATOMIC - {types.CodeType}  # which cannot be pickled
+_OF_MEMBERS = {"_name_", "_value_", "__objclass__", "_sort_order_", "_inverted_", "_boundary_"}
 _BITS = "attr", "bit_generator"
 EMPTY_CELL: Any = type("EmptyCell", (), {"__reduce__": lambda self: "EMPTY_CELL"})()
 
@@ -74,7 +77,7 @@ def node(value: Any) -> Node:
         return _array(value)
     if is_tensor_class(kind):
         return _tensor(value)
-    return _object(value)
+    return _member(value) if isinstance(value, enum.Enum) else _object(value)
 
 
 def parts_of(value: Any) -> Iterable[tuple[Step | None, Any]]:
@@ -175,6 +178,17 @@ def _partial(value: Any) -> Node:
     own = {"func": value.func, "args": value.args, "keywords": value.keywords}
     parts = [(("attr", name), item) for name, item in [*own.items(), *vars(value).items()]]
     return Node((type(value).__name__,), parts)
+
+
+def _member(value: Any) -> Node:
+    kind = type(value)
+    parts = [
+        (("attr", name), item)
+        for name, item in vars(value).items()
+        if name not in _OF_MEMBERS and not isinstance(vars(kind).get(name), cached_property)
+    ]
+    head = "member", full_name(kind), value.name
+    return Node(head, [(("attr", "value"), value.value), *parts], is_shared=False)
 
 
 def _cell(value: Any) -> Node:

@@ -55,6 +55,8 @@ def _inherited(kind: Any) -> Any:
         return _refuse_generator
     if issubclass(kind, _C_DATA):
         return _reduce_c_data
+    if issubclass(kind, BaseException) and not overrides_pickling(kind):
+        return _reduce_exception
     pickles = getattr(kind, "__getstate__", None)
     if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # calls __init__ instead
         return _reduce_ez_pickle
@@ -88,6 +90,31 @@ def hidden_attributes(value: Any) -> dict[str, Any]:
 def incomplete(kind: Any) -> bool:
     """Return whether a class's own pickles are incomplete."""
     return _inherited(kind) is not None
+
+
+def dict_holders(value: Any) -> int:
+    """Return the number of references to the dict of an object's attributes, 0 without one."""
+    attributes = getattr(value, "__dict__", None)
+    return 0 if attributes is None else sys.getrefcount(attributes)
+
+
+ONE_HOLDER = dict_holders(logging.Filter())
+
+
+def reduce_with_dict(value: Any) -> Any:
+    """Reduce an object whose ``__dict__`` other values hold, such as an attribute dict."""
+    reduced = reduction(value)
+    make, arguments, state, items, pairs = [*reduced, None, None, None][:5]
+    attributes = value.__dict__
+    try:
+        if make is not NEW_OBJECT or hasattr(value, "__setstate__"):
+            raise TypeError
+        if not (state is attributes or (type(state) is tuple and state[0] is attributes)):
+            raise TypeError
+        value.__dict__ = attributes
+    except (AttributeError, TypeError):
+        raise FaultError("", f"another value holds the __dict__ of a {type_name(value)}") from None
+    return make, arguments, state, items, pairs, rebuild.with_dict
 
 
 # -- arrays ------------------------------------------------------------------------------
@@ -243,6 +270,12 @@ def _reduce_random_state(value: np.random.RandomState) -> Any:
     return rebuild.random_state_on, (value._bit_generator, state["has_gauss"], state["gauss"])
 
 
+def _reduce_random(value: random.Random) -> Any:
+    if len(vars(value)) > 1:  # besides gauss_next, which is part of the state
+        return _reduce_random_subclass(value)
+    return rebuild.python_random, (value.getstate(),)
+
+
 def _reduce_random_subclass(value: random.Random) -> Any:
     state = random.Random.getstate(value), vars(value)
     return NEW_OBJECT, (type(value),), state, None, None, rebuild.with_random
@@ -285,6 +318,15 @@ def _reduce_logger(value: logging.Logger) -> Any:
 # -- other objects -----------------------------------------------------------------------
 
 
+def _reduce_exception(value: BaseException) -> Any:
+    kind: Any = type(value)
+    make, arguments, state = [*value.__reduce_ex__(4), None][:3]
+    if isinstance(kind.__init__, types.FunctionType):  # it may need other arguments
+        make, arguments = NEW_OBJECT, (kind, *value.args)
+    links = value.__cause__, value.__context__, value.__suppress_context__
+    return make, arguments, (state, links), None, None, rebuild.with_links
+
+
 def _reduce_ez_pickle(value: Any) -> Any:
     return NEW_OBJECT, (type(value),), vars(value), None, None, rebuild.with_attributes
 
@@ -318,7 +360,7 @@ REDUCERS: dict[type, Any] = {
     np.ndarray: _reduce_array,
     np.random.Generator: _reduce_generator,
     np.random.RandomState: _reduce_random_state,
-    random.Random: lambda value: (rebuild.python_random, (value.getstate(),)),
+    random.Random: _reduce_random,
     **dict.fromkeys(_BIT_GENERATORS, lambda value: (rebuild.bit_generator, _seeded(value))),
     **dict.fromkeys(_SEEDS, lambda value: (rebuild.seed_sequence, seed_parameters_of(value))),
     **dict.fromkeys(_SCALARS, lambda value: (rebuild.scalar, (value.tobytes(), value.dtype.str))),
