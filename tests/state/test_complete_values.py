@@ -7,12 +7,14 @@ import ctypes
 import importlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from scripts import run_script
 
 from xuance_envs import StateError, check_saving
 from xuance_envs.state.checkpointer import EnvCheckpointer
@@ -190,6 +192,37 @@ def counted(held: Any, action: int) -> float:
 @pytest.mark.parametrize("make", [LeavesOut, Recreated, Nested])
 def test_what_an_objects_pickles_leave_out_is_state(make: Any) -> None:
     assert_goes_on(make, counted)
+
+
+def test_classes_of_a_script_are_complete_in_workers(tmp_path: Path) -> None:
+    """``__main__`` has the script's file in the main process, but not in spawned workers."""
+    script = """
+    import gymnasium, numpy as np
+    from xuance_envs import DummyVecEnv, SubprocVecEnv
+
+    class Counter:
+        count = 0
+        def __reduce__(self):
+            return Counter, ()
+
+    class Counting(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 9, (1,))
+        action_space = gymnasium.spaces.Discrete(2)
+        def reset(self, *, seed=None, options=None):
+            self.counter = Counter()
+            return np.zeros(1, np.float32), {}
+        def step(self, action, by=2):
+            self.counter.count += by
+            return np.full(1, self.counter.count, np.float32), 0.0, False, False, {}
+
+    with DummyVecEnv([Counting]) as here, SubprocVecEnv([Counting]) as there:
+        here.reset()
+        here.step([0])
+        there.load_state(here.save_state())
+        there.load_state(there.save_state())
+        print(there.step([0])[0])
+    """
+    assert run_script(tmp_path, script) == "[[4.]]\n"
 
 
 def test_a_view_of_numbers_beside_objects_is_refused() -> None:

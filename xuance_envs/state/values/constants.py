@@ -40,7 +40,7 @@ class Constants:
 
     def __init__(self, kinds: Sequence[type], tokens: Mapping[int, Any]) -> None:
         packages = {base.__module__.partition(".")[0] for kind in kinds for base in kind.__mro__}
-        self._packages = {name for name in packages if not is_installed(name)} | {"__main__"}
+        self._packages = {name for name in packages if not is_installed(name)}
         self._tokens = tokens
         self.classes = self._own(kinds)
         self._reached: dict[frozenset[Any], tuple[list[Any], list[tuple[Any, str]]]] = {}

@@ -120,6 +120,8 @@ def class_digest(kind: type) -> bytes:
 @functools.cache
 def is_installed(module: str) -> bool:
     """Return whether a module belongs to Python, an installed library or this package."""
+    if module == "__main__":  # its file in a worker is not the script's
+        return False
     if module.partition(".")[0] in _LIBRARIES or is_standard(module):
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
