@@ -180,7 +180,7 @@ class MaskEngine(NativeEngine):
 
     @override
     def start_next_episodes(self, step: EngineStep) -> None:
-        if not getattr(self.env, "copy", True):  # the reset would overwrite the last observations
+        if not getattr(self.env, "copy", True):  # the reset would overwrite the final observations
             step.observations = copy_of(step.observations)
         super().start_next_episodes(step)
 
@@ -213,7 +213,7 @@ class MaskEngine(NativeEngine):
 
 
 class SameStepEngine(MaskEngine):
-    """Engine for environments that reset within the step and return last observations in infos."""
+    """Engine for environments that reset within the step and return final observations in infos."""
 
     @override
     def start_next_episodes(self, step: EngineStep) -> None:

@@ -117,7 +117,7 @@ class Stepper:
 
     @exclusive
     def finish_reset(self) -> InfoBatch:
-        """Wait for the pending reset; return the last infos of all environments."""
+        """Wait for the pending reset; return the latest infos of all environments."""
         infos = self._ledger.finish(self._groups.info_collector.infos, self.fail)
         return infos.parts[0]
 
@@ -162,7 +162,7 @@ class Stepper:
         return self._groups.saver.save(ids)
 
     def load_state(self, state: EnvStates, ids: Sequence[int]) -> InfoBatch:
-        """Load states into some environments; return the last infos of all environments."""
+        """Load states into some environments; return the latest infos of all environments."""
         self._groups.check_idle("load_state")
         infos, _ = self._groups.saver.load(state, ids, of_all=True).parts
         return infos
@@ -170,7 +170,7 @@ class Stepper:
     def clone_state(
         self, sources: Sequence[int], targets: Sequence[int], fork_rng: bool
     ) -> InfoBatch:
-        """Copy states between environments; return the last infos of all environments."""
+        """Copy states between environments; return the latest infos of all environments."""
         self._groups.check_idle("clone_state")
         infos, _ = self._groups.saver.clone(sources, targets, fork_rng, of_all=True).parts
         return infos

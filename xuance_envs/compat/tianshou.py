@@ -28,12 +28,13 @@ __all__ = ["DummyVectorEnv", "RayVectorEnv", "ShmemVectorEnv", "SubprocVectorEnv
 
 
 class DummyVectorEnv(TianshouVectorEnv, tianshou.DummyVectorEnv):  # type: ignore[misc]  # as above
-    """Environments in this process; replaces Tianshou's ``DummyVectorEnv``.
+    """Environments in the main process; replaces Tianshou's ``DummyVectorEnv``.
 
     Args:
         env_fns: callables that make one environment each.
         wait_num: number of environments that ``step`` waits for; None for all.
-        timeout: seconds after which ``step`` returns the environments that are ready, if any.
+        timeout: seconds after which ``step`` returns the environments that are ready. If none is,
+            it waits for the first.
         as_objects: True to use observations and rewards as they are, ignoring the spaces. It allows
             several rewards per step, and observations of different shapes. It is the default for
             environments that are not Gymnasium's or whose observations are not single arrays.
@@ -69,7 +70,8 @@ class SubprocVectorEnv(TianshouVectorEnv, tianshou.SubprocVectorEnv):  # type: i
     Args:
         env_fns: callables that make one environment each.
         wait_num: number of environments that ``step`` waits for; None for all.
-        timeout: seconds after which ``step`` returns the environments that are ready, if any.
+        timeout: seconds after which ``step`` returns the environments that are ready. If none is,
+            it waits for the first.
         share_memory: has no effect: array observations always use shared memory.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, or a ``multiprocessing`` context. None
             is Python's default, but ``"spawn"`` if forking is unsafe.
@@ -144,7 +146,8 @@ class RayVectorEnv(TianshouVectorEnv, tianshou.RayVectorEnv):  # type: ignore[mi
     Args:
         env_fns: callables that make one environment each; they are called in the actors.
         wait_num: number of environments that ``step`` waits for; None for all.
-        timeout: seconds after which ``step`` returns the environments that are ready, if any.
+        timeout: seconds after which ``step`` returns the environments that are ready. If none is,
+            it waits for the first.
         as_objects: see :class:`DummyVectorEnv`.
         in_series: environments per actor, or ``"auto"``. None is 1 with ``wait_num`` or
             ``timeout``, else ``"auto"``.

@@ -106,7 +106,7 @@ class InfoBatcher:
 def merged_infos(
     infos: Iterable[dict[Any, Any]], ends: Mapping[int, tuple[Any, dict[Any, Any]]], add: AddInfo
 ) -> dict[str, Any]:
-    """Merge infos; ``ends`` has last observations and reset infos, by index of the environment."""
+    """Merge infos; ``ends`` has final observations and reset infos, by index of the environment."""
     merged: dict[str, Any] = {}
     for env, info in enumerate(infos):
         if env in ends:
@@ -173,7 +173,7 @@ def step_result(
 def exchange_ended(
     vec_env: VecEnv, layout: SpaceLayout, obs: Any, envs: Sequence[int], first: Sequence[Any]
 ) -> list[Any]:
-    """Copy last observations; store the first ones of the next episodes in ``buf_obs``."""
+    """Copy final observations; store the first ones of the next episodes in ``buf_obs``."""
     parts, held = layout.flatten(obs), layout.flatten(vec_env.buf_obs)
     last = [copy_of(layout.unflatten([part[env] for part in parts])) for env in envs]
     for env, observation in zip(envs, first, strict=True):
@@ -183,7 +183,7 @@ def exchange_ended(
 
 
 def take_final(stepper: Stepper, envs: NDArray[np.intp]) -> list[Any]:
-    """Return the last observations and replace them with the next episodes' first ones."""
+    """Return the final observations and replace them with the next episodes' first ones."""
     arrays = stepper.arrays
     last = arrays.observations.take(envs)
     arrays.observations.assign(envs, arrays.reset_observations)

@@ -89,7 +89,7 @@ class ActionMasks:
         return masks
 
     def from_method(self) -> list[Any] | None:
-        """Return the masks from the environments' methods; None if groups do not call them all."""
+        """Return the masks from mask methods; None unless all environments are watched."""
         if self._method_masks is None or not self._all_watched:
             return None
         rows = self._method_masks.take(self._all_envs)

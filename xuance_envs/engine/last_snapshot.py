@@ -1,4 +1,4 @@
-"""Copy of a group's last observations and infos that a failing worker cannot overwrite."""
+"""Copy of a group's latest observations and infos that a failing worker cannot overwrite."""
 
 from __future__ import annotations
 

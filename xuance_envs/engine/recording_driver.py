@@ -134,7 +134,7 @@ class RecordingDriver(Driver):
         return None
 
     def _process(self, result: Any) -> Any:
-        """Update the log; return the result without states. Can be repeated."""
+        """Update the log and return the result without states; idempotent."""
         log, tag, recording = self._replay_log, self.tag, self._recording
         if not self._is_logged_step:
             result = self._unwrap_states(result)

@@ -95,7 +95,7 @@ class Atari_Env(EnvWrapper):
         num_stack: frames per observation.
         grayscale: True if ``obs_type`` is ``"grayscale"``.
         rgb: True if ``obs_type`` is ``"rgb"``.
-        frames: frames of the last observation, oldest first.
+        frames: frames of the latest observation, oldest first.
 
     Raises:
         UnknownGameError: ale-py does not have this game. A subclass of :class:`ValueError` and of

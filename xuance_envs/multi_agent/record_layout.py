@@ -120,14 +120,14 @@ class RecordLayout:
         return self.state.unflatten([records[name] for name in self.state_names])
 
     def action_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
-        """Return storage for each agent's action, by group."""
+        """Return storage for each agent's action, one entry per group of agents."""
         return [
             SpaceRows(each.actions, [record[name] for name in each.action_names], each.size)
             for each in self.groups
         ]
 
     def observation_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
-        """Return storage for each agent's observation, by group."""
+        """Return storage for each agent's observation, one entry per group of agents."""
         return [
             SpaceRows(each.observations, [record[k] for k in each.observation_names], each.size)
             for each in self.groups

@@ -20,7 +20,7 @@ class XuanCeVecMultiAgentEnv:
     """Vectorized multi-agent environment with XuanCe's interface.
 
     Results are lists with one entry per environment, mostly dicts by agent. Each step returns new
-    objects, which you may modify. If an episode ended, the step returns its last results. The
+    objects, which you may modify. If an episode ended, the step returns its final results. The
     info then has ``reset_obs``, ``reset_avail_actions`` and ``reset_state`` of the next episode, in
     the form of the corresponding ``buf_*`` entries.
 
@@ -37,11 +37,11 @@ class XuanCeVecMultiAgentEnv:
         env_info (dict): properties of the first environment, from its ``get_env_info()``.
         groups_info (dict): agent groups of the first environment, from its ``get_groups_info()``.
         max_episode_steps (int): step limit of the first environment; 1000 if it has none.
-        buf_obs (list[dict]): the last observations by agent, of each environment.
-        buf_state (list): the last state of each environment; None if there are no states.
-        buf_avail_actions (list): the last action masks by agent, of each environment; None if there
-            are no masks.
-        buf_info (list[dict]): the last info of each environment.
+        buf_obs (list[dict]): the latest observations by agent, of each environment.
+        buf_state (list): the latest state of each environment; None if there are no states.
+        buf_avail_actions (list): the latest action masks by agent, of each environment; None if
+            there are no masks.
+        buf_info (list[dict]): the latest info of each environment.
 
     Raises:
         ValueError: rewards are vectors, or one of the reasons listed for ``MultiAgentVecEnv``.

@@ -115,7 +115,7 @@ def check_end_values(values: torch.Tensor) -> torch.Tensor:
 
 
 class RolloutJoiner:
-    """Joiner of the results of collectors that have consecutive environments."""
+    """Joiner of several collectors' results, in the order of their environments."""
 
     def __init__(
         self, layout: StateLayout, reward_shape: tuple[int, ...], device: torch.device
@@ -125,7 +125,7 @@ class RolloutJoiner:
         self._device = device
 
     def results(self, played: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Join one rollout of all collectors."""
+        """Join all collectors' results of one rollout."""
         by_name = {name: [found[name] for found in played] for name in played[0]}
         results: dict[str, Any] = {
             **{name: self._joined(by_name[name], axis) for name, axis in _AXIS.items()},

@@ -49,7 +49,7 @@ class EnvCheckpointer:
         return self._plan
 
     def save(self, seen: Any = None) -> bytes:
-        """Serialize the environment's state and ``seen``, its last result."""
+        """Serialize the environment's state and ``seen``, its latest result."""
         try:
             return self._save(self.plan, seen, is_fresh=False)
         except StalePlanError:

@@ -295,8 +295,11 @@ def _check(data: Any, value: Any) -> str | None:
     numbers, _, offsets, buffer, arena = value
     expected = sum(map(len, own.numbers)), len(own.pointers), len(own.buffer)
     given = len(numbers), len(offsets), len(buffer)
-    if given != expected or len(arena) > own.struct.narena:
-        raise MismatchError("model", f"{given} bytes of data", f"{expected} bytes of data")
+    if given != expected:
+        sizes = "MjData with %d bytes of fields, %d of pointers and %d of buffer"
+        raise MismatchError("model", sizes % given, sizes % expected)
+    if len(arena) > (available := own.struct.narena):
+        raise MismatchError("model", f"{len(arena)} bytes of arena in use", f"{available} bytes")
     last = own.pointers_at(offsets)[1] - 8
     if last > len(arena):
         used = f"within {len(arena)} bytes of its arena"

@@ -33,8 +33,8 @@ def saved_by_transform(state: EnvStates, key: str) -> tuple[list[TransformSnapsh
     raise StateMismatchError(
         -1,
         "load_state",
-        f"expected states saved through {name} with {inner} transforms inside it, got states "
-        "saved differently: use the same transforms in the same order as when saving",
+        f"expected states that {name} saved, with {inner} transforms inside it, got states without "
+        "its data: use the same transforms in the same order as when saving",
         what="transforms",
         here=name,
     )

@@ -28,7 +28,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     """Wrapper that changes the actions or results of a vectorized environment.
 
     It supports ``step``, ``step_async``/``step_wait``, ``send``/``recv`` and partial resets. When
-    an episode ends, the transform changes both the last observation and ``reset_obs``. The rest of
+    an episode ends, the transform changes both the final observation and ``reset_obs``. The rest of
     the infos stays unchanged.
 
     A subclass defines :meth:`_transform`, or :meth:`_forward` for actions. It keeps its memory in
@@ -74,7 +74,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         self._changes_actions = type(self)._forward is not Transform._forward
         self._state: Any = None
         self._steps = 0
-        self._buf_obs: Any = None  # the last observations, once they were read
+        self._buf_obs: Any = None  # the latest observations, once they were read
         self._exact_rewards: NDArray[np.float64] | None = None
         # Progress of unfinished calls: an interrupted one can be repeated.
         self._stepping = self._sending = False

@@ -133,7 +133,7 @@ class Batch:
 
 
 class RawResults:
-    """Last results of the vectorized environment inside all transforms."""
+    """Latest results of the vectorized environment inside all transforms."""
 
     def __init__(self, rewards: NDArray[np.float32]) -> None:
         self.rewards = rewards

@@ -98,7 +98,7 @@ class GroupedVecEnv(VecEnv):
 
     @property
     def buf_obs(self) -> Any:
-        """The last observations, in a writable array; each step sets a new one."""
+        """The latest observations, in a writable array; each step sets a new array."""
         return self._last.get()
 
     @buf_obs.setter
@@ -107,7 +107,7 @@ class GroupedVecEnv(VecEnv):
 
     @property
     def actions(self) -> Any:
-        """Copy of the last actions, as one batch; initially zeros, or None for objects."""
+        """Copy of the latest actions, as one batch; initially zeros, or None for objects."""
         return self._arrays.actions.copy()
 
     @property

@@ -1,4 +1,4 @@
-"""Last observations of a vectorized environment: its ``buf_obs``."""
+"""Latest observations of a vectorized environment: its ``buf_obs``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xuance_envs.engine.serialization import copy_of
 
 
 class LastObservationBuffer:
-    """Writable batch of the last observations; a large one is copied only on access."""
+    """Writable batch of the latest observations; a large one is copied only on access."""
 
     def __init__(self, rows: SpaceRows, copy_results: bool) -> None:
         self.arrays_are_current = False

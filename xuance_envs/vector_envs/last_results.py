@@ -1,4 +1,4 @@
-"""Last result of each environment, saved with its state."""
+"""Latest result of each environment, saved with its state."""
 
 from __future__ import annotations
 

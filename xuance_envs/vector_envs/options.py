@@ -80,7 +80,7 @@ class ProcessOptions(WorkerOptions, total=False):
 
 
 class RayPlacement(TypedDict, total=False):
-    """Options of the placement of Ray actors."""
+    """Placement options of Ray actors."""
 
     actors: ActorLayout
     resources: Mapping[str, float] | None

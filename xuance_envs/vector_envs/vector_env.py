@@ -358,7 +358,7 @@ class VecEnv(VecEnvAliases, ABC):
     def clone_state(
         self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, StepInfos]:
-        """Copy the states of some environments to others; all are read before any is written.
+        """Copy the states of some environments to others, after saving the states of all sources.
 
         Args:
             src_ids: source environments: one for all targets, or one per target.
@@ -371,7 +371,8 @@ class VecEnv(VecEnvAliases, ABC):
 
         Raises:
             StateError: a state cannot be saved. Nothing has changed.
-            StateMismatchError: a source and its target differ. Nothing has changed.
+            StateMismatchError: a target has other wrappers, spaces, arguments or library versions
+                than its source. Nothing has changed.
             ValueError: an index is out of range, a target is repeated, or the number of sources is
                 neither 1 nor that of the targets.
         """

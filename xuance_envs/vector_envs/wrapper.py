@@ -132,7 +132,7 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
 
     @property
     def buf_obs(self) -> Any:
-        """The last observations, in a writable array."""
+        """The latest observations, in a writable array."""
         return self.vec_env.buf_obs
 
     @buf_obs.setter

@@ -2,7 +2,7 @@
 
 The main process chooses a free buffer before a step of all environments. At the end of its step,
 each group copies its observations from the step arrays to this buffer, in parallel with the others.
-The step then returns the buffer itself. The step arrays keep the last observations, so users may
+The step then returns the buffer itself. The step arrays keep the latest observations, so users may
 overwrite the returned buffer.
 
 A buffer is free if no array refers to it. Other processes must not see returned buffers. So before

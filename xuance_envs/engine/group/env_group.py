@@ -241,7 +241,7 @@ class EnvGroup(BaseEnvGroup):
     # -- parts of a step --------------------------------------------------------------
 
     def _resume(self, i: int, result: Any) -> int:
-        """Finish the interrupted environment; return the index to continue from."""
+        """Finish the interrupted environment's step or reset; return the index to continue from."""
         if self._last_reset == i:
             self._command = "step"
         elif self._command == "reset" and self._autoreset is Autoreset.SAME_STEP:

@@ -24,7 +24,7 @@ Reset = tuple[int, Any, Any]  # place in the group, seed or None, and options or
 
 
 class ActingState(NamedTuple):
-    """State that the agent acts on: leaves of the last observation, info and pending reset."""
+    """State that the agent acts on: leaves of the latest observation, info and pending reset."""
 
     leaves: Sequence[Any]
     info: dict[Any, Any]

@@ -71,7 +71,7 @@ def _lines(data: bytes) -> list[str]:
 
 
 def open_recorder(fd: int, index: int) -> ProgressRecord:
-    """Return a group's progress record in its region."""
+    """Map a group's diagnostics region, and return its progress record."""
     region = _mapped(fd, index)
     return ProgressRecord(region[:8].cast("q"), region[_TIMES : _TIMES + TIMES_BYTES])
 

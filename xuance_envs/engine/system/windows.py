@@ -46,7 +46,7 @@ blocked_sigint = nullcontext
 
 
 def _refuse(*_: object) -> Any:
-    raise NotImplementedError("not available on Windows")
+    raise NotImplementedError("this operation is not available on Windows; use Linux or macOS")
 
 
 become_guardian = make_private = send_parts = limit_memory = watch_together = _refuse

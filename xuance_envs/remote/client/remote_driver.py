@@ -234,7 +234,9 @@ class RemoteDriver(Driver):
         resets = answer["resets"]
         ended = resets["environments"]
         if ended != (arrays.terminated | arrays.truncated).nonzero()[0].tolist():
-            raise WireError(f"expected resets of the episodes that ended, got {shortened(ended)}")
+            raise WireError(
+                f"resets: expected the environments whose episodes ended, got {shortened(ended)}"
+            )
         self._parse_masks(answer)
         if ended:
             rows, at = arrays.reset_observations, np.array(ended)

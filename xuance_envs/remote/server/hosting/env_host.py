@@ -326,7 +326,7 @@ class EnvHost:
         return vec_env.clone_state(sources, envs, fork_rng=fork_rng)
 
     def _object_sizes(self, envs: Sequence[int]) -> list[int]:
-        """Return the bytes of each environment's last result if parts have no fixed shape."""
+        """Return the bytes of each environment's latest result if parts have no fixed shape."""
         if not self._has_objects:
             return [0] * len(envs)
         distinct = list({*envs})

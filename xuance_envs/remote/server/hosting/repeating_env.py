@@ -50,7 +50,7 @@ class HostedFunction(DropUnpicklableInfos):
 
 
 class InfoFilter:
-    """Wrapper that keeps only the allowed keys of infos."""
+    """Wrapper that keeps only the allowed keys of infos, and values that can be sent."""
 
     def __init__(self, env: Any, infos: InfoKeys) -> None:
         self.env = env
@@ -112,7 +112,7 @@ class ObjectCounter(InfoFilter):
         self._has_ended = False
 
     def reset(self, **arguments: Any) -> Any:
-        if not self._has_ended:  # else the reply also contains the last observation
+        if not self._has_ended:  # else the reply also contains the final observation
             self._objects.forget(self._index)
         self._has_ended = False
         result = super().reset(**arguments)
@@ -168,7 +168,7 @@ class RepeatingEnv(ObjectCounter):
         self._objects.set(self._index, size)
 
     def last_shown(self) -> tuple[Any, bytes] | None:
-        """Return the last observation and pickled info; None right after a reset."""
+        """Return the latest observation and pickled info; None right after a reset."""
         return self._last_shown
 
     def reset(self, **arguments: Any) -> Any:
@@ -182,7 +182,7 @@ class RepeatingEnv(ObjectCounter):
         return result
 
     def repeat(self, actions: Mapping[int, Any], times: int, request: int) -> RepeatResult:
-        """Repeat an action until the episode ends; then return its last result, with reward 0."""
+        """Repeat an action until the episode ends; then return its final result, with reward 0."""
         self._objects.begin(request)
         if self._ended is not None:
             return self._ended

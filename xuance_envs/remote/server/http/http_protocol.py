@@ -182,7 +182,7 @@ class ServerConnection(HttpToolsProtocol):
         )
 
     def _cacheable_head(self, data: bytes) -> tuple[bytes, int, RequestCycle] | None:
-        """Return head, total size and cycle if ``data`` is one request with a reusable head."""
+        """Return head, size and cycle of ``data`` if it is one request whose head may repeat."""
         cycle: Any = self.cycle
         if type(cycle) is not RequestCycle or cycle.more_body or not cycle.keep_alive:
             return None

@@ -18,7 +18,7 @@ MAX_NAMES = 1000  # keyword arguments, options or positional arguments per reque
 
 
 def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> BeforeValidator:
-    """Reject a collection at its first error, because pydantic would collect all errors."""
+    """Return a validator that stops at the first error; pydantic would collect all of them."""
 
     def check(value: Any) -> Any:
         if isinstance(value, list | dict):
@@ -27,7 +27,9 @@ def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> Befor
             if is_item is not None and isinstance(value, list):
                 for index, item in enumerate(value):
                     if not is_item(item):
-                        raise ValueError(f"expected a valid item at {index}, got {shortened(item)}")
+                        raise ValueError(
+                            f"item {index}: expected a valid one, got {shortened(item)}"
+                        )
             if isinstance(value, dict) and not all(type(key) is str for key in value):
                 raise ValueError("expected strings as keys")
         return value
