@@ -210,7 +210,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         call.state = AsyncState.WAITING_STEP
 
     def step_wait(self, timeout: float | None = None) -> StepResult:
-        """Finish the step; return the results of ``SyncVectorEnv.step``."""
+        """Finish the step; return results in the form of ``SyncVectorEnv.step``."""
         stepper = self._stepper
         if stepper is None:
             return super().step_wait(timeout)

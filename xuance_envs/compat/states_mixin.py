@@ -21,7 +21,7 @@ class StatesMixin:
     """Mixin that saves and loads the states of a stepper's environments.
 
     The methods correspond to those of :class:`~xuance_envs.vector_envs.vector_env.VecEnv`; results
-    have the form of the library's ``reset``.
+    have the form of ``reset`` in the replaced library.
     """
 
     num_envs: int

@@ -158,7 +158,7 @@ class LocalGroups(Groups):
 
     @property
     def envs(self) -> list[Any]:
-        """New list of the environments; empty after closing."""
+        """The environments, in a new list; empty after closing."""
         return list(self._group.envs)
 
     @override

@@ -66,7 +66,7 @@ VERIFIED_STEPS = 32
 
 
 def verify_saving(make: Callable[[], Any], index: int) -> str:
-    """Check saving with two new environments; return the reason if unable to, else ``""``."""
+    """Check saving with two new environments; return the reason if that fails, else ``""``."""
     made: list[Any] = []
     checking = False
     try:

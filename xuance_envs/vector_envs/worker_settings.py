@@ -69,9 +69,8 @@ class WorkerSettings:
         if self.num_workers is not None:
             most = num_envs - own_share
             if not is_count(self.num_workers) or self.num_workers > most:
-                own = (
-                    " with caller_steps=True, since the main process steps one" if own_share else ""
-                )
+                why = " with caller_steps=True, since the main process steps at least one"
+                own = why if own_share else ""
                 raise ValueError(
                     f"num_workers: expected an int from 1 to {most}, for {num_envs} environments"
                     f"{own}, got {self.num_workers!r}"

@@ -215,7 +215,7 @@ class GroupStates:
         return None
 
     def _pack_acting_state(self, i: int) -> tuple[Any, ...]:
-        """Return the acting state as a plain tuple to save with a state."""
+        """Return the acting state (observation, info, pending reset) as a tuple to be saved."""
         leaves, info, pending, arguments = self._group.acting_state(i)
         return leaves, info, pending and self._autoreset.name, dict(arguments)
 

@@ -69,7 +69,7 @@ class Quota:
         self._used: Counter[str] = Counter()
 
     def limit(self, limits: Limits, suffix: str = "") -> None:
-        """Set the limits, from the fields with a suffix such as ``_per_token``; keep the usage."""
+        """Set the limits from the fields of ``limits`` that end in ``suffix``; keep the usage."""
         counted = ("environments", "processes", "states", "state_bytes")
         self._limits = {name: getattr(limits, name + suffix) for name in counted}
         if suffix:  # the whole server has no limits on these

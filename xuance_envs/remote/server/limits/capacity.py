@@ -40,7 +40,7 @@ class Capacity:
 
     @property
     def max_groups(self) -> int | None:
-        """Maximum groups of environments that file descriptors permit; None for no limit."""
+        """Maximum number of groups that file descriptors permit; None for no limit."""
         if self._max_files is None:
             return None
         workers = self.limits.processes // PROCESSES_PER_WORKER
