@@ -744,6 +744,47 @@ def test_attributes_that_would_not_stay_shared_are_refused(kind: Any, reason: st
             envs.save_state()
 
 
+class Widens(Base):
+    def __init__(self) -> None:
+        self.inner = spaces.Discrete(2)
+
+    def look(self, action: int) -> float:
+        self.inner.n += action
+        return float(self.inner.n)
+
+
+class Angry(Base):
+    def look(self, action: int) -> float:
+        return 2.0
+
+
+class BecomesAngry(Base):
+    def look(self, action: int) -> float:
+        self.__class__ = Angry
+        return 1.0
+
+
+@pytest.mark.parametrize(("kind", "what"), [(Widens, "inner spaces"), (BecomesAngry, "wrappers")])
+def test_what_changes_after_a_state_was_saved_is_compared(kind: Any, what: str) -> None:
+    with DummyVecEnv([kind]) as envs, DummyVecEnv([kind]) as others:
+        for each in (envs, others):
+            each.reset(seed=1)
+            each.save_state()
+        envs.step([2])
+        with pytest.raises(StateMismatchError, match=what):
+            others.load_state(envs.save_state())
+        others.step([2])
+        others.load_state(envs.save_state())
+
+
+def test_no_search_for_shared_attributes_where_nothing_else_holds_them() -> None:
+    env = Hooks()
+    env.reset(seed=1)
+    checkpointer = EnvCheckpointer(env)
+    checkpointer.save()
+    assert not checkpointer.plan.attributes_are_shared()
+
+
 def test_memory_that_processes_share_is_refused() -> None:
     memory = shared_memory.SharedMemory(create=True, size=8)
     try:

@@ -66,23 +66,22 @@ class Layer:
 def layers_of(env: Any) -> list[Layer]:
     """Return the environment, then those it wraps, outermost first, then those in attributes."""
     layers: list[Layer] = []
-    seen: set[int] = set()
-
-    def walk(obj: Any) -> None:
-        begin = len(layers)
-        while obj is not None and id(obj) not in seen:
-            seen.add(id(obj))
-            layer = Layer(obj)
-            layers.append(layer)
-            inner = [layer.get(name) for name in WRAPPED_ENV_ATTRIBUTES]
-            obj = next(filter(_is_env, inner), None)
-        for layer in layers[begin:]:
-            for _, value in sorted(layer.items()):
-                if _is_env(value) and id(value) not in seen:
-                    walk(value)
-
-    walk(env)
+    _add_layers(env, layers, set())
     return layers
+
+
+def _add_layers(obj: Any, layers: list[Layer], seen: set[int]) -> None:
+    begin = len(layers)
+    while obj is not None and id(obj) not in seen:
+        seen.add(id(obj))
+        layer = Layer(obj)
+        layers.append(layer)
+        inner = [layer.get(name) for name in WRAPPED_ENV_ATTRIBUTES]
+        obj = next(filter(_is_env, inner), None)
+    for layer in layers[begin:]:
+        for _, value in sorted(layer.items()):
+            if _is_env(value) and id(value) not in seen:
+                _add_layers(value, layers, seen)
 
 
 def _is_env(value: Any) -> bool:

@@ -127,11 +127,14 @@ class StatePlan:
         held = list(zip(self.layers, self.excluded, strict=True))
         self._slotted_layers = [(layer, excluded) for layer, excluded in held if layer.slots]
         self._excluded_in_dicts = [
-            (layer.attributes, *item)
-            for layer, excluded in held
+            (k, *item)
+            for k, (layer, excluded) in enumerate(held)
             if not layer.slots
             for item in excluded.items()
         ]
+        self._objects = [layer.obj for layer in self.layers]
+        self._kinds = [*map(type, self._objects)]
+        self._known_spaces = [(vars(space), dict(vars(space))) for space in self.spaces]
         self._attributes = [layer.attributes for layer in self.layers]
         self._located = [kept for kept in self.kept if id(kept.obj) in self.kept_numbers]
         self.handled = [
@@ -226,8 +229,18 @@ class StatePlan:
 
     def is_current(self) -> bool:
         """Return whether all kept objects are still at their paths."""
-        for attributes, name, value in self._excluded_in_dicts:
-            if attributes.get(name) is not value:
+        if [*map(type, self._objects)] != self._kinds:
+            return False
+        try:
+            for current, known in self._known_spaces:
+                known["_np_random"] = current["_np_random"]
+                if current != known:
+                    return False
+        except ValueError:  # an array was replaced
+            return False
+        layers = self._attributes
+        for k, name, value in self._excluded_in_dicts:
+            if layers[k].get(name) is not value:
                 return False
         for layer, excluded in self._slotted_layers:
             attributes = dict(layer.items())
