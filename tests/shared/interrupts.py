@@ -135,6 +135,7 @@ class Instant:
                 name not in NO_INSTANT
                 and last.startswith(INTERRUPTIBLE)
                 and "NO_INTERRUPT" not in last
+                and frame.f_lineno is not None  # else a generator is being closed
             ):
                 self._left -= 1
                 if self._left < 0:
