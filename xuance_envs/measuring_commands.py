@@ -234,8 +234,8 @@ def _demo_of(env_id: str) -> Demo:
             gym.env_fn().close()
         except (gymnasium.error.Error, ImportError) as error:
             raise CommandError(
-                f"cannot make {env_id!r} as a Gymnasium environment: {error} "
-                f"Nor as an Atari game: {no_game}"
+                f"cannot make {env_id!r}. As a Gymnasium environment: {error} "
+                f"As an Atari game: {no_game}"
             ) from None
         return gym
     env_fn = partial(Atari_Env, env_id, image_size=84, terminal_on_life_loss=False)

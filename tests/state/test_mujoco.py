@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from xuance_envs import DummyVecEnv, EnvStates, Gym_Env, StateMismatchError, SubprocVecEnv
 from xuance_envs.state.checkpointer import EnvCheckpointer
-from xuance_envs.state.faults import FaultError
+from xuance_envs.state.faults import FaultError, MismatchError
 from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.recorders import record
 
@@ -197,6 +197,11 @@ def test_pointers_beyond_the_arena_are_refused() -> None:
     for _ in range(2):
         with pytest.raises(FaultError, match="pointers within"):
             handler.check(env.data, (numbers, solver, beyond, buffer, arena))
+    too_large = bytes(env.data.narena + 8)
+    with pytest.raises(MismatchError, match="bytes of arena in use when it was saved"):
+        handler.check(env.data, (numbers, solver, offsets, buffer, too_large))
+    with pytest.raises(MismatchError, match=r"of pointers and \d+ of buffer here"):
+        handler.check(env.data, (numbers, solver, offsets, buffer[:-8], arena))
     assert handler.check(env.data, (numbers, solver, offsets, buffer, arena)) is None
 
 

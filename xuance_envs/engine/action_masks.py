@@ -129,7 +129,7 @@ class ActionMasks:
                 )
 
     def _known(self) -> tuple[SpaceRows, NDArray[np.bool_]]:
-        """Return the masks known without calling environments, and a bool per environment."""
+        """Return masks from infos and watched methods, and which environments have one."""
         rows = mask_rows(_require_layout(self._layout, self._space), len(self._all_envs))
         known = np.zeros(len(self._all_envs), np.bool_)
         for infos, envs in self._info_collector.latest():

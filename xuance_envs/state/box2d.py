@@ -61,8 +61,8 @@ def _recorder_of(env: Any) -> Box2DRecorder:
     if not isinstance(recorder, Box2DRecorder):
         raise FaultError(
             type(env).__qualname__,
-            "its Box2D world cannot be read, and its actions were not recorded since its creation: "
-            "pass a function that creates it to a vectorized environment or to check_saving",
+            "its Box2D world cannot be read, and its actions since its creation were not recorded: "
+            "let a vectorized environment or check_saving create the environment",
         )
     return recorder
 

@@ -195,7 +195,7 @@ def _copied(moment: Any) -> Any:
 
 
 def _stepped_rows(batch: Batch) -> NDArray[np.bool_]:
-    """Return a mask of the rows that environments stepped, ``(k,)`` bool."""
+    """Return a mask ``(k,)`` of the rows whose environments stepped without a failure."""
     stepped = np.ones(len(batch.rewards), np.bool_) if batch.began is None else ~batch.began
     stepped[batch.lost_rows] = False
     return stepped

@@ -198,6 +198,6 @@ def is_ascending(slots: Iterable[int]) -> bool:
 
 
 def _pack_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Return each column's first byte, and the end of the last column."""
+    """Return each column's byte offset, and the end of the last column."""
     ends = list(accumulate([round_up(size, ALIGNMENT) for size in sizes.values()]))
     return dict(zip(sizes, [0, *ends], strict=False)), ends[-1] if ends else 0
