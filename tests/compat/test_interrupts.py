@@ -61,11 +61,12 @@ class InParts:
         return self.stepper.apply(range(NUM_ENVS), call_method, name, (), {})
 
     def step_wait(self):
-        step, arrays = self.stepper.finish_step(), self.stepper.arrays
-        infos = step.infos.dicts(np.arange(NUM_ENVS))
-        for k, env in enumerate([] if step.envs is None else step.envs.tolist()):
+        (batch, ends), arrays = self.stepper.finish_step(), self.stepper.arrays
+        infos = batch.dicts(np.arange(NUM_ENVS))
+        envs, resets = ([], None) if ends is None else ends.resets()
+        for k, env in enumerate(envs):
             infos[env]["reset_obs"] = np.array(arrays.reset_observations.value(env))
-            infos[env]["reset_info"] = step.reset_infos.build(k, env)
+            infos[env]["reset_info"] = resets.build(k, env)
         flags = arrays.terminated, arrays.truncated
         return arrays.observations.copy(), arrays.rewards, *flags, infos
 
