@@ -371,8 +371,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Raises:
             StateError: a state cannot be saved. Nothing has changed.
-            StateMismatchError: a target has other wrappers, spaces, arguments or library versions
-                than its source. Nothing has changed.
+            StateMismatchError: a source and its target were made differently. Nothing has changed.
             ValueError: an index is out of range, a target is repeated, or the number of sources is
                 neither 1 nor that of the targets.
         """

@@ -108,12 +108,12 @@ class HostedVecEnv(GroupedVecEnv):
         """
         self._ledger.check_stepping()
         arrays, outcomes = self._arrays, self._ledger.step_outcomes(self.close)
-        self._last.mark_all_new(None)
         self.buf_rews = as_float32(arrays.rewards)
         self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
         self._outcomes, rest = outcomes, outcomes[0][1].rest if outcomes else None
         if rest is not None:
-            self.collect_infos()
+            self.collect_infos()  # with observations that are objects
+        self._last.mark_all_new(None)
         self._ledger.settle()
         if (
             layout is None
