@@ -5,13 +5,11 @@ Methods return results or packed errors. This module does not depend on Ray.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -25,16 +23,15 @@ from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.loop_state import LoopState, byte_tensor
 from xuance_envs.rollout.results import STACKED
+from xuance_envs.state.checkpointer import RngFork
 from xuance_envs.state.pickling import dumps_plain, loads_plain
+from xuance_envs.state.values.graph import parts_of
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 _GENERATORS = torch.Generator, np.random.Generator, np.random.RandomState, random.Random
-_WITHOUT_GENERATORS = (
-    *(type, ModuleType, FrameType, TracebackType, torch.Tensor),
-    random.SystemRandom,  # has no state
-)
+_WITHOUT_GENERATORS = type, torch.Tensor, random.SystemRandom  # the last one has no state
 
 
 @dataclass(frozen=True)
@@ -210,17 +207,16 @@ def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
     if not any(path):
         return
     torch.manual_seed(_derive_seed(state, path))
+    fork = RngFork(path)
     for generator in _iter_generators(agent):
         own = _state_of(generator)
-        seed = _derive_seed(own if isinstance(own, bytes) else repr(own).encode(), path)
         if isinstance(generator, torch.Generator):
-            generator.manual_seed(seed)
-        elif isinstance(generator, random.Random):
-            generator.seed(seed)
+            generator.manual_seed(_derive_seed(own, path))
+        elif isinstance(generator, np.random.Generator):
+            kind = type(generator.bit_generator)
+            generator.bit_generator.state = kind(_derive_seed(repr(own).encode(), path)).state
         else:
-            bits = getattr(generator, "bit_generator", None) or generator._bit_generator
-            new = type(bits)(seed).state
-            _set_state(generator, {**own, **new, "has_gauss": 0} if "has_gauss" in own else new)
+            fork(generator)
 
 
 def get_rng_states(agent: Any) -> bytes:
@@ -276,14 +272,11 @@ def _iter_generators(agent: Any) -> Iterator[Any]:
         seen[id(value)] = value
         if isinstance(value, _GENERATORS):
             yield value
-        elif isinstance(value, FunctionType):
-            held = value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value)
-            queue.extend(filter(None, held))
         else:
             if isinstance(value, Space):
                 _ = value.np_random  # is created when it is first used
             queue.extend(getattr(value, "__dict__", {}).values())
-            queue.extend(gc.get_referents(value))
+            queue.extend(part for _, part in parts_of(value))
 
 
 def _derive_seed(state: bytes, path: Sequence[int]) -> int:
