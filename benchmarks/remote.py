@@ -121,7 +121,10 @@ def measure_attacks(env_id: str, times: int) -> dict[str, Effect]:
                 url,
                 pid,
                 times,
-                lambda attacker: {"1,200 connections without TLS handshake": attacker.silent},
+                lambda attacker: {
+                    "1,200 connections without TLS handshake": attacker.silent,
+                    "1,200 connections that begin a TLS handshake": attacker.unfinished,
+                },
                 certfile,
             )
     return found

@@ -157,9 +157,20 @@ class Attacker:
 
     def silent(self) -> None:
         """Open connections without a TLS handshake."""
+        self._open_and_send(b"")
+
+    def unfinished(self) -> None:
+        """Open connections that only begin a TLS handshake."""
+        sent = ssl.MemoryBIO()
+        tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="-")
+        with suppress(ssl.SSLWantReadError):
+            tls.do_handshake()
+        self._open_and_send(sent.read())
+
+    def _open_and_send(self, data: bytes) -> None:
         with ExitStack() as stack:
             for _ in range(1200):
-                stack.enter_context(self._connection())
+                stack.enter_context(self._connection()).sendall(data)
             time.sleep(2.0)
 
     def texts(self) -> None:

@@ -28,7 +28,7 @@ from xuance_envs.engine.by_value import ByValueUnpickler
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.server.access.permissions import Permissions
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
-from xuance_envs.remote.server.http import http_protocol
+from xuance_envs.remote.server.http import http_protocol, listener
 from xuance_envs.remote.server.routes.api import Api
 from xuance_envs.remote.server.routes.messages import RequestModel
 from xuance_envs.remote.settings import Catalogue, Settings
@@ -475,7 +475,7 @@ def test_connections_without_a_handshake_make_room(
 
 
 def test_connections_without_a_handshake_take_little_memory(
-    serve: ServerMaker, certificate: tuple[Path, Path]
+    serve: ServerMaker, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certfile, keyfile = certificate
     server = serve(address={"certfile": certfile, "keyfile": keyfile})
@@ -492,6 +492,36 @@ def test_connections_without_a_handshake_take_little_memory(
             connection.sendall(b"\x16\x03\x01\x02\x00\x01")
         wait_until(lambda: tls_states() >= before + 5)
         assert before < 5
+        started = []
+        start = listener.TlsHandshake.start
+        monkeypatch.setattr(
+            listener.TlsHandshake, "start", lambda *given: (started.append(1), start(*given))
+        )
+        for connection in silent[5:]:
+            connection.close()
+        assert httpx.get(f"{server.url}/healthz", verify=context, timeout=20).status_code == 200
+        assert len(started) == 1  # that of the request
+
+
+def test_too_many_unfinished_handshakes_replace_the_oldest(
+    serve: ServerMaker,
+    certificate: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(listener, "MAX_HANDSHAKES", 4)
+    certfile, keyfile = certificate
+    server = serve(address={"certfile": certfile, "keyfile": keyfile})
+    context = ssl.create_default_context(cafile=certfile)
+    with ExitStack() as stack:
+        begun = []
+        for _ in range(6):
+            begun.append(stack.enter_context(closing(connect(server.url))))
+            begun[-1].sendall(b"\x16\x03\x01\x02\x00\x01")
+            assert httpx.get(f"{server.url}/healthz", verify=context, timeout=20).status_code == 200
+        assert all(map(is_closed, begun[:2]))
+        assert not select.select(begun[3:], [], [], 0.0)[0]
+    assert "ended a TLS handshake: 4 others have begun" in caplog.text
 
 
 def test_a_handshake_has_the_time_of_a_head(

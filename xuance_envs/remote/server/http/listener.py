@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -27,6 +28,8 @@ require_attributes(
 
 MAX_ACCEPTS = 32  # maximum connections to accept before other tasks run
 ACCEPT_PAUSE = 0.1  # seconds to wait if the process has no file descriptor for a new connection
+MAX_HANDSHAKE_STARTS = 4  # before other tasks run; each computes for about a millisecond
+MAX_HANDSHAKES = 512  # in progress, before a new one replaces the oldest; each takes about 95 kB
 MAX_UNSENT = 64 * 2**10  # bytes of a connection that the kernel may hold; by default megabytes
 
 
@@ -68,7 +71,9 @@ class ServerListener:
         self._manager = manager
         self._make_connection = make_connection
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their starts
+        self._waiting: dict[TlsHandshake, None] = {}  # their clients have sent something
+        self._starts_soon = False
         self._pause: asyncio.TimerHandle | None = None
         self._socket = listening.dup()
         self._socket.setblocking(False)
@@ -111,12 +116,31 @@ class ServerListener:
         if self._tls is None:
             self._start(accepted, self._make_connection)
             return
-        handshake = TlsHandshake(self._manager, accepted, self._make_connection)
+        handshake = TlsHandshake(self._manager, accepted, self._make_connection, self._waiting)
         if self._manager.add(handshake):
-            options = {"ssl": self._tls, "ssl_handshake_timeout": self._manager.limits.head}
-            handshake.wait(lambda: self._start(accepted, lambda: handshake, **options))
+            handshake.wait(self._start_soon)
         else:
             handshake.abort()
+
+    def _start_soon(self) -> None:
+        if self._waiting and not self._starts_soon:
+            self._starts_soon = True
+            self._loop.call_soon(self._start_handshakes)
+
+    def _start_handshakes(self) -> None:
+        """Start a few handshakes, the newest first: older clients may have given up."""
+        self._starts_soon = False
+        timeout = self._manager.limits.head
+        for _ in range(min(MAX_HANDSHAKE_STARTS, len(self._waiting))):
+            handshake, _ = self._waiting.popitem()
+            handshake.start(partial(self._start, ssl=self._tls, ssl_handshake_timeout=timeout))
+            if len(self._tasks) > MAX_HANDSHAKES:
+                oldest = next(iter(self._tasks))
+                del self._tasks[oldest]
+                oldest.cancel()
+                reason = f"{MAX_HANDSHAKES} others have begun"
+                self._manager.log_limit("ended a TLS handshake", reason)
+        self._start_soon()
 
     def _start(
         self, accepted: socket.socket, factory: Callable[[], asyncio.Protocol], **options: Any
@@ -124,11 +148,11 @@ class ServerListener:
         connecting = self._loop.connect_accepted_socket(factory, accepted, **options)
         task = self._loop.create_task(connecting)
         task.add_done_callback(partial(self._end, accepted))
-        self._tasks.add(task)
+        self._tasks[task] = None
         return task
 
     def _end(self, accepted: socket.socket, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():
             accepted.close()
         elif (error := task.exception()) is not None:
@@ -140,7 +164,7 @@ class ServerListener:
 class TlsHandshake(asyncio.Protocol):
     """Connection until its TLS handshake ends; a ``ServerConnection`` replaces it afterwards.
 
-    The state of TLS takes about 95 kB. It is created only when the client has sent something.
+    The state of TLS is created only when the client has sent something.
     """
 
     has_token = False
@@ -150,23 +174,35 @@ class TlsHandshake(asyncio.Protocol):
         manager: ConnectionManager,
         accepted: socket.socket,
         make_connection: Callable[[], asyncio.Protocol],
+        waiting: dict[TlsHandshake, None],
     ) -> None:
         self.waiting_since = monotonic()
         self._manager = manager
         self._socket = accepted
         self._make_connection = make_connection
+        self._waiting = waiting
         self._task: asyncio.Task[Any] | None = None
 
-    def wait(self, start: Callable[[], asyncio.Task[Any]]) -> None:
-        """Start the handshake when the client's first bytes arrive."""
+    def wait(self, notify: Callable[[], None]) -> None:
+        """Wait for the client's first bytes, then join the waiting handshakes."""
         loop = asyncio.get_running_loop()
 
-        def start_handshake() -> None:
+        def join() -> None:
             loop.remove_reader(self._socket)
-            self._task = start()
-            self._task.add_done_callback(lambda _: self._manager.connections.discard(self))
+            with suppress(OSError):
+                if self._socket.recv(1, socket.MSG_PEEK):
+                    self._waiting[self] = None
+                    notify()
+                    return
+            self.abort()
 
-        loop.add_reader(self._socket, start_handshake)
+        loop.add_reader(self._socket, join)
+
+    def start(
+        self, connect: Callable[[socket.socket, Callable[[], Any]], asyncio.Task[Any]]
+    ) -> None:
+        self._task = connect(self._socket, lambda: self)
+        self._task.add_done_callback(lambda _: self._manager.connections.discard(self))
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -181,6 +217,7 @@ class TlsHandshake(asyncio.Protocol):
             self._task.cancel()
         else:
             asyncio.get_running_loop().remove_reader(self._socket)
+            self._waiting.pop(self, None)
             self._socket.close()
 
     def check_timeouts(self, now: float) -> None:
