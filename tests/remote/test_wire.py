@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
-from xuance_envs.remote.server.hosting.commands import _infos_to_wire
+from xuance_envs.remote.server.hosting.commands import _info_to_wire
 from xuance_envs.remote.wire import json_writer
 from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
@@ -30,7 +31,7 @@ from xuance_envs.remote.wire.bounds import (
     check_nodes,
 )
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
-from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.nodes import LazyList, WireError
 from xuance_envs.remote.wire.spaces import space_from_wire, space_to_wire
 from xuance_envs.remote.wire.values import from_wire, infos_from_wire, to_wire
 
@@ -438,7 +439,8 @@ INFOS = [
 def test_infos_are_the_same_through_both_forms(
     form: WireFormat, infos: list[dict[str, Any]]
 ) -> None:
-    assert_same(infos_from_wire(loads(dumps(_infos_to_wire(infos), form), form), 2), infos)
+    nodes = list(map(_info_to_wire, infos))
+    assert_same(infos_from_wire(loads(dumps(nodes, form), form), 2), infos)
 
 
 @pytest.mark.parametrize(
@@ -511,6 +513,32 @@ def test_a_message_with_a_limit_is_the_same_or_too_large(form: WireFormat, messa
     with pytest.raises(TooLargeError):
         dumps(message, form, len(whole) - 1)
     assert loads(dumps("after it", form), form) == "after it"
+
+
+LARGE_DICT = {str(key): [key] if key == 20_000 else key for key in range(30_000)}
+
+
+@pytest.mark.parametrize("items", [[], [1], [{"a": [0] * 20_000}, {}, LARGE_DICT]], ids=len)
+@pytest.mark.parametrize("form", list(WireFormat))
+def test_a_lazy_list_is_written_as_a_list(form: WireFormat, items: list[Any]) -> None:
+    lazy = {"infos": LazyList(iter(items), len(items)), "end": 1}
+    written = dumps(lazy, form, 2**20)
+    assert written == dumps({"infos": items, "end": 1}, form, 2**20)
+    assert loads(written, form) == {"infos": items, "end": 1}
+
+
+@pytest.mark.parametrize("form", list(WireFormat))
+def test_a_lazy_list_creates_no_more_than_fits(form: WireFormat) -> None:
+    created = 0
+
+    def create() -> Iterator[list[int]]:
+        nonlocal created
+        for created in range(1, 101):  # noqa: B007
+            yield [1] * 10_000
+
+    with pytest.raises(TooLargeError):
+        dumps({"infos": LazyList(create(), 100)}, form, 45_000)
+    assert created <= 5
 
 
 @pytest.mark.parametrize("form", list(WireFormat))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.remote.wire.arrays import TaggedArray
-from xuance_envs.remote.wire.nodes import TAG, WireError
+from xuance_envs.remote.wire.nodes import TAG, LazyList, WireError
 
 # Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes. Clients can
 # choose numbers with equal hashes, and creating a set of these takes quadratic time.
@@ -88,10 +88,15 @@ class ObjectBudget:
 
 
 def has_more_nodes(node: Any, limit: int) -> bool:
-    """Return whether the lists and dicts of a message have more than ``limit`` items in total."""
+    """Return whether the lists and dicts of a message have more than ``limit`` items in total.
+
+    A lazy list always counts as more.
+    """
     found, count = [node], 0
     for each in found:
         kind = type(each)
+        if kind is LazyList:
+            return True
         if kind is dict or kind is list:
             count += len(each)
             if count > limit:

@@ -6,6 +6,7 @@ import json
 import threading
 from enum import Enum
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from xuance_envs.remote.wire.bounds import (
     has_more_nodes,
 )
 from xuance_envs.remote.wire.json_writer import JsonWriter, encode_json
-from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.nodes import LazyList, WireError
 
 LARGE_MESSAGE = 2**20  # bytes; its writer is replaced, because a packer keeps its buffer
 
@@ -107,9 +108,20 @@ class _MsgpackWriter:
             pieces.append(self._pack(node))
         elif isinstance(node, dict):
             pieces.append(packer.pack_map_header(len(node)))
-            for key, item in node.items():
-                pieces.append(self._pack(key))
+            items = iter(node.items())
+            while block := dict(islice(items, BLOCK)):
+                if has_more_nodes(block, BLOCK):
+                    for key, item in block.items():
+                        pieces.append(self._pack(key))
+                        self._add(item, pieces)
+                else:
+                    pieces.append(self._pack(block)[len(packer.pack_map_header(len(block))) :])
+        elif isinstance(node, LazyList):
+            pieces.append(packer.pack_array_header(len(node)))
+            for item in node:
+                size = len(pieces)
                 self._add(item, pieces)
+                self._count(sum(map(len, pieces[size:])))
         else:
             pieces.append(packer.pack_array_header(len(node)))
             for start in range(0, len(node), BLOCK):
@@ -124,10 +136,13 @@ class _MsgpackWriter:
         array = value.array if isinstance(value, TaggedArray) else value
         if not isinstance(array, np.ndarray):
             raise TypeError(f"cannot encode a {type(value).__name__}")
-        self._size += array.nbytes
+        self._count(array.nbytes)
+        return as_raw_bytes(array)
+
+    def _count(self, size: int) -> None:
+        self._size += size
         if self._size > self._limit:
             raise TooLargeError(int(self._limit))
-        return as_raw_bytes(array)
 
 
 _local = threading.local()

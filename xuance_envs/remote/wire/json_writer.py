@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.remote.wire.arrays import TaggedArray, as_nested_list
 from xuance_envs.remote.wire.bounds import BLOCK, TooLargeError
-from xuance_envs.remote.wire.nodes import TAG
+from xuance_envs.remote.wire.nodes import TAG, LazyList
 
 try:
     import orjson
@@ -77,7 +77,7 @@ class JsonWriter:
                 self._add((b"," if number else b"{") + encode_json(key) + b":")
                 self._node(item)
             self._add(b"}")
-        elif isinstance(node, list):
+        elif isinstance(node, list | LazyList):
             self._list(node)
         else:  # a long string, or bytes
             if len(node) > self._limit:
@@ -138,4 +138,6 @@ def _cost(node: Any) -> int:
             cost += node.array.size
         elif kind is str or kind is bytes:
             cost += len(node) >> 4
+        elif kind is LazyList:
+            cost += BLOCK + 1
     return cost

@@ -11,7 +11,7 @@ raises for any other form.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 MAX_DEPTH = 64
@@ -35,6 +35,20 @@ _KEYS = {tag: {TAG, *fields} for tag, fields in FIELDS.items()}
 
 class WireError(ValueError):
     pass
+
+
+class LazyList:
+    """List of nodes that are created while the message is encoded, so that few are in memory."""
+
+    def __init__(self, nodes: Iterable[Any], count: int) -> None:
+        self._nodes = nodes
+        self._count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return self._count
 
 
 def check_fields(node: Mapping[Any, Any], tag: str) -> None:

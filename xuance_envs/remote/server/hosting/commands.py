@@ -7,20 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
+from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of, loads
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.nodes import LazyList, WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
 from xuance_envs.remote.wire.values import drop_unsendable, from_client, to_wire
 from xuance_envs.vector_envs.action_writer import check_in_space
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 Answer = dict[str, Any]
+
+LARGE_INFOS = 256 * 2**10  # pickled bytes of a reply's infos, from which few are in memory
 
 
 def describe(vec_env: VecEnv) -> Answer:
@@ -44,13 +49,13 @@ def reset(
     some_envs = None if list(envs) == list(range(vec_env.num_envs)) else envs
     options = None if options is None else from_client(options)
     observations, infos = vec_env.reset(seed=seed, options=options, env_ids=some_envs)
-    return _episodes_to_wire(vec_env, observations, infos)
+    return _episodes_to_wire(vec_env, observations, _infos_to_wire(infos))
 
 
-def _episodes_to_wire(vec_env: HostedVecEnv, observations: Any, infos: Sequence[Any]) -> Answer:
+def _episodes_to_wire(vec_env: HostedVecEnv, observations: Any, infos: Any) -> Answer:
     return {
         "observations": batch_to_wire(vec_env.observation_space, observations),
-        "infos": _infos_to_wire(infos),
+        "infos": infos,
         **_action_masks(vec_env),
     }
 
@@ -73,14 +78,14 @@ def step(vec_env: HostedVecEnv, layout: int | None = None) -> Answer:
         resets = {
             "environments": envs.tolist(),
             "observations": batch_to_wire(space, vec_env.take_reset_observations(envs)),
-            "infos": _infos_to_wire(reset_batch.dicts(envs)),
+            "infos": _batch_to_wire(reset_batch, envs),
         }
     return {
         "observations": batch_to_wire(space, vec_env.buf_obs),
         "rewards": vec_env.exact_rewards,
         "terminated": vec_env.buf_dones,
         "truncated": vec_env.buf_truncations,
-        "infos": _infos_to_wire(batch.dicts(infos.envs)),
+        "infos": _batch_to_wire(batch, infos.envs),
         "resets": resets,
         **_action_masks(vec_env),
     }
@@ -108,7 +113,7 @@ def repeat(
         "rewards": np.array([each.reward for each in results], np.float64),
         "terminated": np.array([each.terminated for each in results]),
         "truncated": np.array([each.truncated for each in results]),
-        "infos": _infos_to_wire([loads(each.info) for each in results]),
+        "infos": _pickled_infos_to_wire([each.info for each in results]),
     }
     return answer, sum(steps)
 
@@ -145,27 +150,47 @@ def load_states(
     vec_env: HostedVecEnv,
     envs: Sequence[int],
     repeating: bool,
-    load: Callable[[HostedVecEnv], tuple[Any, Sequence[Any]]],
+    load: Callable[[HostedVecEnv], tuple[Any, StepInfos]],
 ) -> Answer:
-    observations, loaded_infos = load(vec_env)
-    infos = list(loaded_infos)
-    if repeating:
-        rows = SpaceRows.allocate(SpaceLayout(vec_env.observation_space), len(envs))
-        rows.put(observations, ALL_ENVS, len(envs))
-        for i, last_shown in enumerate(vec_env.call("last_shown", env_ids=envs)):
-            if last_shown is not None:
-                rows.row(i, copy_of)[:] = last_shown[0]
-                infos[i] = loads(last_shown[1])
-        observations = rows.copy()
-    return _episodes_to_wire(vec_env, observations, infos)
+    observations, infos = load(vec_env)
+    if not repeating:
+        return _episodes_to_wire(vec_env, observations, _infos_to_wire(infos))
+    rows = SpaceRows.allocate(SpaceLayout(vec_env.observation_space), len(envs))
+    rows.put(observations, ALL_ENVS, len(envs))
+    shown = list(infos)
+    for i, last_shown in enumerate(vec_env.call("last_shown", env_ids=envs)):
+        if last_shown is not None:
+            rows.row(i, copy_of)[:], shown[i] = last_shown
+    return _episodes_to_wire(vec_env, rows.copy(), _pickled_infos_to_wire(shown))
 
 
-def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:
-    """Encode infos without values that cannot be sent; an error would lose the executed step."""
+def _infos_to_wire(infos: StepInfos) -> list[Any] | LazyList:
+    """Encode infos; if they are large, one at a time while the message is encoded."""
+    return _batch_to_wire(infos.parts[0], infos.envs)
+
+
+def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp]) -> list[Any] | LazyList:
+    pickled = [frozen for _, frozen in batch.rest.values() if isinstance(frozen, bytes)]
+    if sum(map(len, pickled)) <= LARGE_INFOS:
+        return list(map(_info_to_wire, batch.dicts(envs)))
+    built = (batch.build(position, env) for position, env in enumerate(envs.tolist()))
+    return LazyList(map(_info_to_wire, built), len(envs))
+
+
+def _pickled_infos_to_wire(infos: Sequence[Any]) -> list[Any] | LazyList:
+    """Encode infos, of which some are pickled."""
+    nodes = (_info_to_wire(loads(each) if isinstance(each, bytes) else each) for each in infos)
+    if sum(len(each) for each in infos if isinstance(each, bytes)) <= LARGE_INFOS:
+        return list(nodes)
+    return LazyList(nodes, len(infos))
+
+
+def _info_to_wire(info: Any) -> Any:
+    """Encode an info without values that cannot be sent; an error would lose the executed step."""
     try:
-        return [to_wire(info) for info in infos]
+        return to_wire(info)
     except WireError:
-        return [to_wire(drop_unsendable(info)) for info in infos]
+        return to_wire(drop_unsendable(info))
 
 
 def _each_to_wire(envs: Sequence[int], values: Any, command: str) -> list[Any]:
