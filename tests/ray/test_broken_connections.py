@@ -197,11 +197,10 @@ def test_a_reply_that_is_still_arriving_at_the_time_limit_is_waited_for(
 ) -> None:
     def pass_on_slowly(relay: Relay, source: str, half: str, whole: str) -> bool:
         data = relay._ends[source].recv(1 << 16)
-        time.sleep(0.1 if len(data) == 1 << 16 else 0.0)
+        time.sleep(0.08 if len(data) == 1 << 16 else 0.0)
         relay._ends["actor" if source == "main" else "main"].sendall(data)
         return not data
 
-    monkeypatch.setattr(Relay, "_pass_on", pass_on_slowly)
     functions = [partial(Counting, 1, size=1 << 17, seconds=0.0)]
     with (
         pretended_machines(here=1),
@@ -210,6 +209,7 @@ def test_a_reply_that_is_still_arriving_at_the_time_limit_is_waited_for(
         DummyVecEnv(functions) as whole,
     ):
         assert_same(envs.reset(seed=1)[0], whole.reset(seed=1)[0])
+        monkeypatch.setattr(Relay, "_pass_on", pass_on_slowly)
         began = time.monotonic()
         assert_same(stepped(envs, [2]), stepped(whole, [2]))
         assert time.monotonic() - began > 1.0
