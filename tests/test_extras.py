@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm_python import run_python
 
 from xuance_envs.extras import EXTRAS
 
@@ -30,19 +29,14 @@ class Block:
         if name in sys.argv:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Block())
+for name in [name for name in sys.modules if name.partition(".")[0] in sys.argv]:
+    del sys.modules[name]
 """
 
 
 def output_without(missing: set[str], code: str) -> str:
-    """Run code in a new interpreter that cannot import some modules, and return its output."""
-    result = subprocess.run(
-        [sys.executable, "-c", BLOCK + code, *missing],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    """Run code in a process that cannot import some modules, and return its output."""
+    result = run_python("-c", BLOCK + code, *missing, cwd=ROOT)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
