@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -41,25 +40,24 @@ def test_a_forked_worker_knows_the_main_module_as_it_is() -> None:
         assert envs.call("main_file") == (getattr(sys.modules["__main__"], "__file__", None),)
 
 
-def test_threads_may_make_and_close_them_at_the_same_time() -> None:
-    failures: list[BaseException] = []
+def test_threads_may_make_and_close_them_at_the_same_time(tmp_path: Path) -> None:
+    run_script(
+        tmp_path,
+        """
+        import threading, warnings
+        from process_env import ProcessEnv
+        from xuance_envs import SubprocVecEnv
 
-    def work() -> None:
-        try:
+        def work():
             for _ in range(5):
                 with SubprocVecEnv([ProcessEnv] * 2, in_series=1, context="fork") as envs:
                     envs.reset()
-        except BaseException as error:
-            failures.append(error)
 
-    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
+        for thread in [threading.Thread(target=work) for _ in range(4)]:
             thread.start()
-        for thread in threads:
-            thread.join()
-    assert failures == []
+        """,
+    )
 
 
 def test_a_process_the_caller_forks_ends_without_ending_the_workers(tmp_path: Path) -> None:
