@@ -155,20 +155,24 @@ MANY = 14 * 2**20
 @pytest.mark.parametrize(
     ("body", "content_type"),
     [
-        (b"\xdd" + MANY.to_bytes(4, "big") + b"\x80" * MANY, "application/msgpack"),
-        (b"[" + b"{}," * (MANY // 3) + b"0]", "application/json"),
+        (lambda: b"\xdd" + MANY.to_bytes(4, "big") + b"\x80" * MANY, "application/msgpack"),
+        (lambda: b"[" + b"{}," * (MANY // 3) + b"0]", "application/json"),
     ],
     ids=["msgpack", "json"],
 )
 def test_values_are_counted_before_they_are_made(
-    served: ServedProcess, session: tuple[httpx.Client, str], body: bytes, content_type: str
+    served: ServedProcess,
+    session: tuple[httpx.Client, str],
+    body: Callable[[], bytes],
+    content_type: str,
 ) -> None:
     url = f"{served.url}{API_PREFIX}/episode/vectorized_step"
+    content = body()
     headers = {"Content-Type": content_type}
     answers: list[httpx.Response] = []
 
     def send() -> None:
-        answers.append(httpx.post(url, content=body, headers=headers, timeout=60))
+        answers.append(httpx.post(url, content=content, headers=headers, timeout=60))
 
     with nobody_waits(served):
         threads = [threading.Thread(target=send) for _ in range(5)]
