@@ -12,6 +12,7 @@ from pathlib import Path
 
 FOLDER = str(Path(__file__).parent)
 MODULES = [
+    "multiprocessing.popen_forkserver",
     "xuance_envs.engine.process.worker",
     "xuance_envs.engine.group.group_states",
     "xuance_envs.engine.group.stored_states",
