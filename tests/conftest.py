@@ -20,6 +20,8 @@ import hypothesis
 import pytest
 from backends import quick_forkserver
 from pressure import seconds_stalled
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from xuance_envs.engine.cpus import affinity_cpus
 from xuance_envs.engine.system import library_threads
@@ -89,6 +91,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """How many processes run files side by side: they wait too often for one a core to do."""
     return min(affinity_cpus() + 2, 6)
+
+
+class RayApart(LoadFileScheduling):
+    """Files for each process; one process begins with all tests over Ray and does no others.
+
+    They mostly wait, and share a cluster and its actors.
+    """
+
+    RAY = "tests/ray"
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self.RAY if nodeid.startswith(f"{self.RAY}/") else super()._split_scope(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if self.RAY in self.workqueue:
+            self.workqueue.move_to_end(self.RAY, last=False)
+        super()._assign_work_unit(node)
+        if self.RAY in self.assigned_work[node]:
+            node.shutdown()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> RayApart | None:
+    if config.option.dist == "loadfile" and config.option.markexpr == "not long":
+        return RayApart(config, log)
+    return None
 
 
 @pytest.fixture(scope="session", autouse=True)

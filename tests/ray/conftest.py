@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,20 +19,9 @@ CONTRACT = {HERE / "test_contract.py", HERE / "test_contract_machines.py"}
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what is not run over Ray, and has these tests run last.
 
-    For Ray leaves threads and handlers of signals behind, which a forked process would inherit. The
-    file that takes longest begins, so that files run side by side end together: a slow test takes
-    as long as thirty others, one of the contract as two, and another with actors as ten.
+    For Ray leaves threads and handlers of signals behind, which a forked process would inherit.
     """
-    weight: Counter[Path] = Counter()
-    for item in items:
-        if item.get_closest_marker("slow"):
-            weight[item.path] += 30
-        elif "cluster" in getattr(item, "fixturenames", ()):
-            weight[item.path] += 2 if item.path in CONTRACT else 10
-        else:
-            weight[item.path] += 1
-    order = {path: -count if HERE in path.parents else -math.inf for path, count in weight.items()}
-    items.sort(key=lambda item: order[item.path])
+    items.sort(key=lambda item: HERE in item.path.parents)
     for path in CONTRACT:
         leave_out_the_rest(config, items, path)
 
