@@ -53,8 +53,8 @@ SPHINX = mkdir -p docs/_build && $(RUN) -m sphinx -W --keep-going -q -j auto -d 
 # pip would compile all modules, which takes as long as the rest. Few are imported, and Python compiles those.
 PIP_INSTALL := $(RUN) -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
-# All tests of a file run in one process, which shares their fixtures. Files keep their order, so
-# that the Ray tests run last. tests/conftest.py sets the number of processes.
+# All tests of a file run in one process, which shares their fixtures, and so do all over Ray.
+# Files keep their order. tests/conftest.py sets the number of processes.
 IN_PARALLEL := --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # The Pythons of test-pythons; a t marks a free-threaded one.

@@ -21,7 +21,10 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     ("name", "libraries", "printed"),
     [
         ("own_environment.py", [], ["SubprocVecEnv(num_envs=8)", "episodes: True"]),
-        ("stable_baselines.py", ["stable_baselines3"], ["episodes: True"]),
+        pytest.param(
+            *("stable_baselines.py", ["stable_baselines3"], ["episodes: True"]),
+            marks=pytest.mark.slow("loads PyTorch, and starts four workers"),
+        ),
         (
             "multi_agent.py",
             ["mpe2"],

@@ -296,6 +296,7 @@ def test_a_process_that_dies_is_named_with_its_collector() -> None:
         collector.rollout()
 
 
+@pytest.mark.slow("starts actors that load PyTorch, one of them again")
 def test_a_lost_collector_is_made_anew_with_the_current_weights(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
