@@ -41,10 +41,13 @@ def try_spaces(tries, *strategies):
 
 
 @TRIED
-def test_what_environments_show_arrives_as_it_is(backend, tries):
-    @try_spaces(tries, any_space, seeds)
+@pytest.mark.parametrize(
+    ("shown", "copy"), [(any_space, True), (array_space, False)], ids=["copies", "views"]
+)
+def test_what_environments_show_arrives_as_it_is(backend, tries, shown, copy):
+    @try_spaces(tries, shown, seeds)
     def check(space, seed):
-        with Maker(backend)([partial(EchoEnv, space, length=2)] * 3) as envs:
+        with Maker(backend)([partial(EchoEnv, space, length=2)] * 3, copy=copy) as envs:
             by_hand = [HandSteps(EchoEnv(space, length=2), seed + i) for i in range(3)]
             assert_same_reset(space, envs.reset(seed=seed), by_hand)
             for _ in range(3):
@@ -93,20 +96,6 @@ def test_one_environment_alone_takes_a_bare_action_of_any_space(backend, tries):
             envs.step(batch_of(space, [copy.deepcopy(action)]))
             expected = as_received(space, action)
             assert_same(envs.get_attr("received")[0], [expected] * 3)
-
-    check()
-
-
-@TRIED
-def test_without_copying_what_environments_show_is_the_same(backend, tries):
-    @try_spaces(tries, array_space, seeds)
-    def check(space, seed):
-        with Maker(backend)([partial(EchoEnv, space, length=2)] * 3, copy=False) as envs:
-            by_hand = [HandSteps(EchoEnv(space, length=2), seed + i) for i in range(3)]
-            assert_same_reset(space, envs.reset(seed=seed), by_hand)
-            for _ in range(3):
-                expected = [hand.step(np.int64(0)) for hand in by_hand]
-                assert_same_step(space, envs.step([0] * 3), expected)
 
     check()
 

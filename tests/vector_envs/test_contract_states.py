@@ -238,24 +238,17 @@ def test_an_interrupted_step_can_be_closed(interrupted):
 
 
 @pytest.mark.everywhere
-def test_after_an_interrupted_call_every_answer_is_to_its_own_question(make, ctrl_c):
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [("step", lambda envs: envs.call("step", 5)), ("reset", lambda envs: envs.reset())],
+    ids=["step", "reset"],
+)
+def test_after_an_interrupt_every_answer_is_to_its_own_question(make, ctrl_c, method, call):
     envs = make([partial(InterruptingEnv, os.getpid())] * 5)
     envs.reset()
-    envs.set_attr("armed", "step", env_ids=[1])
+    envs.set_attr("armed", method, env_ids=[1])
     with pytest.raises(KeyboardInterrupt):
-        envs.call("step", 5)
-    assert envs.get_attr("lengths") == ((3, 2),) * 5
-    assert envs.reset()[0][:, 1:].tolist() == [[0, -1]] * 5
-    assert envs.step([7] * 5)[0][:, 1:].tolist() == [[1, 7]] * 5
-
-
-@pytest.mark.everywhere
-def test_after_an_interrupted_reset_every_answer_is_to_its_own_question(make, ctrl_c):
-    envs = make([partial(InterruptingEnv, os.getpid())] * 5)
-    envs.reset()
-    envs.set_attr("armed", "reset", env_ids=[1])
-    with pytest.raises(KeyboardInterrupt):
-        envs.reset()
+        call(envs)
     assert envs.get_attr("lengths") == ((3, 2),) * 5
     assert envs.reset()[0][:, 1:].tolist() == [[0, -1]] * 5
     assert envs.step([7] * 5)[0][:, 1:].tolist() == [[1, 7]] * 5
