@@ -96,7 +96,7 @@ def pytest_xdist_auto_num_workers() -> int:
 class RayApart(LoadFileScheduling):
     """Files for each process; one process begins with all tests over Ray and does no others.
 
-    They mostly wait, and share a cluster and its actors.
+    They mostly wait, and share a cluster and its actors. A single process does them last.
     """
 
     RAY = "tests/ray"
@@ -105,10 +105,11 @@ class RayApart(LoadFileScheduling):
         return self.RAY if nodeid.startswith(f"{self.RAY}/") else super()._split_scope(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if self.RAY in self.workqueue:
+        apart = self.numnodes > 1 and self.RAY in self.workqueue
+        if apart:
             self.workqueue.move_to_end(self.RAY, last=False)
         super()._assign_work_unit(node)
-        if self.RAY in self.assigned_work[node]:
+        if apart:
             node.shutdown()
 
 
