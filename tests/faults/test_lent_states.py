@@ -18,6 +18,7 @@ from stateful_envs import Collector, Heavy, scaled_by
 
 import xuance_envs
 from xuance_envs import StateError, StateMismatchError, SubprocVecEnv, WorkerDiedError
+from xuance_envs.engine import saving
 from xuance_envs.engine.group.group_states import GroupStates
 from xuance_envs.engine.process.channel import Channel
 from xuance_envs.engine.process.shared_memory import ALIGNMENT, SharedMemory
@@ -71,6 +72,22 @@ def test_they_do_not_go_through_pipes_and_leave_nothing(
         envs.load_state(envs.save_state())
         assert sum(in_pipes) < TRANSFER_THRESHOLD
         assert shared_bytes(envs) == before
+
+
+def test_batches_of_saved_ones_take_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[int] = []
+    allocate = SharedMemory.allocate
+
+    def noted(memory: SharedMemory, *given: Any) -> int:
+        starts.append(allocate(memory, *given))
+        return starts[-1]
+
+    monkeypatch.setattr(saving, "_BATCH_BYTES", 1)
+    with subproc([Heavy] * N) as envs:
+        envs.reset(seed=1)
+        monkeypatch.setattr(SharedMemory, "allocate", noted)
+        envs.save_state()
+    assert starts == starts[:1] * N
 
 
 def test_small_ones_go_with_their_command() -> None:
