@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import multiprocessing
+import os
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,7 @@ def serve(folder: str) -> None:
     settings = Settings(catalogue, permissions=permissions, access_log=False)
     server = Server(settings, port=0)
     print(server.url, flush=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the test process closes its end of the pipe
     server.run()
 
 
@@ -113,7 +115,8 @@ class ServerProcess:
             text=True,
         )
         assert self._process.stdout is not None
-        self.url = self._process.stdout.readline().strip()
+        with self._process.stdout as output:  # closed, since checks for leaks count descriptors
+            self.url = output.readline().strip()
 
     def register(self, functions: list[Callable[..., Any]]) -> str:
         """Store functions; return the id of their environments on the server."""
@@ -125,8 +128,6 @@ class ServerProcess:
         """Stop the server."""
         self._process.terminate()
         self._process.wait(30)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
         self._folder.cleanup()
 
 
