@@ -18,6 +18,7 @@ import hashlib
 import importlib
 import sys
 import weakref
+from functools import cached_property
 from itertools import pairwise, starmap
 from typing import Any
 
@@ -55,46 +56,37 @@ class _Model:
 
     def __init__(self, model: Any) -> None:
         self.original = copy.copy(model)
-        # Model and copy: address and size of each region.
-        self._regions: list[tuple[int, int, int]] = []
-        self._digest = b""
         self._model = weakref.ref(model)
 
-    @property
+    @cached_property
     def regions(self) -> list[tuple[int, int, int]]:
-        if not self._regions:
-            structs = [model_struct(each) for each in (self._model(), self.original)]
-            starts = [ctypes.addressof(each) for each in structs]
-            sizes = [(each.nq, each.nbody, each.nbuffer) for each in (*structs, self.original)]
-            fields = [getattr(type(structs[0]), name) for name in _OPTIONS]
-            start = min(field.offset for field in fields)
-            size = max(field.offset + field.size for field in fields) - start
-            if len(set(sizes)) > 1 or size != sum(field.size for field in fields):
-                raise unknown_layout("MjModel")
-            self._regions = [
-                (structs[0].buffer, structs[1].buffer, structs[0].nbuffer),
-                (starts[0] + start, starts[1] + start, size),
-            ]
-        return self._regions
+        """Addresses of each region in the model and in the copy, and its size."""
+        structs = [model_struct(each) for each in (self._model(), self.original)]
+        starts = [ctypes.addressof(each) for each in structs]
+        sizes = [(each.nq, each.nbody, each.nbuffer) for each in (*structs, self.original)]
+        fields = [getattr(type(structs[0]), name) for name in _OPTIONS]
+        start = min(field.offset for field in fields)
+        size = max(field.offset + field.size for field in fields) - start
+        if len(set(sizes)) > 1 or size != sum(field.size for field in fields):
+            raise unknown_layout("MjModel")
+        return [
+            (structs[0].buffer, structs[1].buffer, structs[0].nbuffer),
+            (starts[0] + start, starts[1] + start, size),
+        ]
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """Digest of the original."""
-        if not self._digest:
-            digest = hashlib.blake2b(digest_size=8)
-            for _, original, size in self.regions:
-                digest.update(_memory(original, size).tobytes())
-            self._digest = digest.digest()
-        return self._digest
+        digest = hashlib.blake2b(digest_size=8)
+        for _, original, size in self.regions:
+            digest.update(_memory(original, size))
+        return digest.digest()
 
-    @property
     def is_original(self) -> bool:
-        return not any(starmap(memcmp, self._regions or self.regions))
+        return not any(starmap(memcmp, self.regions))
 
     def changes(self) -> _Changes:
         found: _Changes = []
-        if self.is_original:
-            return found
         for number, (address, original, size) in enumerate(self.regions):
             content = _memory(address, size)
             places = np.flatnonzero(content != _memory(original, size))
@@ -109,7 +101,7 @@ class _Model:
         return found
 
     def apply(self, changes: _Changes) -> None:
-        if not self.is_original:
+        if not self.is_original():
             for address, original, size in self.regions:
                 ctypes.memmove(address, original, size)
         for number, start, content in changes:
@@ -147,13 +139,13 @@ def _model(model: Any) -> _Model:
 
 def _save_model(model: Any, _: Any) -> tuple[bytes, _Changes]:
     own = _model(model)
-    return own.digest, own.changes()
+    return own.digest, [] if own.is_original() else own.changes()
 
 
 def _check_model(model: Any, value: tuple[bytes, _Changes] | None) -> str | None:
     own = _model(model)
     if value is None:
-        if not own.is_original:
+        if not own.is_original():
             reason = "the file does not contain the model's parameters, which changed here"
             raise MismatchError("model", "no parameters", "changed parameters", reason)
         return "it was saved by version 0.2.0, without the MuJoCo model's parameters"
@@ -260,11 +252,7 @@ class _Data:
     def solver_regions(self) -> list[memoryview]:
         """Return each island's statistics that are in use."""
         each, counts = self._iteration_bytes, self._iterations.tolist()
-        return [
-            region[: count * each]
-            for region, count in zip(self._solver, counts, strict=True)
-            if count > 0
-        ]
+        return [self._solver[k][: count * each] for k, count in enumerate(counts) if count]
 
 
 _simulations: weakref.WeakKeyDictionary[Any, _Data] = weakref.WeakKeyDictionary()

@@ -153,7 +153,8 @@ class StatePlan:
             **{each: (rebuild.there, (path,)) for each, path in self.known.items()},
             **{each: (rebuild.kept, (n,)) for each, n in self.kept_numbers.items()},
         }
-        self.prelude = Prelude.of(_KeptTable(self.table)) if self.table else PRELUDE
+        names = [name for layer, own in held for name, _ in layer.items() if name not in own]
+        self.prelude = Prelude.of(*([_KeptTable(self.table)] if self.table else []), *names)
         self.generator_names = frozenset(self.space_names)
         self.attribute_types = [
             type(None) if k in self.self_saving_layers else dict for k in range(len(self.layers))
