@@ -17,8 +17,9 @@ from gymnasium import spaces
 from scripts import run_script
 
 from xuance_envs import StateError, check_saving
-from xuance_envs.state.checkpointer import EnvCheckpointer
+from xuance_envs.state.checkpointer import EnvCheckpointer, RngFork
 from xuance_envs.state.faults import FaultError
+from xuance_envs.state.rebuild import BIT_GENERATORS
 
 
 class Holder(gymnasium.Env):  # type: ignore[type-arg]
@@ -112,6 +113,27 @@ def test_forks_have_seeds_of_their_own() -> None:
         found.add(tuple(played(twin)))
     assert len(found) == 3
     assert len({results[2] for results in found}) == 3  # of the seed itself
+
+
+@pytest.mark.parametrize("bits", sorted(BIT_GENERATORS))
+def test_forks_of_old_generators_share_no_number(bits: str) -> None:
+    def old_generator(number: int) -> Any:
+        made: Any = np.random.RandomState(getattr(np.random, bits)(number))
+        made.standard_normal()  # a second number is in reserve
+        return made
+
+    env = Holder(old_generator, lambda held, action: float(held.standard_normal()))
+    env.reset(seed=1)
+    data = EnvCheckpointer(env).save()
+    first = set()
+    for number in range(3):
+        twin = Holder(old_generator, env.use)
+        twin.reset(seed=1)
+        EnvCheckpointer(twin).prepare(data, trusted=True, fork=[number]).apply()
+        first.add(twin.held.standard_normal())
+        generator = old_generator(1)
+        first.add(RngFork([number])(generator).standard_normal())
+    assert len(first) == 6
 
 
 # -- buffers -------------------------------------------------------------------------------

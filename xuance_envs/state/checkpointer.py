@@ -181,8 +181,9 @@ class RngFork:
             return np.random.Generator(self(generator.bit_generator))
         if isinstance(generator, np.random.RandomState):
             state: Any = generator.get_state(legacy=False)
-            drawn: Any = np.random.MT19937(self.seed_sequence(repr(state))).state
-            generator.set_state(drawn)
+            kind: Any = type(generator._bit_generator)
+            drawn = kind(self.seed_sequence(repr(state))).state
+            generator.set_state({**drawn, "has_gauss": 0, "gauss": 0.0})
         else:
             state = random.Random.getstate(generator)
             generator.seed(int(self.seed_sequence(repr(state)).generate_state(1)[0]))

@@ -38,6 +38,7 @@ class StateUnpickler(pickle.Unpickler):
         self._known = rebuild.PLAIN_FUNCTIONS
         if spawn is not None:
             self._known = self._known | {n: _then_fork(self._known[n], spawn) for n in _RANDOM}
+            self._known["random_state_on"] = _without_gauss
         # Bound methods of the unpickler itself would form a reference cycle that keeps the state's
         # bytes in memory.
         self._target = InspectionTarget(trusted) if plan is None else Target(plan, trusted, spawn)
@@ -97,6 +98,11 @@ def check_safe(data: bytes) -> None:
             raise unsafe_class_error(*unsafe) from None
         reason = f"cannot read the state of an environment: {type_name(error)}: {error}"
         raise FaultError("", reason) from error
+
+
+def _without_gauss(bits: Any, *_: Any) -> Any:
+    """Return a RandomState without the normal number that the saved one had in reserve."""
+    return rebuild.random_state_on(bits, 0, 0.0)
 
 
 def _then_fork(make: Callable[..., Any], spawn: Callable[[Any], Any]) -> Callable[..., Any]:
