@@ -79,7 +79,7 @@ class _Model:
         """Digest of the original."""
         digest = hashlib.blake2b(digest_size=8)
         for _, original, size in self.regions:
-            digest.update(_memory(original, size))
+            digest.update(_view(original, size))
         return digest.digest()
 
     def is_original(self) -> bool:
