@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from xuance_envs.engine.data.info_batch import InfoBatch, InfoColumns
+from xuance_envs.engine.data.info_batch import InfoColumns, Snapshot, as_batch
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.outcome import Outcome, StepExtras
+from xuance_envs.engine.group.outcome import NO_EXTRAS, Outcome, StepExtras
 from xuance_envs.engine.group.step_results import RecordedInfos
+
+_NO_RESTS: Mapping[int, Any] = {}
 
 
 class LastSnapshot:
@@ -22,8 +24,8 @@ class LastSnapshot:
         self._columns = InfoColumns(arrays.infos, 1)
         self._reset_columns = InfoColumns(arrays.reset_infos, 1)
         self._group_of = np.zeros(self._n, np.intp)
-        self._batch: InfoBatch | None = None
-        self._reset_batch: InfoBatch | None = None
+        self._snapshot: Snapshot | None = None
+        self._reset_snapshot: Snapshot | None = None
         self._built_infos: dict[int, dict[Any, Any]] = {}
 
     def record_step(self, outcome: Outcome, places: Sequence[int]) -> None:
@@ -33,13 +35,14 @@ class LastSnapshot:
         rest = self._take_layouts(outcome)
         self._copy_in(slice(None), self._arrays.observations.parts, rest.observations)
         self._built_infos = {}
-        self._batch = self._columns.batch(self._group_of, {})
-        self._reset_batch = None
+        self._snapshot = self._columns.snapshot(self._group_of, _NO_RESTS)
+        self._reset_snapshot = None
         if outcome.ended:
             ended = np.flatnonzero(self._arrays.terminated | self._arrays.truncated)
             parts = self._arrays.reset_observations.parts
             self._copy_in(ended, parts, rest.reset_observations)
-            self._reset_batch = batch = self._reset_columns.batch(self._group_of, {})
+            self._reset_snapshot = self._reset_columns.snapshot(self._group_of, _NO_RESTS)
+            batch = as_batch(self._reset_snapshot)
             self._built_infos = {place: batch.build(place, place) for place in ended.tolist()}
 
     def record_reset(self, outcome: Outcome, places: Sequence[int]) -> None:
@@ -49,13 +52,14 @@ class LastSnapshot:
         self._built_infos.update({place: batch.build(place, place) for place in places})
 
     def step_infos(self, outcome: Outcome) -> RecordedInfos:
-        assert self._batch is not None
-        return RecordedInfos(self._batch, self._reset_batch, outcome.rest or StepExtras())
+        assert self._snapshot is not None
+        return RecordedInfos(self._snapshot, self._reset_snapshot, outcome.rest or NO_EXTRAS)
 
     def infos(self) -> list[dict[Any, Any]]:
         """Return each environment's last info, with only the values stored in columns."""
-        infos, batch = self._built_infos, self._batch
-        if batch is not None:
+        infos = self._built_infos
+        if self._snapshot is not None:
+            batch = as_batch(self._snapshot)
             others = set(range(self._n)) - infos.keys()
             infos = infos | {place: batch.build(place, place) for place in others}
         return [infos.get(place, {}) for place in range(self._n)]
@@ -81,7 +85,7 @@ class LastSnapshot:
         return replace(outcome, rest=replace(outcome.rest, observations=known))
 
     def _take_layouts(self, outcome: Outcome) -> StepExtras:
-        rest = outcome.rest or StepExtras()
+        rest = outcome.rest or NO_EXTRAS
         self._columns.set_layout(0, rest.layout)
         self._reset_columns.set_layout(0, rest.reset_layout)
         return rest

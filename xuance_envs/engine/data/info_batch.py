@@ -218,6 +218,17 @@ def _thaw_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dic
     return {**rest, key: value()}
 
 
+Snapshot = InfoBatch | tuple[Any, ...]  # a batch, or its parts
+
+
+def as_batch(snapshot: Snapshot) -> InfoBatch:
+    """Return the batch that :meth:`InfoColumns.snapshot` copied."""
+    if isinstance(snapshot, InfoBatch):
+        return snapshot
+    cells, kinds, arrays, *others = snapshot
+    return InfoBatch(arrays.with_numbers(cells, kinds), *others)
+
+
 class InfoColumns:
     """Info arrays of all groups, with each group's column layout."""
 
@@ -247,7 +258,7 @@ class InfoColumns:
         arrays = used.copy() if envs is None else used.take(envs)
         return InfoBatch(arrays, self.layouts, group_of, rests)
 
-    def snapshot(self, *of: Any) -> InfoBatch | tuple[Any, ...]:
+    def snapshot(self, *of: Any) -> Snapshot:
         """Copy the infos of all environments; return a batch, or the parts of one."""
         used = self._used
         if used.bytes.size:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.info_batch import InfoBatch, Snapshot, as_batch
 
 
 @dataclass(slots=True, eq=False)
@@ -127,20 +127,16 @@ class StepInfos(LazyInfos):
     masks: Callable[[StepInfos], Any]
     __slots__ = ("_source", "ends", "envs", "masks")
 
-    def __init__(
-        self, source: InfoBatch | tuple[Any, ...], envs: Any, ends: EpisodeEnds | None = None
-    ) -> None:
-        self._source = source  # a batch, or its parts
+    def __init__(self, source: Snapshot, envs: Any, ends: EpisodeEnds | None = None) -> None:
+        self._source = source
         self.envs = envs
         self.ends = ends
         self._built = {}
 
     @property
     def _batch(self) -> InfoBatch:
-        if isinstance(self._source, tuple):
-            cells, kinds, arrays, *others = self._source
-            self._source = InfoBatch(arrays.with_numbers(cells, kinds), *others)
-        return self._source
+        batch = self._source = as_batch(self._source)
+        return batch
 
     @property
     def parts(self) -> tuple[InfoBatch, EpisodeEnds | None]:

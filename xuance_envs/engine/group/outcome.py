@@ -53,6 +53,9 @@ class StepExtras:
     reset_observations: list[list[Any]] = field(default_factory=list)
 
 
+NO_EXTRAS = StepExtras()
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Result of a command, apart from the arrays."""

@@ -16,13 +16,13 @@ from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import (
+    NO_EXTRAS,
     RESUME_COMMANDS,
     STATE_COMMANDS,
     ActingState,
     Autoreset,
     Outcome,
     ResultWithStates,
-    StepExtras,
 )
 from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
 from xuance_envs.engine.group.step_results import (
@@ -219,7 +219,7 @@ class ResumableGroup(EnvGroup):
         """Return the infos of the last step from its outcome."""
         infos = self._info_columns(False).batch(self._group_of, {})
         resets = self._info_columns(True).batch(self._group_of, {}) if outcome.ended else None
-        return RecordedInfos(infos, resets, outcome.rest or StepExtras())
+        return RecordedInfos(infos, resets, outcome.rest or NO_EXTRAS)
 
     def _step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
         """Step with these action leaves, and restore those in the arrays afterwards."""

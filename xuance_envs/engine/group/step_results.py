@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.info_batch import InfoBatch, Snapshot, as_batch
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import StepExtras
 
@@ -26,24 +26,27 @@ Thaw = Callable[[Any], Any]
 class RecordedInfos(NamedTuple):
     """Infos of one step and of its resets, and the results that are not in the step arrays."""
 
-    infos: InfoBatch
-    reset_infos: InfoBatch | None
+    infos: Snapshot
+    reset_infos: Snapshot | None
     rest: StepExtras
 
     @property
     def nbytes(self) -> int:
-        arrays, rest = self.infos.arrays, self.rest
-        total = arrays.cells.nbytes + arrays.bytes.nbytes
+        infos, rest = self.infos, self.rest
+        if isinstance(infos, tuple):
+            total = len(infos[0])
+        else:
+            total = infos.arrays.cells.nbytes + infos.arrays.bytes.nbytes
         if rest.infos or rest.reset_infos:
             total += sum(map(len, [*rest.infos.values(), *rest.reset_infos.values()]))
         return total
 
     def info(self, i: int, thaw: Thaw) -> dict[Any, Any]:
-        return _build(self.infos, self.rest.infos, i, thaw)
+        return _build(as_batch(self.infos), self.rest.infos, i, thaw)
 
     def reset_info(self, i: int, thaw: Thaw) -> dict[Any, Any]:
         assert self.reset_infos is not None
-        return _build(self.reset_infos, self.rest.reset_infos, i, thaw)
+        return _build(as_batch(self.reset_infos), self.rest.reset_infos, i, thaw)
 
 
 def _build(batch: InfoBatch, frozen: dict[int, Any], i: int, thaw: Thaw) -> dict[Any, Any]:
@@ -132,11 +135,13 @@ class StepResults:
             if isinstance(each, _Copies)
         ]
         self._digests = [each for each in every_step if isinstance(each, _Digests)]
-        self._infos: dict[int, RecordedInfos] = {}
-        self.nbytes = 0
+        self._capacity = capacity
+        self.clear()
 
     def clear(self) -> None:
-        self._infos, self.nbytes = {}, 0
+        self._infos, self._reset_infos = _Snapshots(self._capacity), _Snapshots(self._capacity)
+        self._extras: list[StepExtras | None] = [None] * self._capacity  # None: an unknown step
+        self.nbytes = 0
 
     def record(self, at: int, infos: RecordedInfos) -> None:
         """Record the results in the arrays as those of step ``at``."""
@@ -144,21 +149,53 @@ class StepResults:
             recorded[at * size : (at + 1) * size] = part
         for column in self._digests:
             column.record(at)
+        self._infos.record(at, infos.infos)
         if infos.reset_infos is not None:
+            self._reset_infos.record(at, infos.reset_infos)
             for reset in self._reset_observations:
                 reset.record(at)
         self.nbytes += infos.nbytes
-        self._infos[at] = infos  # last, so that an interrupt leaves the step unknown
+        self._extras[at] = infos.rest  # last, so that an interrupt leaves the step unknown
 
     def get(self, at: int) -> StepResult | None:
         """Return the result of step ``at``, or None if it is unknown."""
-        if at not in self._infos:
+        extras, infos = self._extras[at], self._infos.get(at)
+        if extras is None or infos is None:
             return None
         observations, scalars, resets = (
             [each.rows(at) for each in columns]
             for columns in (self._observations, self._scalars, self._reset_observations)
         )
-        return StepResult(observations, scalars, resets, self._infos[at])
+        recorded = RecordedInfos(infos, self._reset_infos.get(at), extras)
+        return StepResult(observations, scalars, resets, recorded)
+
+
+class _Snapshots:
+    """Snapshots of infos, one per step, without a container per step.
+
+    Garbage collections would examine the containers, which takes longer than recording.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._cells = [b""] * capacity
+        self._kinds = [b""] * capacity
+        self._arrays: list[Any] = [None] * capacity  # the batch itself if it is not a tuple
+        self._shared: dict[int, tuple[Any, ...]] = {}  # the other parts, by the id of the arrays
+
+    def record(self, at: int, snapshot: Snapshot) -> None:
+        if isinstance(snapshot, tuple):
+            self._cells[at], self._kinds[at], arrays = snapshot[:3]
+            if id(arrays) not in self._shared:
+                self._shared[id(arrays)] = snapshot[2:]
+            self._arrays[at] = arrays
+        else:
+            self._arrays[at] = snapshot
+
+    def get(self, at: int) -> Snapshot | None:
+        arrays = self._arrays[at]
+        if arrays is None or isinstance(arrays, InfoBatch):
+            return arrays
+        return self._cells[at], self._kinds[at], *self._shared[id(arrays)]
 
 
 class _Copies:
