@@ -753,6 +753,15 @@ class Widens(Base):
         return float(self.inner.n)
 
 
+class WidensInPlace(Base):
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-10.0, 10.0, (1,), np.float64)
+
+    def look(self, action: int) -> float:
+        self.observation_space.high += action
+        return float(self.observation_space.high[0])
+
+
 class Angry(Base):
     def look(self, action: int) -> float:
         return 2.0
@@ -764,7 +773,14 @@ class BecomesAngry(Base):
         return 1.0
 
 
-@pytest.mark.parametrize(("kind", "what"), [(Widens, "inner spaces"), (BecomesAngry, "wrappers")])
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (Widens, "inner spaces"),
+        (WidensInPlace, "observation space"),
+        (BecomesAngry, "wrappers"),
+    ],
+)
 def test_what_changes_after_a_state_was_saved_is_compared(kind: Any, what: str) -> None:
     with DummyVecEnv([kind]) as envs, DummyVecEnv([kind]) as others:
         for each in (envs, others):
@@ -775,6 +791,29 @@ def test_what_changes_after_a_state_was_saved_is_compared(kind: Any, what: str) 
             others.load_state(envs.save_state())
         others.step([2])
         others.load_state(envs.save_state())
+
+
+class Remembers(Base):
+    def begin(self) -> None:
+        self.helper = Cubes()
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019
+    def squared(self, action: int) -> float:
+        return action**2.0
+
+    def look(self, action: int) -> float:
+        return self.squared(action) + self.helper.cubed(action)
+
+
+class Cubes:
+    @functools.cache  # noqa: B019
+    def cubed(self, action: int) -> float:
+        return action**3.0
+
+
+def test_caches_of_methods_are_named() -> None:
+    found = [f"{name}: functools.lru_cache" for name in ("Remembers.squared", "Cubes.cubed")]
+    assert check_saving(Remembers, steps=20) == found
 
 
 def test_no_search_for_shared_attributes_where_nothing_else_holds_them() -> None:

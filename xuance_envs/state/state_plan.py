@@ -34,7 +34,7 @@ from xuance_envs.state.values.canonical import Difference, first_difference
 from xuance_envs.state.values.code_index import CodeIndex
 from xuance_envs.state.values.constants import Constants, Facts
 from xuance_envs.state.values.foreign import FOREIGN, handler_for
-from xuance_envs.state.values.functions import full_name
+from xuance_envs.state.values.functions import full_name, is_installed
 from xuance_envs.state.values.graph import ATOMIC, Attributes, follow, parts_of, step_text
 from xuance_envs.state.values.reducers import BUFFERS, memory_owner
 from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
@@ -50,7 +50,10 @@ _EXCLUDED_NAMES = frozenset({"spec", "_cached_spec", REQUESTED_ATTRIBUTE})
 _NATIVE_MODULES = frozenset({"mujoco", "ale_py", "Box2D"})
 _SHARED = {"multiprocessing.shared_memory.SharedMemory", "multiprocessing.managers.BaseProxy"}
 _RECORDERS = "xuance_envs.state."
+_CACHED: Any = type(functools.lru_cache(len))
 _MAX_PATHS = 8
+_MAX_BOUNDS = 1 << 12
+"""Bytes of a space's array up to which a change in place is noticed."""
 
 
 @functools.cache
@@ -121,8 +124,11 @@ class StatePlan:
             if handler is not None:
                 self.kept.append(Kept(layer.obj, handler, [(k,)]))
                 self.self_saving_layers.add(k)
+        self._objects = [layer.obj for layer in self.layers]
+        self._kinds = [*map(type, self._objects)]
         self.held = self._walk()
         self._keep(self.held.found.values())
+        self.resources += self._caches()
         self.excluded_names = [" ".join(excluded) for excluded in self.excluded]
         held = list(zip(self.layers, self.excluded, strict=True))
         self._slotted_layers = [(layer, excluded) for layer, excluded in held if layer.slots]
@@ -132,9 +138,17 @@ class StatePlan:
             if not layer.slots
             for item in excluded.items()
         ]
-        self._objects = [layer.obj for layer in self.layers]
-        self._kinds = [*map(type, self._objects)]
         self._known_spaces = [(vars(space), dict(vars(space))) for space in self.spaces]
+        self._bounds = [
+            value.reshape(-1).view(np.uint8).data
+            for space in self.spaces
+            for value in vars(space).values()
+            if isinstance(value, np.ndarray)
+            and value.flags.c_contiguous
+            and not value.dtype.hasobject
+            and value.nbytes <= _MAX_BOUNDS
+        ]
+        self._known_bounds = b"".join(self._bounds)
         self._attributes = [layer.attributes for layer in self.layers]
         self._located = [kept for kept in self.kept if id(kept.obj) in self.kept_numbers]
         self.handled = [
@@ -215,6 +229,17 @@ class StatePlan:
                 self.kept_numbers[id(kept.obj)] = len(self.kept)
             self.kept.append(kept)
 
+    def _caches(self) -> list[str]:
+        """Name the caches of methods, which all objects of a class share."""
+        kinds = [*self._kinds, *self.held.classes]
+        own = [b for kind in kinds for b in kind.__mro__ if not is_installed(b.__module__ or "")]
+        return [
+            f"{kind.__qualname__}.{name}: functools.lru_cache"
+            for kind in dict.fromkeys(own)
+            for name, value in vars(kind).items()
+            if isinstance(value, _CACHED)
+        ]
+
     def owner(self, path: Path) -> Any:
         """Return the layer that a path starts from."""
         return self.layers[path[0]].obj
@@ -229,7 +254,7 @@ class StatePlan:
         return max(map(sys.getrefcount, self._attributes), default=0) > _HOLDERS
 
     def is_current(self) -> bool:
-        """Return whether all kept objects are still at their paths."""
+        """Return whether the spaces are the same and all kept objects are still at their paths."""
         if [*map(type, self._objects)] != self._kinds:
             return False
         try:
@@ -239,6 +264,8 @@ class StatePlan:
                     return False
         except ValueError:  # an array was replaced
             return False
+        if b"".join(self._bounds) != self._known_bounds:
+            return False  # written in place
         layers = self._attributes
         for k, name, value in self._excluded_in_dicts:
             if layers[k].get(name) is not value:
