@@ -20,13 +20,12 @@ class Infos:
     def __init__(self):
         arrays = info_arrays(NUM)
         self.writer = BulkInfoWriter(arrays)
-        self.columns = InfoColumns(arrays, 1)
+        self.columns = InfoColumns(arrays, np.zeros(NUM, int))
 
     @property
     def all(self):
         self.columns.set_layout(0, self.writer.table.layout)
-        batch = self.columns.batch(np.zeros(NUM, int), {})
-        return list(StepInfos(batch, np.arange(NUM)))
+        return list(StepInfos(self.columns.batch(), np.arange(NUM)))
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ class Stepper:
         groups.name = type(self).__name__
         self._groups = groups
         self._ledger = groups.ledger
+        groups.info_collector.read_at_once = True
         space = groups.description.action_space
         self._accepts_scalars = isinstance(space, spaces.Box) and not space.shape
         self._action_writer = ActionWriter(groups.arrays.actions, groups.drivers)
@@ -63,7 +64,7 @@ class Stepper:
     def start_step(self, actions: Any) -> None:
         """Start a step; numbers of an unexpected shape are passed on, as in other libraries."""
         ledger = self._ledger
-        if ledger.pending or self.closed:
+        if ledger.pending or self._groups.closed:
             self._groups.check_idle("step_async")
         packed: Mapping[int, Any] = {}
         rows = self._unchecked_rows(actions) if self._accepts_scalars else None
@@ -96,14 +97,12 @@ class Stepper:
             return None  # the values are invalid, not the shape
         return list(actions)
 
-    @exclusive_wait
-    def finish_step(self) -> FinishedStep:
-        return self._finish_step()
-
     def _finish_step(self) -> FinishedStep:
         step = self._ledger.finish_step(self.fail).parts
         self._ledger.settle()
         return step
+
+    finish_step = exclusive_wait(_finish_step)
 
     @exclusive
     def start_reset(

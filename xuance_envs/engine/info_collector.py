@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_batch import InfoColumns
+from xuance_envs.engine.data.info_batch import NO_RESTS, InfoColumns
 from xuance_envs.engine.data.info_columns import ColumnLayout, Frozen
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
@@ -18,20 +18,19 @@ from xuance_envs.engine.group.outcome import Outcome
 SMALL_BYTES = 1 << 15  # up to this size, copying all reset observations is fastest
 Outcomes = Collection[tuple[int, Outcome]]  # driver indices and the outcomes of their requests
 
-_NO_EXTRAS: Mapping[int, Frozen] = {}
-
 
 class InfoCollector:
+    read_at_once = False  # infos of each step are read before the next step
     _has_own_extras = False  # infos may have extras without an outcome
 
     def __init__(self, drivers: Sequence[Driver], arrays: StepArrays) -> None:
         self._drivers = drivers
         self._arrays = arrays
-        self._infos = InfoColumns(arrays.infos, len(drivers))
-        self._reset_infos = InfoColumns(arrays.reset_infos, len(drivers))
         sizes = [driver.hi - driver.lo for driver in drivers]
-        self._group_of = np.repeat(np.arange(len(drivers)), sizes)
-        self._every_env = np.arange(len(self._group_of))
+        group_of = np.repeat(np.arange(len(drivers)), sizes)
+        self._infos = InfoColumns(arrays.infos, group_of)
+        self._reset_infos = InfoColumns(arrays.reset_infos, group_of)
+        self._every_env = np.arange(len(group_of))
         flat = arrays.reset_observations.flat
         # Infos of the last command on all environments, and infos of later ones by environment.
         self._latest_of_all: StepInfos | None = None
@@ -40,17 +39,17 @@ class InfoCollector:
 
     def infos(self, outcomes: Outcomes, envs: NDArray[np.intp] | None = None) -> StepInfos:
         """Return the infos of some or all environments after a command."""
-        extras = _NO_EXTRAS
+        extras, columns = NO_RESTS, self._infos
         ends: EpisodeEnds | None = None
         if outcomes or self._has_own_extras:
             extras, ends = self._take(outcomes, envs)
         if envs is None:
-            source = self._infos.snapshot(self._group_of, extras)
+            source = columns.batch(extras) if self.read_at_once else columns.snapshot(extras)
             infos = self._latest_of_all = StepInfos(source, self._every_env, ends)
             if self._newer:
                 self._newer = {}
         else:
-            infos = StepInfos(self._infos.batch(self._group_of, extras, envs), envs, ends)
+            infos = StepInfos(columns.batch(extras, envs), envs, ends)
             self._newer.update(dict.fromkeys(envs.tolist(), infos))
         return infos
 
@@ -129,5 +128,5 @@ class InfoCollector:
         else:
             (envs,) = ended.nonzero()
             observation = arrays.reset_observations.take(envs).value
-        infos = self._reset_infos.batch(self._group_of, reset_extras, envs)
+        infos = self._reset_infos.batch(reset_extras, envs)
         return EpisodeEnds(ended, observation, infos, envs)

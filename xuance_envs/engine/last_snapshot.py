@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,17 +13,15 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import NO_EXTRAS, Outcome, StepExtras
 from xuance_envs.engine.group.step_results import RecordedInfos
 
-_NO_RESTS: Mapping[int, Any] = {}
-
 
 class LastSnapshot:
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
         self._n = len(arrays.rewards)
         self._parts = [part.copy() for part in arrays.observations.parts]
-        self._columns = InfoColumns(arrays.infos, 1)
-        self._reset_columns = InfoColumns(arrays.reset_infos, 1)
-        self._group_of = np.zeros(self._n, np.intp)
+        group_of = np.zeros(self._n, np.intp)
+        self._columns = InfoColumns(arrays.infos, group_of)
+        self._reset_columns = InfoColumns(arrays.reset_infos, group_of)
         self._snapshot: Snapshot | None = None
         self._reset_snapshot: Snapshot | None = None
         self._built_infos: dict[int, dict[Any, Any]] = {}
@@ -35,20 +33,20 @@ class LastSnapshot:
         rest = self._take_layouts(outcome)
         self._copy_in(slice(None), self._arrays.observations.parts, rest.observations)
         self._built_infos = {}
-        self._snapshot = self._columns.snapshot(self._group_of, _NO_RESTS)
+        self._snapshot = self._columns.snapshot()
         self._reset_snapshot = None
         if outcome.ended:
             ended = np.flatnonzero(self._arrays.terminated | self._arrays.truncated)
             parts = self._arrays.reset_observations.parts
             self._copy_in(ended, parts, rest.reset_observations)
-            self._reset_snapshot = self._reset_columns.snapshot(self._group_of, _NO_RESTS)
+            self._reset_snapshot = self._reset_columns.snapshot()
             batch = as_batch(self._reset_snapshot)
             self._built_infos = {place: batch.build(place, place) for place in ended.tolist()}
 
     def record_reset(self, outcome: Outcome, places: Sequence[int]) -> None:
         rest = self._take_layouts(outcome)
         self._copy_in(np.array(places), self._arrays.observations.parts, rest.observations)
-        batch = self._columns.batch(self._group_of, {})
+        batch = self._columns.batch()
         self._built_infos.update({place: batch.build(place, place) for place in places})
 
     def step_infos(self, outcome: Outcome) -> RecordedInfos:

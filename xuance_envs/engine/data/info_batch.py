@@ -23,6 +23,8 @@ from xuance_envs.engine.data.info_columns import (
     NumberKind,
 )
 
+NO_RESTS: Mapping[int, Frozen] = {}
+
 
 @dataclass(slots=True, eq=False)
 class InfoBatch:
@@ -232,35 +234,43 @@ def as_batch(snapshot: Snapshot) -> InfoBatch:
 class InfoColumns:
     """Info arrays of all groups, with each group's column layout."""
 
-    def __init__(self, arrays: InfoArrays, groups: int) -> None:
+    def __init__(self, arrays: InfoArrays, group_of: NDArray[np.intp]) -> None:
         self._arrays = arrays
-        self.layouts: tuple[ColumnLayout, ...] = (NO_COLUMNS,) * groups
-        self._used = arrays.first(0, 0)
+        self._group_of = group_of
+        self._use((NO_COLUMNS,) * (int(group_of[-1]) + 1))
 
     def set_layout(self, group: int, layout: ColumnLayout | None) -> None:
         """Set a group's layout; None keeps the current one."""
         if layout is not None:
             # Equal layouts share one object, which readers compare by identity.
             layout = next((known for known in self.layouts if known == layout), layout)
-            self.layouts = (*self.layouts[:group], layout, *self.layouts[group + 1 :])
-            self._used = self._arrays.first(
-                max([len(layout.keys) for layout in self.layouts]),
-                max([layout.nbytes for layout in self.layouts]),
-            )
+            self._use((*self.layouts[:group], layout, *self.layouts[group + 1 :]))
+
+    def _use(self, layouts: tuple[ColumnLayout, ...]) -> None:
+        used = self._arrays.first(
+            max([len(layout.keys) for layout in layouts]),
+            max([layout.nbytes for layout in layouts]),
+        )
+        empty: InfoBatch | None = None
+        if not used.kinds.size:  # infos without columns never change, so all steps share them
+            empty = InfoBatch(used, layouts, self._group_of, NO_RESTS)
+        # No call in between, so that an interrupt finds either all of these updated or none.
+        self.layouts, self._used, self._empty = layouts, used, empty
 
     def batch(
-        self,
-        group_of: NDArray[np.intp],
-        rests: Mapping[int, Frozen],
-        envs: NDArray[np.intp] | None = None,
+        self, rests: Mapping[int, Frozen] = NO_RESTS, envs: NDArray[np.intp] | None = None
     ) -> InfoBatch:
+        """Copy the infos of some or all environments."""
+        if self._empty is not None and not rests:
+            return self._empty
         used = self._used
         arrays = used.copy() if envs is None else used.take(envs)
-        return InfoBatch(arrays, self.layouts, group_of, rests)
+        return InfoBatch(arrays, self.layouts, self._group_of, rests)
 
-    def snapshot(self, *of: Any) -> Snapshot:
+    def snapshot(self, rests: Mapping[int, Frozen] = NO_RESTS) -> Snapshot:
         """Copy the infos of all environments; return a batch, or the parts of one."""
         used = self._used
-        if used.bytes.size:
-            return self.batch(*of)
-        return used.cells.tobytes(), used.kinds.tobytes(), used, self.layouts, *of
+        if self._empty is not None or used.bytes.size:
+            return self.batch(rests)
+        cells, kinds = used.cells.tobytes(), used.kinds.tobytes()
+        return cells, kinds, used, self.layouts, self._group_of, rests

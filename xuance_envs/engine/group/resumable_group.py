@@ -55,9 +55,10 @@ class ResumableGroup(EnvGroup):
     def attach(self, arrays: StepArrays) -> None:
         super().attach(arrays)
         self.arrays = arrays
-        self._columns = InfoColumns(arrays.infos, 1), InfoColumns(arrays.reset_infos, 1)
+        group_of = np.zeros(len(self.envs), np.intp)
+        infos = arrays.infos, arrays.reset_infos
+        self._columns = [InfoColumns(each, group_of) for each in infos]
         self._layout_versions = [-1, -1]  # table versions that these columns reflect
-        self._group_of = np.zeros(len(self.envs), np.intp)
 
     def acting_state(self, i: int) -> ActingState:
         after_reset, rest = self._acting_source(i)
@@ -71,7 +72,7 @@ class ResumableGroup(EnvGroup):
         stepped = self._step_targets[i]
         return ActingState(
             leaves,
-            self._info_columns(after_reset).batch(self._group_of, rests, np.array([i])).build(0, i),
+            self._info_columns(after_reset).batch(rests, np.array([i])).build(0, i),
             bool(self._pending[i]),
             stepped.arguments if type(stepped) is ResetOnStep else {},
         )
@@ -217,8 +218,8 @@ class ResumableGroup(EnvGroup):
 
     def _infos_of_step(self, outcome: Outcome) -> RecordedInfos:
         """Return the infos of the last step from its outcome."""
-        infos = self._info_columns(False).batch(self._group_of, {})
-        resets = self._info_columns(True).batch(self._group_of, {}) if outcome.ended else None
+        infos = self._info_columns(False).batch()
+        resets = self._info_columns(True).batch() if outcome.ended else None
         return RecordedInfos(infos, resets, outcome.rest or NO_EXTRAS)
 
     def _step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
@@ -242,7 +243,7 @@ class ResumableGroup(EnvGroup):
     def _flag_in_infos(self, key: str) -> None:
         """Add ``key: True`` to all infos of the last command."""
         rests = {i: (self.thaw, rest) for i, rest in self._infos.rest.items()}
-        batch = self._info_columns(False).batch(self._group_of, rests)
+        batch = self._info_columns(False).batch(rests)
         for i in range(len(self.envs)):
             self._infos.write(i, {**batch.build(i, i), key: True})
 
