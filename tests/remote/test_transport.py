@@ -326,3 +326,13 @@ def test_connections_that_are_forgotten_are_closed(script: Script) -> None:
     del transport
     gc.collect()  # a warning about an open connection would be an error
     assert server.closed.wait(10)
+
+
+def test_close_during_a_request_closes_its_connection_after_the_response(script: Script) -> None:
+    transport, server = script([[0.2, OK], [OK]])
+    asking = threading.Thread(target=ask, args=(transport, server))
+    asking.start()
+    transport.close()
+    asking.join()
+    assert len(server.requests) == 1
+    assert server.closed.wait(10)

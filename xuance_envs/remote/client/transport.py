@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.client import (
     BadStatusLine,
     HTTPConnection,
@@ -72,6 +73,7 @@ class HttpTransport:
             self._base = f"http://{server.netloc}{self._base}"
             self._headers |= _login(proxy)
         self._idle: list[_Connection] = []
+        self._closed = False
         self._heads: dict[tuple[str, str], bytes] = {}
 
     def exchange(
@@ -93,10 +95,14 @@ class HttpTransport:
                 self._idle.append(connection)
             else:
                 connection.disconnect()
+            if self._closed:  # during the request, by another thread
+                self.close()
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().disconnect()
+        self._closed = True
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().disconnect()
 
     def _take_idle(self) -> _Connection | None:
         try:
