@@ -64,6 +64,8 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         autoreset_mode (AutoresetMode): ``SAME_STEP``, also in ``metadata["autoreset_mode"]``.
     """
 
+    closed = True  # until it has a vec_env: Gymnasium's __del__ calls close
+
     def __init__(self, vec_env: VecEnv) -> None:
         self.vec_env = vec_env = checked_number_rewards("to_gymnasium", vec_env)
         self.num_envs = vec_env.num_envs
@@ -76,6 +78,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         self.action_space = batch_space(vec_env.action_space, self.num_envs)
         self._layout = SpaceLayout(vec_env.observation_space)
         self._batcher = InfoBatcher(self)
+        self.closed = False
 
     def reset(
         self,
