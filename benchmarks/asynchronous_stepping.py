@@ -188,8 +188,8 @@ def measure_slow(args: argparse.Namespace) -> Part:
     make = partial(SubprocVecEnv_Gym, in_series=1)
     part = Part(
         f"{len(others)} environments that sleep {QUICK_SECONDS * 1e3:g} ms, in_series=1, "
-        f"without and with one more that sleeps {SLOW_SECONDS * 1e3:g} ms; "
-        f"steps of the {len(others)}"
+        f"without and with a slow one that sleeps {SLOW_SECONDS * 1e3:g} ms; "
+        f"only steps of the {len(others)} count"
     )
     receive = f"send, recv({half})"
     without = f"{receive}, without the slow one"
