@@ -1,7 +1,7 @@
 """Adapter that makes an already vectorized environment a ``VecEnv``.
 
 Such an environment steps all copies in one call, in NumPy or C++, which is faster than worker
-processes if a step is cheap. :func:`from_gymnasium` adds what a ``VecEnv`` guarantees: last
+processes if a step is cheap. :func:`from_gymnasium` adds the other features of a ``VecEnv``: last
 observations, ``reset_obs``, ``episode_step``, ``episode_score``, checks of call order and actions.
 """
 

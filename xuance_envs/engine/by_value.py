@@ -6,7 +6,7 @@ classes and module functions that this process already has stay unchanged.
 
 Pickles also change the types of some of NumPy's values. On Linux, for example, NumPy has types for
 ``long`` and for ``long long``, which have the same width. Their dtypes compare equal, and pickles
-use only one of them. Pickles of arrays that are not in native byte order may convert them.
+use only one of them. A pickle may convert an array to native byte order.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Ledger:
         return self._info_collector.infos(self.step_outcomes(fail))
 
     def step_outcomes(self, fail: Callable[[], Any]) -> list[tuple[int, Outcome]]:
-        """Do the same, but return groups and their outcomes, except those that are OK."""
+        """Wait like :meth:`finish_step`, and return groups with outcomes other than OK."""
         common, tag = self.common, self._tag
         if not self._all_submitted and (  # interrupted during submission
             common is None or not common.start(tag, self._actions)

@@ -31,7 +31,7 @@ class DummyVecEnv_Gym(DummyVecEnv):
 
 @with_options(SubprocOptions, SubprocVecEnv)
 class SubprocVecEnv_Gym(SubprocVecEnv):
-    """XuanCe's form of :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
+    """:class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` with XuanCe's signature.
 
     The order of arguments differs: ``context`` comes second, and ``env_seed`` is keyword-only.
 
@@ -72,7 +72,7 @@ class DummyVecEnv_Atari(DummyVecEnv_Gym):
 
 @with_options(SubprocOptions, SubprocVecEnv)
 class SubprocVecEnv_Atari(SubprocVecEnv_Gym):
-    """XuanCe's form of :class:`~xuance_envs.gym.gym_vec_env.SubprocVecEnv_Gym` for Atari games.
+    """:class:`~xuance_envs.gym.gym_vec_env.SubprocVecEnv_Gym` for Atari games, as in XuanCe.
 
     ``env_seed`` comes second; all other options are keyword-only. Observations are uint8.
     :class:`~xuance_envs.gym.atari_env.Atari_Env` writes its frames directly into the memory that

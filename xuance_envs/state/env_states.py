@@ -151,7 +151,7 @@ class EnvStates:
         return EnvStates(envs, self.facts, {**self.shared, **more}, self.trusted)
 
     def extra(self, name: str) -> list[Any] | None:
-        """Return each environment's value from :meth:`adding`; None if one of them has none.
+        """Return each environment's value from :meth:`adding`; None if an environment has no value.
 
         Args:
             name: name of the data.

@@ -69,7 +69,7 @@ def why_refused(kind: Any) -> str | None:
 
 
 class Prelude(NamedTuple):
-    """Pickle of what almost every state uses, before the state; made once because this is slow."""
+    """Pickle of objects that almost every state uses, before the state; made once, to save time."""
 
     content: bytes
     memo: Any

@@ -61,7 +61,7 @@ class StatefulTransform:
         """Load learned data into this transform and those inside it.
 
         Args:
-            state: the result of :meth:`state_dict`, or what ``numpy.load`` returns for it.
+            state: the result of :meth:`state_dict`, as returned or as read by ``numpy.load``.
 
         Raises:
             ValueError: the data comes from other transforms, shapes or environments. Nothing has

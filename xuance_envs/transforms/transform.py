@@ -31,7 +31,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     an episode ends, the transform changes both the final observation and ``reset_obs``. The rest of
     the infos stays unchanged.
 
-    A subclass defines :meth:`_transform`, or :meth:`_forward` for actions. It keeps its memory in
+    A subclass defines :meth:`_transform`, or :meth:`_forward` for actions. It keeps its state in
     ``_state``. Each call replaces this object without modifying it. An interrupted step can
     therefore be repeated, and counts only once.
 
@@ -282,7 +282,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     ) -> EnvStates:
         """Save states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state` does.
 
-        The states include the transform's memory of each environment, and its learned statistics.
+        The states include the transform's state for each environment, and its learned statistics.
         """
         self._check_not_stepping("save_state")
         state = self.vec_env.save_state(env_ids, verify=verify)

@@ -50,7 +50,7 @@ class ThreadOptions(SplitOptions, total=False):
 
 
 class ThreadArguments(ThreadOptions, total=False):
-    """Options of threads, and the process options of which threads accept one value only."""
+    """Options of threads, and the process options for which threads accept only one value."""
 
     on_worker_failure: Literal["raise"]
     worker_threads: None

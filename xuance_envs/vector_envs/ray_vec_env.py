@@ -55,7 +55,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
             has room for. ``"core"`` starts one actor per worker. ``"auto"`` uses ``"machine"`` if
             several workers would share a node and ``scheduling_strategy`` lets Ray choose nodes.
         num_cpus_per_worker: CPUs that each worker reserves, possibly a fraction. An actor reserves
-            the sum of its workers.
+            those of all its workers.
         resources: further resources per worker, such as ``{"GPU": 0.5}`` or custom resources.
         runtime_env: Ray runtime environment of the actors. Local folders are allowed only if this
             vectorized environment opens the connection; otherwise pass them to :func:`ray.init`.

@@ -1,4 +1,4 @@
-"""Types of results: those of ``step`` for all environments, and those of ``recv`` for some."""
+"""Types of the results of ``step`` and ``recv``."""
 
 from __future__ import annotations
 

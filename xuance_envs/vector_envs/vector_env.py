@@ -35,18 +35,18 @@ class VecEnv(VecEnvAliases, ABC):
     results if the environments use only their own random generators.
 
     Used as a context manager, a vectorized environment is closed on exit. After :meth:`close`,
-    operations on the environments raise a :class:`~xuance_envs.errors.ClosedVecEnvError`. Until a
-    step's results are returned, they raise an :class:`~xuance_envs.errors.AlreadySteppingError`,
-    except :meth:`reset`, :meth:`statistics` and :meth:`close`; after :meth:`step_async`, also
-    :meth:`step_wait`; after :meth:`send`, also :meth:`recv`, :meth:`async_reset` and :meth:`send`.
+    operations on the environments raise a :class:`~xuance_envs.errors.ClosedVecEnvError`. While a
+    step is pending, they raise an :class:`~xuance_envs.errors.AlreadySteppingError`, except
+    :meth:`reset`, :meth:`statistics` and :meth:`close`. :meth:`step_wait` finishes a
+    :meth:`step_async`. After :meth:`send`, call :meth:`recv`, :meth:`async_reset` or :meth:`send`.
 
     Arguments named ``env_ids`` are sequences of distinct indices from 0 to ``num_envs - 1``. Other
     values raise a :class:`ValueError`, and nothing is done. An exception of an environment in
     :meth:`call`, :meth:`get_attr`, :meth:`set_attr` or :meth:`render` raises an
-    :class:`~xuance_envs.errors.EnvError`. Arguments and results that must be pickled but cannot be
-    raise a :class:`TypeError`. In both cases, the vectorized environment stays usable. If a worker
-    fails in an operation other than a step or reset, the operation raises even if the worker is
-    restarted. The error's ``restarted`` is then True, and the vectorized environment is usable.
+    :class:`~xuance_envs.errors.EnvError`. Values for other processes that cannot be pickled raise a
+    :class:`TypeError`. In both cases, the vectorized environment stays usable. If a worker fails in
+    an operation other than a step or reset, the operation raises even if the worker is restarted;
+    the error's ``restarted`` is then True, and the vectorized environment is usable.
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
     and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``

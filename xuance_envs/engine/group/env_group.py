@@ -92,7 +92,7 @@ class EnvGroup(BaseEnvGroup):
         self._targets = self._make_targets()
         self._step_targets: list[Any] = list(self._targets)
         self._reset_instead: list[int] = []
-        # Plain: the last command was a step that left nothing for the next one to clear.
+        # _plain: True if the last command was a step that left nothing for the next one to clear.
         self._ended = self._plain = False
         self._last_reset = -1
         # Acting sources (see _acting_source) of environments outside the last command.
@@ -143,7 +143,7 @@ class EnvGroup(BaseEnvGroup):
                 self._interrupted_at, self._step_id, self._plain = _NOT_STARTED, number, False
             given = self._given_actions
             actions_taken = self._read_actions() if given is None else given
-            # The places come first: they end before the actions, whose end is slow.
+            # zip reads the places first and stops at their end; the end of the actions is slow.
             items: Iterator[Any] = zip(self._places, self._step_targets, actions_taken, self._rows)  # noqa: B905  # strict costs time
             if places is not None:
                 items = self._select(places, items, start)

@@ -18,7 +18,7 @@ The main process is *armed* when the next step can use the common wake-up.
 Invariants:
 
 1. Between steps of an armed main process, all workers wait for the same counter of ``starts``. The
-   bell and that counter are zero, and there is one token less than workers.
+   bell and that counter are zero, and there is one token fewer than workers.
 2. A worker writes its results, then its code, then takes a token, then writes the payload, if any,
    to its pipe. So its results are complete when its code is set, and all results are
    complete when the bell has rung. The system calls in between are memory barriers.

@@ -40,7 +40,7 @@ class GroupActor:
         return b"".join(self.answer_buffers(number, request, *states))
 
     def answer_buffers(self, number: int, request: bytes, *states: bytes) -> list[Any]:
-        """Do the same as :meth:`answer`, but return buffers and do not copy the arrays."""
+        """Answer like :meth:`answer`, but return buffers instead of a copy of the arrays."""
         commands, start = unpack_requests(request, states)
         groups = {group: self._hosting.groups[group] for group in commands}
         with ExitStack() as stack:

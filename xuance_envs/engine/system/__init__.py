@@ -1,1 +1,1 @@
-"""What differs between systems, and forks, thread pools and interrupts of this process."""
+"""Differences between systems, and forks, thread pools and interrupts of this process."""

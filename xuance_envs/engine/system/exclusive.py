@@ -39,7 +39,7 @@ def exclusive(
 
 
 def exclusive_start(method: Callable[[_Self, Any], None]) -> Callable[[_Self, Any], None]:
-    """Do the same for a method that starts a step, with a third of the overhead."""
+    """Decorate a method that starts a step, with a third of the overhead of :func:`exclusive`."""
 
     @functools.wraps(method)
     def checked(self: Any, actions: Any) -> None:
@@ -57,7 +57,7 @@ def exclusive_start(method: Callable[[_Self, Any], None]) -> Callable[[_Self, An
 
 
 def exclusive_wait(method: Callable[[_Self], _Result]) -> Callable[[_Self], _Result]:
-    """Do the same for a method that finishes a step."""
+    """Decorate a method that finishes a step, as :func:`exclusive` does."""
 
     @functools.wraps(method)
     def checked(self: Any) -> _Result:

@@ -104,8 +104,9 @@ def abort(pid: int) -> None:
 def end_natively_after_main() -> None:
     """End this process after the main process ends, even if a thread never releases the GIL.
 
-    The kernel sends a signal whose handler is C's ``alarm``. It receives the signal's number, and
-    that many seconds later SIGALRM ends this process. SIGCONT makes a stopped process end, too.
+    The kernel sends a signal whose handler is C's ``alarm``. The handler's argument is the signal's
+    number, so SIGALRM ends this process that many seconds later. SIGCONT makes a stopped process
+    end, too.
     """
     if signal_after_main(signal.SIGCONT) is None:
         return

@@ -39,7 +39,7 @@ _LIMITS = (
     ("--max-envs-per-token", "environments_per_token", 1, "maximum environments per token"),
     ("--max-envs-per-session", "environments_per_session", 1, "maximum environments per session"),
     ("--max-processes", "processes", 1,
-     "maximum concurrent processes; a worker and its guardian count as two"),
+     "maximum concurrent processes. On Linux, a worker and its guardian count as two"),
     ("--max-processes-per-token", "processes_per_token", 1, "maximum processes per token"),
     ("--max-processes-per-session", "processes_per_session", 1,
      "maximum processes per session. Each request that creates environments starts a worker; at "
@@ -75,7 +75,8 @@ _LIMITS = (
     ("--max-body", "body", MIB, "maximum MiB per request"),
     ("--max-reply", "reply", MIB, "maximum MiB per reply, in the requested format"),
     ("--idle-timeout", "idle", 1, "seconds after which an idle session is closed"),
-    ("--request-timeout", "request", 1, "seconds that environments may take per request"),
+    ("--request-timeout", "request", 1,
+     "seconds that environments may take per request, before their process is killed"),
     ("--start-timeout", "start", 1, "seconds that creating environments may take"),
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 ``http.client`` only parses responses: its connections are slower, and they limit the time of each
 piece of a response instead of the time of the response. A connection parses equal heads only once,
-because replies to steps differ in their bodies.
+because replies to steps differ only in their bodies.
 """
 
 from __future__ import annotations

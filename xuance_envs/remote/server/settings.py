@@ -240,7 +240,7 @@ class Settings:
         return max(self.limits.request, self.limits.start)
 
     def limits_of(self, owner: Owner) -> Limits:
-        """Return the limits of one owner: ``limits`` with those of its line in the tokens file."""
+        """Return the limits of one owner: ``limits``, overridden by its line in the tokens file."""
         overrides: dict[str, Any] = dict(owner.limits)
         return replace(self.limits, **overrides)
 

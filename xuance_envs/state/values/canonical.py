@@ -88,7 +88,7 @@ class ValueTokens:
 
     def _element(self, item: Any, steps: _Steps) -> bytes:
         if self._nested is not None and next(self._nested, None) is None:
-            raise FaultError(path_text(steps), "the sets of objects within sets are too many")
+            raise FaultError(path_text(steps), "too many nested sets of objects to compare")
         nested = iter(range(_MAX_NESTED)) if self._nested is None else self._nested
         return digest(item, ChainMap(self._numbers, self._known), nested)  # type: ignore[arg-type]
 

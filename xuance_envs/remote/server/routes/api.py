@@ -274,7 +274,7 @@ class Api:
         else:
             source_host, sources = session.find(message.sources, distinct=False)
             if source_host is not host:
-                text = "expected sources that the same request created as the episodes, got others"
+                text = "expected sources and episodes created by the same request, got others"
                 raise RefusedError(422, "sources", text)
             if len(sources) not in (1, len(envs)):
                 expected = f"1 or {len(envs)} sources, one per episode"
