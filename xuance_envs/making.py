@@ -282,7 +282,7 @@ def _has_native_form(env_id: str | EnvSpec) -> bool:
 
 
 def _is_multi_agent(env_id: str) -> bool:
-    """Return whether an id names a module of PettingZoo's kind: ``"mpe2:simple_spread_v3"``."""
+    """Return whether an id names a PettingZoo-style module: ``"mpe2:simple_spread_v3"``."""
     package, _, name = env_id.partition(":")
     if not name.isidentifier():
         return False

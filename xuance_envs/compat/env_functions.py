@@ -99,7 +99,7 @@ class RegisteringEnvFn:
 
 
 def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    """Return functions that first register, in their process, the ids that workers may lack."""
+    """Wrap environment functions to first register all ids that are not Gymnasium's own."""
     specs = {
         spec.id: _with_main_by_value(spec)
         for spec in gymnasium.registry.values()

@@ -23,8 +23,8 @@ AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 class InfoBatcher:
     """Merger of all environments' infos into one dict.
 
-    If all values are in columns of numbers, it builds no dicts per environment. Otherwise (strings,
-    dicts, keys of several types), Gymnasium's own method merges the infos.
+    If every key has one numeric type, it builds no dicts per environment. Otherwise (bools, None,
+    strings, dicts, or a key whose values differ in type), Gymnasium's own method merges the infos.
     """
 
     def __init__(self, vector_env: VectorEnv) -> None:

@@ -144,7 +144,7 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
 
 
 def _make(kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Make a vectorized environment for XuanCe, whose algorithms take numbers as rewards."""
+    """Make a vectorized environment for XuanCe; raise if its rewards are vectors."""
     envs = kind(*args, **kwargs)
     try:
         check_number_rewards(

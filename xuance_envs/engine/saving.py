@@ -351,9 +351,9 @@ def _parse_restart_seeds(state: EnvStates) -> list[Seeding | None]:
         seeds = [None if one is None else (one[0], one[1]) for one in entries]
         for seed, count in filter(None, seeds):
             if not isinstance(seed, int | None) or not isinstance(count, int) or count < 0:
-                raise TypeError(f"got {seed!r} and {count!r}")
+                raise TypeError(f"got ({seed!r}, {count!r})")
     except (FaultError, LookupError, TypeError) as fault:
-        expected = "pairs of an int seed or None and a count of at least 0"
+        expected = "(seed, count) pairs with seed an int or None and count >= 0"
         raise StateError(
             -1, "load_state", f"invalid restart seeds: expected {expected}: {fault}"
         ) from None

@@ -47,7 +47,7 @@ SAFE_CLASSES = frozenset((module, name) for module in _SAFE for name in _SAFE[mo
 
 
 class Target:
-    """Functions of :mod:`rebuild` that use one target environment's objects and classes."""
+    """The functions of :mod:`rebuild`, bound to one target environment's objects and classes."""
 
     method = staticmethod(getattr)
     bound = staticmethod(types.MethodType)

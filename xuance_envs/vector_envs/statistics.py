@@ -49,7 +49,7 @@ class WorkerStatistics:
 
     @classmethod
     def of(cls, driver: Driver) -> WorkerStatistics:
-        """Return the statistics of the group of a driver."""
+        """Return the statistics of a driver's group."""
         times = driver.times()
         return cls(
             range(driver.lo, driver.hi),

@@ -132,8 +132,7 @@ def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any
             f"which NumPy cannot convert: {error}"
         ) from None
     if array.shape != shape:
-        dtypes = "" if array.dtype == dtype else f" (dtype expected {dtype}, got {array.dtype})"
-        raise BadValueError(f"expected shape {shape}, got shape {array.shape}{dtypes}")
+        raise BadValueError(f"expected shape {shape}, got shape {array.shape}")
     if array.dtype == dtype:
         return array
     if array.dtype.kind not in "biuf" or dtype.kind not in "biuf":

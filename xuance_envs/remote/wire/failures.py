@@ -33,7 +33,7 @@ STATUSES: dict[int, type[errors.RemoteError]] = {
 DEFAULT_MESSAGES = {
     413: "the request is too large for the server or for a proxy in front of it",
     502: "a proxy cannot reach the server: check that the server is running",
-    503: "a proxy reports that the server is unavailable: try again later",
+    503: "the server, or a proxy in front of it, is overloaded or unavailable: try again later",
     504: "a proxy received no reply from the server in time",
 }
 # Commands whose failures count as the client's, not as the environment's.

@@ -51,7 +51,7 @@ class Difference(NamedTuple):
 class ValueTokens:
     """Comparable items (tokens) of a value and everything it refers to, in a fixed order.
 
-    ``known`` has the tokens of objects that are not examined, by the objects' ids.
+    ``known`` maps ``id(value)`` to the token of each object that is not traversed.
     """
 
     def __init__(

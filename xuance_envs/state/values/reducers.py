@@ -88,7 +88,7 @@ def hidden_attributes(value: Any) -> dict[str, Any]:
 
 
 def incomplete(kind: Any) -> bool:
-    """Return whether a class's own pickles are incomplete."""
+    """Return whether a class inherits a reducer because its default pickles lose state."""
     return _inherited(kind) is not None
 
 

@@ -15,7 +15,7 @@ from xuance_envs._override import override
 class LazySeedSequence(ISpawnableSeedSequence):
     """Lazily built :class:`numpy.random.SeedSequence`.
 
-    Only spawning needs it, and building it takes as long as the rest of a generator.
+    It is rarely needed, mainly to spawn generators, and takes half of a generator's build time.
     """
 
     def __init__(self, seed_parameters: tuple[Any, ...]) -> None:

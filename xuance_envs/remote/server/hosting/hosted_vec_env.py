@@ -102,9 +102,9 @@ class HostedVecEnv(GroupedVecEnv):
         return self._driver.times()
 
     def finish_step(self, layout: int | None) -> dict[str, Any] | None:
-        """Finish a step like ``step_wait``; return a frame if its results have that form.
+        """Finish a step like ``step_wait``; return its results as a frame if they fit into one.
 
-        Other results are in ``buf_obs``, ``exact_rewards``, ``buf_infos`` and so on.
+        Otherwise, they are in ``buf_obs``, ``exact_rewards``, ``buf_infos`` and so on.
         """
         self._ledger.check_stepping()
         arrays, outcomes = self._arrays, self._ledger.step_outcomes(self.close)
