@@ -32,6 +32,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
+from xuance_envs.engine.process.common_step import MIN_WORKERS
 
 cartpole = partial(gymnasium.make, "CartPole-v1")
 Quick = partial(AsyncVectorEnv, context="forkserver")
@@ -505,6 +506,14 @@ def test_what_took_too_long_is_waited_for_by_the_next(closing):
         envs.step_wait()
     assert envs.get_attr("name") == (0.3, 0.3)
     assert envs.step([0, 0])[1].tolist() == [1, 1]
+
+
+def test_a_wait_with_a_time_limit_sees_the_end_of_a_step_that_one_write_starts(closing):
+    envs = closing(Quick([partial(EchoEnv, PLAIN)] * MIN_WORKERS, in_series=1))
+    envs.reset()
+    for count in range(1, 4):
+        envs.step_async([0] * MIN_WORKERS)
+        assert envs.step_wait(timeout=20)[4]["steps"].tolist() == [count] * MIN_WORKERS
 
 
 @pytest.mark.parametrize("terminate", [False, True])
