@@ -112,6 +112,8 @@ class InfoBatch:
         """Return each key's kind, values and mask; None if a key has several kinds or no column."""
         if self.rest:
             return None
+        if not len(self.arrays.kinds):
+            return {}
         if self._same_layouts():
             found, _ = self._common_columns()
             return found
