@@ -30,7 +30,25 @@ from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-_GENERATORS = torch.Generator, np.random.Generator, np.random.RandomState, random.Random
+# How to get and set the state of each kind of generator.
+_GENERATORS: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    torch.Generator: (
+        lambda generator: generator.get_state().numpy().tobytes(),
+        lambda generator, state: generator.set_state(byte_tensor(state)),
+    ),
+    np.random.Generator: (
+        lambda generator: generator.bit_generator.state,
+        lambda generator, state: setattr(generator.bit_generator, "state", state),
+    ),
+    np.random.RandomState: (
+        lambda generator: generator.get_state(legacy=False),
+        lambda generator, state: generator.set_state(state),
+    ),
+    random.Random: (
+        lambda generator: generator.getstate(),
+        lambda generator, state: generator.setstate(state),
+    ),
+}
 _WITHOUT_GENERATORS = type, torch.Tensor, random.SystemRandom  # the last one has no state
 
 
@@ -208,44 +226,17 @@ def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
         return
     torch.manual_seed(_derive_seed(state, path))
     fork = RngFork(path)
-    for generator in _iter_generators(agent):
-        own = _state_of(generator)
+    for generator, get_state, set_state in _iter_generators(agent):
         if isinstance(generator, torch.Generator):
-            generator.manual_seed(_derive_seed(own, path))
-        elif isinstance(generator, np.random.Generator):
-            kind = type(generator.bit_generator)
-            generator.bit_generator.state = kind(_derive_seed(repr(own).encode(), path)).state
+            generator.manual_seed(_derive_seed(get_state(generator), path))
         else:
-            fork(generator)
+            set_state(generator, get_state(fork(generator)))
 
 
 def get_rng_states(agent: Any) -> bytes:
     """Return the states of this process's generator and the agent's generators."""
-    own = map(_state_of, _iter_generators(agent))
+    own = [get_state(generator) for generator, get_state, _ in _iter_generators(agent)]
     return dumps_plain([torch.get_rng_state().numpy().tobytes(), *own])
-
-
-def _state_of(generator: Any) -> Any:
-    match generator:
-        case torch.Generator():
-            return generator.get_state().numpy().tobytes()
-        case random.Random():
-            return generator.getstate()
-        case np.random.RandomState():
-            return generator.get_state(legacy=False)
-    return generator.bit_generator.state
-
-
-def _set_state(generator: Any, state: Any) -> None:
-    match generator:
-        case torch.Generator():
-            generator.set_state(byte_tensor(state))
-        case random.Random():
-            generator.setstate(state)
-        case np.random.RandomState():
-            generator.set_state(state)
-        case _:
-            generator.bit_generator.state = state
 
 
 def set_rng_states(agent: Any, rng_states: bytes) -> None:
@@ -257,12 +248,14 @@ def set_rng_states(agent: Any, rng_states: bytes) -> None:
             f"{len(own)}"
         )
     torch.set_rng_state(byte_tensor(shared))
-    for generator, state in zip(generators, own, strict=True):
-        _set_state(generator, state)
+    for (generator, _, set_state), state in zip(generators, own, strict=True):
+        set_state(generator, state)
 
 
-def _iter_generators(agent: Any) -> Iterator[Any]:
-    """Yield the random generators that the agent refers to, directly or through other objects."""
+def _iter_generators(
+    agent: Any,
+) -> Iterator[tuple[Any, Callable[[Any], Any], Callable[[Any, Any], Any]]]:
+    """Yield the agent's generators, also those of its parts, each with how to get and set it."""
     queue = deque(agent.modules() if isinstance(agent, torch.nn.Module) else [agent])
     seen: dict[int, Any] = {}
     while queue:
@@ -270,8 +263,9 @@ def _iter_generators(agent: Any) -> Iterator[Any]:
         if id(value) in seen or isinstance(value, _WITHOUT_GENERATORS):
             continue
         seen[id(value)] = value
-        if isinstance(value, _GENERATORS):
-            yield value
+        kind = next((each for each in _GENERATORS if isinstance(value, each)), None)
+        if kind is not None:
+            yield value, *_GENERATORS[kind]
         else:
             if isinstance(value, Space):
                 _ = value.np_random  # is created when it is first used
