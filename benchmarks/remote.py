@@ -124,6 +124,7 @@ def measure_attacks(env_id: str, times: int) -> dict[str, Effect]:
                 lambda attacker: {
                     "1,200 connections without TLS handshake": attacker.silent,
                     "1,200 connections that begin a TLS handshake": attacker.unfinished,
+                    "1,200 TLS connections with unread replies": attacker.pipelined,
                 },
                 certfile,
             )

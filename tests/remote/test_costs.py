@@ -28,7 +28,7 @@ from xuance_envs.engine.by_value import ByValueUnpickler
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.server.access.permissions import Permissions
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
-from xuance_envs.remote.server.http import http_protocol, listener
+from xuance_envs.remote.server.http import connection_manager, http_protocol, listener
 from xuance_envs.remote.server.routes.api import Api
 from xuance_envs.remote.server.routes.messages import RequestModel
 from xuance_envs.remote.settings import Catalogue, Settings
@@ -389,6 +389,32 @@ def test_replies_that_nobody_reads_are_few_and_make_room(
             assert httpx.get(f"{server.url}/healthz", timeout=20).status_code == 200
         assert "closed an idle connection: the limit is 20" in caplog.text
         del unread
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_unread_replies_have_a_limit_over_all_connections(
+    serve: ServerMaker,
+    certificate: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tls: bool,
+) -> None:
+    monkeypatch.setattr(connection_manager, "MAX_UNREAD", 2**20)
+    certfile, keyfile = certificate
+    server = serve(address={"certfile": certfile, "keyfile": keyfile} if tls else None)
+    context: Any = ssl.create_default_context(cafile=certfile)
+    with ExitStack() as stack:
+        for _ in range(24):
+            connection = stack.enter_context(closing(connect(server.url)))
+            if tls:
+                connection = context.wrap_socket(connection, server_hostname="127.0.0.1")
+                stack.enter_context(closing(connection))
+            connection.sendall(DOCUMENT * 500)
+        wait_until(lambda: "too many replies have not been read" in caplog.text)
+        manager = next(iter(server._server.server_state.connections)).manager
+        assert 2**19 < sum(manager._unread.values()) <= 2**20
+        assert httpx.get(f"{server.url}/healthz", verify=context, timeout=20).status_code == 200
+    wait_until(lambda: not manager._unread)
 
 
 def test_pipelined_requests_have_a_limit_over_all_connections(

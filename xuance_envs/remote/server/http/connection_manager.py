@@ -4,6 +4,8 @@
   longest time, preferably connections without a token.
 - Few pipelined requests start at a time, so that requests of other clients start first.
 - Large replies share a byte budget. If it is exhausted, the server disconnects the slowest reader.
+- Unread replies to clients without a token have a limit in total. Beyond it, the server disconnects
+  those that have requested nothing for the longest time.
 - The server logs limit violations at most once a second per kind.
 """
 
@@ -27,6 +29,7 @@ logger = logging.getLogger("xuance_envs")
 
 SLOW_READER_TIMEOUT = 5.0  # seconds that a large reply may take while others wait for the budget
 MAX_PIPELINED_STARTS = 4  # per turn of the event loop; a step of another client takes five turns
+MAX_UNREAD = 8 * 2**20  # bytes of unread replies to all clients without a token
 EVICTED_FRACTION = 16  # a connection beyond the limit replaces one connection in this many
 
 
@@ -38,6 +41,10 @@ class ManagedConnection(Protocol):
     @property
     def waiting_since(self) -> float | None:
         """Time at which the wait for the client began; None while the server runs a request."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """Size of the replies that wait because the client does not read, or 0."""
 
     def abort(self) -> None:
         """Close the connection immediately and discard unsent data."""
@@ -75,6 +82,7 @@ class ConnectionManager:
         self._max_connections = limits.connections
         self._replies = replies
         self._send_started: dict[ManagedConnection, float] = {}
+        self._unread: dict[ManagedConnection, int] = {}
         self._last_logged: dict[str, tuple[float, int]] = {}
 
     def add_static_reply(self, path: str, reply: Reply) -> None:
@@ -134,6 +142,20 @@ class ConnectionManager:
                 yield
             finally:
                 del started[connection]
+
+    def count_unread(self, connection: ManagedConnection) -> None:
+        """Count unread replies to a client without a token; beyond the limit, disconnect others."""
+        unread = self._unread
+        unread.pop(connection, None)
+        if connection.has_token or not (size := connection.unread_bytes):
+            return
+        unread[connection] = size
+        while sum(unread.values()) > MAX_UNREAD:
+            oldest = next(iter(unread))
+            del unread[oldest]
+            if oldest.unread_bytes:
+                self.log_limit("closed a connection", "too many replies have not been read")
+                oldest.abort()
 
     def log_limit(self, event: str, reason: str) -> None:
         """Log that a limit was reached, at most once a second per kind."""

@@ -15,6 +15,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from xuance_envs._override import override
+from xuance_envs.engine.system.current import system
 from xuance_envs.extras import require_attributes
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
 from xuance_envs.remote.server.http.request_cycle import RequestCycle
@@ -35,8 +36,8 @@ require_attributes(
     HttpToolsProtocol,
     "app client connection_lost connection_made cycle data_received "
     "expect_100_continue flow headers loop on_headers_complete on_message_begin "
-    "on_response_complete parser pipeline resume_writing send_400_response server_state tasks "
-    "transport url",
+    "on_response_complete parser pause_writing pipeline resume_writing send_400_response "
+    "server_state tasks transport url",
 )
 
 HEAD_END = b"\r\n\r\n"
@@ -44,6 +45,8 @@ MAX_HEAD = 64 * 2**10
 MAX_HEADERS = 100
 MAX_UNPARSED = 64 * 2**20  # bytes of pipelined requests that all connections together may hold
 WRITE_BUFFER = 64 * 2**10  # bytes of unread replies at which no further request starts
+TLS_WRITE = 16 * 2**10  # maximum bytes to encrypt at a time: a TLS record
+TLS_BUFFERS = 192 * 2**10  # approximate bytes below the transport if a TLS client reads nothing
 MIN_WRITE_PROGRESS = 2**20  # bytes to read within the write timeout, unless fewer remain
 
 # Seconds.
@@ -68,6 +71,7 @@ class ServerConnection(HttpToolsProtocol):
         self._last_request: tuple[bytes, int, RequestCycle] | None = None
         self._unparsed, self._position = b"", 0
         self._awaits_reader = False
+        self._tls_poll: Any = None
         self._discards = False
         self.last_message: Request | None = None
 
@@ -75,6 +79,9 @@ class ServerConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(WRITE_BUFFER)
+        if transport.get_extra_info("sslcontext") is not None:
+            self._tls_poll = system.poll()
+            self._tls_poll.register(transport.get_extra_info("socket").fileno(), system.POLLOUT)
         if not self.manager.add(self):
             self._refuse(RefusedError(503, "connections", "too many connections: try again later"))
             self.transport.close()
@@ -85,6 +92,7 @@ class ServerConnection(HttpToolsProtocol):
         self.pipeline.clear()
         self._keep_unparsed(b"")
         super().connection_lost(exc)
+        self.manager.count_unread(self)
 
     @property
     def is_idle(self) -> bool:
@@ -100,6 +108,15 @@ class ServerConnection(HttpToolsProtocol):
     @property
     def has_token(self) -> bool:
         return self.last_message is not None and self.last_message.owner != NO_OWNER
+
+    @property
+    def unread_bytes(self) -> int:
+        if self.transport.is_closing():
+            return 0
+        waiting = self.transport.get_write_buffer_size()
+        if self._tls_poll is not None:  # most of it has left the transport, but not the process
+            return 0 if self._tls_poll.poll(0) else waiting + TLS_BUFFERS
+        return waiting if self.flow.write_paused else 0
 
     def abort(self) -> None:
         self.manager.connections.discard(self)
@@ -269,6 +286,8 @@ class ServerConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.idle_since = monotonic()
         self.server_state.total_requests += 1
+        if self._tls_poll is not None:
+            self.manager.count_unread(self)
         if self.flow.write_paused:
             self.flow.pause_reading()
             self._awaits_reader = True
@@ -278,8 +297,14 @@ class ServerConnection(HttpToolsProtocol):
             self.proceed()
 
     @override
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.manager.count_unread(self)
+
+    @override
     def resume_writing(self) -> None:
         super().resume_writing()
+        self.manager.count_unread(self)
         if self._awaits_reader:
             self._awaits_reader = False
             self.proceed()
@@ -302,7 +327,12 @@ class ServerConnection(HttpToolsProtocol):
 
     def write(self, data: bytes | memoryview) -> None:
         self._written += len(data)
-        self.transport.write(data)
+        if self._tls_poll is None:
+            self.transport.write(data)
+            return
+        view = memoryview(data)  # a connection's TLS buffer keeps the size of its largest write
+        for first in range(0, len(view), TLS_WRITE):
+            self.transport.write(view[first : first + TLS_WRITE])
 
     async def drain(self) -> None:
         if self.flow.write_paused:

@@ -168,6 +168,7 @@ class TlsHandshake(asyncio.Protocol):
     """
 
     has_token = False
+    unread_bytes = 0
 
     def __init__(
         self,
