@@ -283,6 +283,7 @@ def test_an_environment_of_ones_own(make):
         RawMultiAgentEnv()
 
 
+@pytest.mark.filterwarnings("ignore:.*moved to `mpe2`:DeprecationWarning")  # PettingZoo 1.25's
 @pytest.mark.parametrize("continuous", [False, True])
 def test_particle_worlds(make, continuous):
     pytest.importorskip("mpe2")
