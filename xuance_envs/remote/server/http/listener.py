@@ -28,7 +28,6 @@ require_attributes(
 
 MAX_ACCEPTS = 32  # maximum connections to accept before other tasks run
 ACCEPT_PAUSE = 0.1  # seconds to wait if the process has no file descriptor for a new connection
-MAX_HANDSHAKE_STARTS = 4  # before other tasks run; each computes for about a millisecond
 MAX_HANDSHAKES = 512  # in progress, before a new one replaces the oldest; each takes about 95 kB
 MAX_UNSENT = 64 * 2**10  # bytes of a connection that the kernel may hold; by default megabytes
 
@@ -125,21 +124,22 @@ class ServerListener:
     def _start_soon(self) -> None:
         if self._waiting and not self._starts_soon:
             self._starts_soon = True
-            self._loop.call_soon(self._start_handshakes)
+            self._loop.call_soon(self._start_newest)
 
-    def _start_handshakes(self) -> None:
-        """Start a few handshakes, the newest first: older clients may have given up."""
+    def _start_newest(self) -> None:
+        """Start one handshake, which takes a millisecond; older clients may have given up."""
         self._starts_soon = False
+        if not self._waiting:  # it was closed meanwhile
+            return
+        handshake, _ = self._waiting.popitem()
         timeout = self._manager.limits.head
-        for _ in range(min(MAX_HANDSHAKE_STARTS, len(self._waiting))):
-            handshake, _ = self._waiting.popitem()
-            handshake.start(partial(self._start, ssl=self._tls, ssl_handshake_timeout=timeout))
-            if len(self._tasks) > MAX_HANDSHAKES:
-                oldest = next(iter(self._tasks))
-                del self._tasks[oldest]
-                oldest.cancel()
-                reason = f"{MAX_HANDSHAKES} others have begun"
-                self._manager.log_limit("ended a TLS handshake", reason)
+        handshake.start(partial(self._start, ssl=self._tls, ssl_handshake_timeout=timeout))
+        if len(self._tasks) > MAX_HANDSHAKES:
+            oldest = next(iter(self._tasks))
+            del self._tasks[oldest]
+            oldest.cancel()
+            reason = f"{MAX_HANDSHAKES} others have begun"
+            self._manager.log_limit("ended a TLS handshake", reason)
         self._start_soon()
 
     def _start(
