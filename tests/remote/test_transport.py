@@ -336,3 +336,16 @@ def test_close_during_a_request_closes_its_connection_after_the_response(script:
     asking.join()
     assert len(server.requests) == 1
     assert server.closed.wait(10)
+
+
+@pytest.mark.parametrize("answer", [0.5, b"HTTP/1.1 407 Who are you\r\nContent-Length: 0\r\n\r\n"])
+def test_a_tunnel_that_fails_closes_its_connection(
+    script: Script, monkeypatch: pytest.MonkeyPatch, answer: bytes | float
+) -> None:
+    _, proxy = script([[answer], [OK]])
+    monkeypatch.setenv("https_proxy", f"http://{proxy.url.netloc}")
+    transport = HttpTransport(address("https://envs.invalid"), {})
+    with pytest.raises(ConnectError) as caught:
+        transport.exchange("GET", "/", None, monotonic() + 10, 0.2)
+    assert proxy.closed.wait(10)
+    assert caught.value.__cause__

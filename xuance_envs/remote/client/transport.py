@@ -127,11 +127,16 @@ class HttpTransport:
                 opening = HTTPSConnection(target, timeout=timeout, context=self._tls)
                 if self._proxy is not None:
                     opening.set_tunnel(self._server.netloc, headers=_login(self._proxy))
-            opening.connect()
+            try:
+                opening.connect()
+            except BaseException:
+                opening.close()  # its socket may already be connected to the proxy
+                raise
             opening.sock.setblocking(False)
             return _Connection(opening.sock)
         except (OSError, UnicodeError, HTTPException) as error:
-            raise ConnectError(str(error)) from error
+            # Python 3.10 keeps the socket of a refused tunnel open in a frame of the traceback.
+            raise ConnectError(str(error)) from error.with_traceback(None)
 
 
 def _tls_context(verify: Verify) -> ssl.SSLContext:
