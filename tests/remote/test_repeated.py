@@ -241,19 +241,19 @@ def test_those_who_take_long_are_told_once_and_no_others() -> None:
     slow, quick, later = (Waited(told) for _ in range(3))
 
     async def wait() -> None:
-        alarm = SharedTimer(0.05)
+        alarm = SharedTimer(0.25)
         alarm.set(slow)
         alarm.set(quick)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
         alarm.stop(quick)
         alarm.set(later)
-        await asyncio.sleep(0.04)
+        await asyncio.sleep(0.2)
         assert told == [slow]
         alarm.stop(slow)  # it has already fired
-        await asyncio.sleep(0.04)
+        await asyncio.sleep(0.2)
         assert told == [slow, later]
         alarm.set(quick)  # no timer is running
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
         assert told == [slow, later, quick]
 
     asyncio.run(wait())
