@@ -56,7 +56,7 @@ def backends_with(options: Mapping[str, Any], with_threads: bool = False) -> lis
             for name in options
         )
         raise ValueError(
-            f"no backend has all of these options; the backends that have each option: {having}"
+            f"no backend has all of these options; the backends of each option are {having}"
         )
     return [name for name in found if with_threads or name != "thread"]
 
