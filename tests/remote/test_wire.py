@@ -528,6 +528,14 @@ def test_a_lazy_list_is_written_as_a_list(form: WireFormat, items: list[Any]) ->
 
 
 @pytest.mark.parametrize("form", list(WireFormat))
+def test_arrays_in_a_lazy_list_count_once(form: WireFormat) -> None:
+    arrays = [to_wire(np.arange(30_000.0))] * 2
+    whole = dumps({"infos": arrays}, form)
+    lazy = {"infos": LazyList(iter(arrays), 2)}
+    assert loads(dumps(lazy, form, len(whole)), form) == loads(whole, form)
+
+
+@pytest.mark.parametrize("form", list(WireFormat))
 def test_a_lazy_list_creates_no_more_than_fits(form: WireFormat) -> None:
     created = 0
 

@@ -119,9 +119,10 @@ class _MsgpackWriter:
         elif isinstance(node, LazyList):
             pieces.append(packer.pack_array_header(len(node)))
             for item in node:
-                size = len(pieces)
+                first, before = len(pieces), self._size
                 self._add(item, pieces)
-                self._count(sum(map(len, pieces[size:])))
+                self._size = before  # the pieces contain the arrays that were counted
+                self._count(sum(map(len, pieces[first:])))
         else:
             pieces.append(packer.pack_array_header(len(node)))
             for start in range(0, len(node), BLOCK):

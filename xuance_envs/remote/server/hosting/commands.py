@@ -71,7 +71,7 @@ def step(vec_env: HostedVecEnv, layout: int | None = None) -> Answer:
     if (frame := vec_env.finish_step(layout)) is not None:
         return frame
     space, infos = vec_env.observation_space, vec_env.buf_infos
-    batch, ends = infos.parts
+    ends = infos.ends
     resets: Answer = {"environments": [], "observations": None, "infos": []}
     if ends is not None:
         envs, reset_batch = ends.resets()
@@ -85,7 +85,7 @@ def step(vec_env: HostedVecEnv, layout: int | None = None) -> Answer:
         "rewards": vec_env.exact_rewards,
         "terminated": vec_env.buf_dones,
         "truncated": vec_env.buf_truncations,
-        "infos": _batch_to_wire(batch, infos.envs),
+        "infos": _infos_to_wire(infos),
         "resets": resets,
         **_action_masks(vec_env),
     }
