@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from gymnasium import Space
@@ -11,15 +12,29 @@ from numpy.typing import NDArray
 
 from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs._override import override
-from xuance_envs.engine.data.step_infos import StepInfos
-from xuance_envs.state.env_states import EnvStates
-from xuance_envs.vector_envs.arguments import EnvIds, Seeds
-from xuance_envs.vector_envs.statistics import WorkerStatistics
-from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
+from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["VecEnvDelegate", "VecEnvWrapper", "checked_vec_env"]
 
 __getattr__ = deprecated_aliases(__name__, AroundVecEnv="VecEnvDelegate")
+
+
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
+
+
+def _forwarded(
+    method: Callable[Concatenate[VecEnv, _Params], _Result],
+) -> Callable[Concatenate[Any, _Params], _Result]:
+    """Return a method that calls the same method of ``vec_env``."""
+    name = method.__name__
+
+    @functools.wraps(method, updated=())  # not the mark of an abstract method
+    def forward(self: Any, /, *args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
+        result: _Result = getattr(self.vec_env, name)(*args, **kwargs)
+        return result
+
+    return forward
 
 
 class VecEnvDelegate:
@@ -41,33 +56,13 @@ class VecEnvDelegate:
         """True while a step is pending."""
         return self.vec_env.waiting
 
-    def async_reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> None:
-        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.async_reset`."""
-        self.vec_env.async_reset(seed=seed, options=options)
-
-    def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
-        return self.vec_env.statistics()
-
-    def call(self, name: str, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> tuple[Any, ...]:
-        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.call`."""
-        return self.vec_env.call(name, *args, env_ids=env_ids, **kwargs)
-
-    def get_attr(self, name: str, env_ids: EnvIds = None) -> tuple[Any, ...]:
-        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.get_attr`."""
-        return self.vec_env.get_attr(name, env_ids)
-
-    def set_attr(self, name: str, values: Any, env_ids: EnvIds = None) -> None:
-        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.set_attr`."""
-        self.vec_env.set_attr(name, values, env_ids)
-
-    def save_state(self, env_ids: EnvIds = None, *, verify: bool = False) -> EnvStates:
-        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
-        return self.vec_env.save_state(env_ids, verify=verify)
-
-    def render(self, mode: str | None = None, env_ids: EnvIds = None) -> list[Any]:
-        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.render`."""
-        return self.vec_env.render(mode, env_ids)
+    async_reset = _forwarded(VecEnv.async_reset)
+    statistics = _forwarded(VecEnv.statistics)
+    call = _forwarded(VecEnv.call)  # type: ignore[arg-type]  # kwargs might contain "self"
+    get_attr = _forwarded(VecEnv.get_attr)
+    set_attr = _forwarded(VecEnv.set_attr)
+    save_state = _forwarded(VecEnv.save_state)
+    render = _forwarded(VecEnv.render)
 
 
 class VecEnvWrapper(VecEnvDelegate, VecEnv):
@@ -144,41 +139,14 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
     def exact_rewards(self) -> NDArray[np.float64]:
         return self.vec_env.exact_rewards
 
-    @override
-    def reset(
-        self, *, seed: Seeds = None, options: dict[str, Any] | None = None, env_ids: EnvIds = None
-    ) -> tuple[Any, StepInfos]:
-        return self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
-
-    @override
-    def step_async(self, actions: Any) -> None:
-        self.vec_env.step_async(actions)
-
-    @override
-    def step_wait(self) -> StepResult:
-        return self.vec_env.step_wait()
-
-    @override
-    def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
-        self.vec_env.send(actions, env_ids)
-
-    @override
-    def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
-        return self.vec_env.recv(min_envs, timeout)
-
-    @override
-    def action_masks(self) -> Any:
-        return self.vec_env.action_masks()
-
-    @override
-    def load_state(self, state: EnvStates, env_ids: EnvIds = None) -> tuple[Any, StepInfos]:
-        return self.vec_env.load_state(state, env_ids)
-
-    @override
-    def clone_state(
-        self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
-    ) -> tuple[Any, StepInfos]:
-        return self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
+    reset = _forwarded(VecEnv.reset)
+    step_async = _forwarded(VecEnv.step_async)
+    step_wait = _forwarded(VecEnv.step_wait)
+    send = _forwarded(VecEnv.send)
+    recv = _forwarded(VecEnv.recv)
+    action_masks = _forwarded(VecEnv.action_masks)
+    load_state = _forwarded(VecEnv.load_state)
+    clone_state = _forwarded(VecEnv.clone_state)
 
     def close_extras(self) -> None:
         """Close the wrapped vectorized environment."""
