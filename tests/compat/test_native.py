@@ -115,6 +115,40 @@ def test_the_table_of_a_step_holds(make_vec_env, make):
     assert ends
 
 
+class Naming(gymnasium.Wrapper):
+    """Names every second step, which ends the episode, and each reset: texts have no columns."""
+
+    def reset(self, **given):
+        self.count = 0
+        return self.env.reset(**given)[0], {"name": "reset"}
+
+    def step(self, action):
+        self.count += 1
+        observation, reward, *_ = self.env.step(action)
+        ends = self.count == 2
+        return observation, reward, ends, False, {"name": f"step {self.count}"} if ends else {}
+
+
+def test_infos_without_a_column_belong_to_their_environment_and_step(make_vec_env) -> None:
+    mode = gymnasium.vector.AutoresetMode.SAME_STEP
+    functions = [partial(Naming, gymnasium.make("CartPole-v1")) for _ in range(3)]
+    vec_env = make_vec_env(partial(SyncVectorEnv, functions, autoreset_mode=mode))
+    _, infos = vec_env.reset(seed=0)
+    assert [info["name"] for info in infos] == ["reset"] * 3
+    steps = [vec_env.step([0] * 3)[-1]]
+    vec_env.reset(env_ids=[1])
+    steps += [vec_env.step([0] * 3)[-1] for _ in range(2)]
+    assert [[info.get("name") for info in infos] for infos in steps] == [
+        [None] * 3,
+        ["step 2", None, "step 2"],
+        [None, "step 2", None],
+    ]
+    ends = [
+        [info["reset_info"]["name"] for info in infos if "reset_info" in info] for infos in steps
+    ]
+    assert ends == [[], ["reset"] * 2, ["reset"]]
+
+
 @engines
 def test_infos_still_show_their_own_step_later(make_vec_env, make):
     at_once, late = make_vec_env(make), make_vec_env(make)
