@@ -13,11 +13,9 @@ from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_space
-from numpy.typing import NDArray
 
 from xuance_envs.compat import env_functions
 from xuance_envs.compat.pending_call import PendingCall
-from xuance_envs.compat.states_mixin import StatesMixin
 from xuance_envs.compat.stepping import WorkerStepper, raise_original
 from xuance_envs.compat.vector_arguments import (
     AUTORESET,
@@ -31,8 +29,7 @@ from xuance_envs.compat.vector_arguments import (
     parse_reset,
     worker_settings,
 )
-from xuance_envs.compat.vector_results import InfoBatcher, StepResult, reset_result, step_result
-from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.compat.vector_results import GymnasiumResults, InfoBatcher, StepResult
 from xuance_envs.errors import caller_stacklevel
 from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
 from xuance_envs.vector_envs.options import InSeries, ProcessOptions, VectorContext
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @with_options(ProcessOptions, SubprocVecEnv)
-class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
+class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
     """Environments in worker processes; replaces :class:`gymnasium.vector.AsyncVectorEnv`.
 
     Gymnasium starts one process per environment. Here each worker steps several environments, and
@@ -216,7 +213,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
             return super().step_wait(timeout)
         self._assert_is_running()
         step = self._call.finish(AsyncState.WAITING_STEP, stepper.finish_step, timeout)
-        return step_result(stepper, self._batcher, step, self.copy, self._add_info)
+        return self._step_result(step)
 
     # -- calls ------------------------------------------------------------------------
 
@@ -271,17 +268,13 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
         self._call.check_none(what)
         return self._stepper
 
-    def _reset_result(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
-        assert self._stepper is not None
-        return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
-
     # -- closing ----------------------------------------------------------------------
 
     def _assert_is_running(self) -> None:
         stepper = self._stepper
-        if self.closed or (stepper is not None and stepper.closed):
+        if self.closed or (stepper is not None and stepper.groups.closed):
             if stepper is not None:
-                stepper.check_process()
+                stepper.groups.check_process()
             raise ClosedEnvironmentError(
                 f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
             )
@@ -298,7 +291,7 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
             super().close_extras(timeout, terminate)
             return
         state = self._call.state
-        if state is not AsyncState.DEFAULT and not stepper.closed:
+        if state is not AsyncState.DEFAULT and not stepper.groups.closed:
             logger.warn(
                 f"Calling `close` while waiting for a pending call to `{state.value}` to complete.",
                 stacklevel=caller_stacklevel(),

@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium import Space
 from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
 from xuance_envs.compat.env_functions import ReturnEnv
-from xuance_envs.compat.states_mixin import StatesMixin
 from xuance_envs.compat.stepping import SerialStepper, raise_original
 from xuance_envs.compat.vector_arguments import (
     AUTORESET,
@@ -24,11 +21,10 @@ from xuance_envs.compat.vector_arguments import (
     check_spaces,
     parse_reset,
 )
-from xuance_envs.compat.vector_results import InfoBatcher, StepResult, reset_result, step_result
-from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.compat.vector_results import GymnasiumResults, InfoBatcher, StepResult
 
 
-class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
+class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
     """Environments in this process; replaces :class:`gymnasium.vector.SyncVectorEnv`.
 
     Args:
@@ -136,14 +132,11 @@ class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
         self._check_open()
         stepper.start_step(as_batch(self.single_action_space, actions))
         step = raise_original(stepper.finish_step)
-        return step_result(stepper, self._batcher, step, self.copy, self._add_info)
+        return self._step_result(step)
 
     def _idle_stepper(self, what: str) -> SerialStepper:
         self._check_open()
         return self._stepper
-
-    def _reset_result(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
-        return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""

@@ -91,9 +91,7 @@ class _StepperVecEnv(StatesMixin, sb3.VecEnv):
     def _reset_result(
         self, infos: InfoBatch, envs: NDArray[np.intp]
     ) -> tuple[Any, list[dict[str, Any]]]:
-        batch = self._stepper.arrays.observations.copy()
-        shown = [infos.build(env, env) for env in envs.tolist()]
-        return OrderedDict(batch) if isinstance(batch, dict) else batch, shown
+        return self._batch(), [infos.build(env, env) for env in envs.tolist()]
 
 
 class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
@@ -277,7 +275,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
                 stacklevel=caller_stacklevel(),
             )
             return [None] * self.num_envs
-        return self._stepper.render()
+        return self._stepper.groups.command("render", range(self.num_envs), lambda _: (None,))
 
     def has_attr(self, attr_name: str) -> bool:
         """Return whether all environments have an attribute."""
@@ -302,8 +300,11 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         masks_of_all = (
             method_name == MASK_METHOD and indices is None and not (method_args or method_kwargs)
         )
-        if masks_of_all and (masks := self._stepper.masks_from_method()) is not None:
-            return [self._convert_masks(mask) for mask in masks]
+        groups = self._stepper.groups
+        if masks_of_all:
+            groups.check_idle("call")
+            if (masks := groups.masks.from_method()) is not None:
+                return [self._convert_masks(mask) for mask in masks]
         results = self._apply(
             indices, env_functions.call_method, method_name, method_args, method_kwargs
         )
@@ -312,7 +313,8 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
             converter = mask_converter(results, rows.flat.shape[1])
             if converter is not None:
                 self._convert_masks = converter
-                self._stepper.watch_masks()
+                # From now on, workers return the masks with each step.
+                groups.masks.watch(range(self.num_envs), groups.command)
         return results
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from xuance_envs.compat.stepping import Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.engine.saving import Saver
 from xuance_envs.errors import StateError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
@@ -25,12 +27,13 @@ class StatesMixin:
     """
 
     num_envs: int
+    _stepper: Any
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
         """Save the states of all environments, or of those in ``env_ids``."""
-        stepper = self._idle_stepper("save_state")
+        saver = self._saver("save_state")
         ids = checked_env_ids(env_ids, self.num_envs)
-        state = stepper.save_state(ids)
+        state = saver.save(ids)
         return state.adding(self._name, [self._interface_state(env) for env in ids])
 
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> tuple[Any, Any]:
@@ -40,14 +43,14 @@ class StatesMixin:
             ``(observations, infos)`` in the form of ``reset``: the observations of all
             environments, and the infos of those that were loaded.
         """
-        stepper = self._idle_stepper("load_state")
+        saver = self._saver("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
         checked_states(state, len(ids))
         try:
             own = state.extra(self._name)
         except FaultError as fault:
             raise StateError(-1, "load_state", str(fault)) from None
-        return self._loaded(stepper.load_state(state, ids), ids, own)
+        return self._loaded(saver.load(state, ids, of_all=True), ids, own)
 
     def clone_state(
         self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
@@ -59,17 +62,22 @@ class StatesMixin:
             dst_ids: target environments, without duplicates.
             fork_rng: True to give each target random streams of its own instead of its source's.
         """
-        stepper = self._idle_stepper("clone_state")
+        saver = self._saver("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
         own = [self._interface_state(env) for env in sources]
-        return self._loaded(stepper.clone_state(sources, targets, fork_rng), targets, own)
+        return self._loaded(saver.clone(sources, targets, fork_rng, of_all=True), targets, own)
+
+    def _saver(self, what: str) -> Saver:
+        groups = self._idle_stepper(what).groups
+        groups.check_idle(what)
+        return groups.saver
 
     def _loaded(
-        self, infos: InfoBatch, ids: Sequence[int], own: Sequence[Any] | None
+        self, infos: StepInfos, ids: Sequence[int], own: Sequence[Any] | None
     ) -> tuple[Any, Any]:
         for env, value in zip(ids, own or (), strict=False):
             self._set_interface_state(env, value)
-        return self._reset_result(infos, np.array(ids, dtype=np.intp))
+        return self._reset_result(infos.parts[0], np.array(ids, dtype=np.intp))
 
     _name = "compat"
     """Key of the interface's own state in the saved states."""

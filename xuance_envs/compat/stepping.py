@@ -23,7 +23,6 @@ from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.engine.ledger import values_of
 from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, exclusive_wait
 from xuance_envs.errors import EnvError
-from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
@@ -42,19 +41,12 @@ class Stepper:
         self.arrays = groups.arrays
         self.description = groups.description
         groups.name = type(self).__name__
-        self._groups = groups
+        self.groups = self._groups = groups
         self._ledger = groups.ledger
         groups.info_collector.read_at_once = True
         space = groups.description.action_space
         self._accepts_scalars = isinstance(space, spaces.Box) and not space.shape
         self._action_writer = ActionWriter(groups.arrays.actions, groups.drivers)
-
-    @property
-    def closed(self) -> bool:
-        return self._groups.closed
-
-    def check_process(self) -> None:
-        self._groups.check_process()
 
     @property
     def waiting(self) -> bool:
@@ -143,36 +135,6 @@ class Stepper:
         )
         result_of = dict(zip(every, results, strict=True))
         return [result_of[env] for env in ids]
-
-    def masks_from_method(self) -> list[Any] | None:
-        """Return the masks that ``watch_masks`` collects; None unless it watches all of them."""
-        self._groups.check_idle("call")
-        return self._groups.masks.from_method()
-
-    def watch_masks(self) -> None:
-        """Make the workers call every environment's mask method in each step."""
-        self._groups.masks.watch(range(self.num_envs), self._groups.command)
-
-    def render(self) -> list[Any]:
-        return self._groups.command("render", range(self.num_envs), lambda _: (None,))
-
-    def save_state(self, ids: Sequence[int]) -> EnvStates:
-        self._groups.check_idle("save_state")
-        return self._groups.saver.save(ids)
-
-    def load_state(self, state: EnvStates, ids: Sequence[int]) -> InfoBatch:
-        """Load states into some environments; return the latest infos of all environments."""
-        self._groups.check_idle("load_state")
-        infos, _ = self._groups.saver.load(state, ids, of_all=True).parts
-        return infos
-
-    def clone_state(
-        self, sources: Sequence[int], targets: Sequence[int], fork_rng: bool
-    ) -> InfoBatch:
-        """Copy states between environments; return the latest infos of all environments."""
-        self._groups.check_idle("clone_state")
-        infos, _ = self._groups.saver.clone(sources, targets, fork_rng, of_all=True).parts
-        return infos
 
     def ready(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds; return whether the pending call is finished."""

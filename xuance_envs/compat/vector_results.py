@@ -10,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from xuance_envs.compat.states_mixin import StatesMixin
 from xuance_envs.compat.stepping import FinishedStep, Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Columns
@@ -142,32 +143,30 @@ def _with_masks(columns: Columns, wanted: NDArray[np.bool_] | None) -> dict[str,
 StepResult = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
-def reset_result(
-    stepper: Stepper,
-    batcher: InfoBatcher,
-    infos: InfoBatch,
-    envs: NDArray[np.intp],
-    copy: bool,
-    add_info: AddInfo,
-) -> tuple[Any, dict[str, Any]]:
-    observations = stepper.arrays.observations
-    batch = observations.copy() if copy else observations.as_batch()
-    return batch, batcher.batch_reset(infos, envs, add_info)
+class GymnasiumResults(StatesMixin):
+    """Mixin that builds the results of Gymnasium's vector environments from a stepper's arrays."""
 
+    copy: bool
+    _batcher: InfoBatcher
+    _add_info: AddInfo
 
-def step_result(
-    stepper: Stepper, batcher: InfoBatcher, step: FinishedStep, copy: bool, add_info: AddInfo
-) -> StepResult:
-    arrays = stepper.arrays
-    _, ends = step
-    final_obs = [] if ends is None else take_final(stepper, ends.envs)
-    return (
-        arrays.observations.copy() if copy else arrays.observations.as_batch(),
-        arrays.rewards.copy(),
-        arrays.terminated.copy(),
-        arrays.truncated.copy(),
-        batcher.batch_step(step, final_obs, add_info),
-    )
+    def _reset_result(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
+        return self._observation_batch(), self._batcher.batch_reset(infos, envs, self._add_info)
+
+    def _step_result(self, step: FinishedStep) -> StepResult:
+        arrays, (_, ends) = self._stepper.arrays, step
+        final_obs = [] if ends is None else take_final(self._stepper, ends.envs)
+        return (
+            self._observation_batch(),
+            arrays.rewards.copy(),
+            arrays.terminated.copy(),
+            arrays.truncated.copy(),
+            self._batcher.batch_step(step, final_obs, self._add_info),
+        )
+
+    def _observation_batch(self) -> Any:
+        observations = self._stepper.arrays.observations
+        return observations.copy() if self.copy else observations.as_batch()
 
 
 def exchange_ended(
