@@ -21,8 +21,8 @@ _adapter_cache: WeakValueDictionary[Any, AgentsEnv] = WeakValueDictionary()
 _adapter_lock = RLock()
 
 
-class _AsyncSteps(AgentsEnv):
-    """Adapter of an environment whose ``reset`` and ``step`` are ``async def``."""
+class AsyncAgentsEnv(AgentsEnv):
+    """Adapter of an asynchronous PettingZoo environment."""
 
     @override
     async def reset(self, **given: Any) -> Any:  # type: ignore[override]
@@ -33,11 +33,7 @@ class _AsyncSteps(AgentsEnv):
         return self._store_step(await self.env.step(self._actions(action)))
 
 
-class AsyncAgentsEnv(_AsyncSteps):
-    """Adapter of an asynchronous PettingZoo environment."""
-
-
-class AsyncXuanCeAgentsEnv(_AsyncSteps, XuanCeAgentsEnv):
+class AsyncXuanCeAgentsEnv(AsyncAgentsEnv, XuanCeAgentsEnv):
     """Adapter of an asynchronous ``RawMultiAgentEnv``."""
 
 

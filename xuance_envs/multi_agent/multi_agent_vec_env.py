@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import Space
@@ -19,6 +19,7 @@ from xuance_envs.multi_agent.step import MultiAgentStep, StepReader
 from xuance_envs.multi_agent.team import Groups, Team
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.tuning import backend_class, backend_for
+from xuance_envs.vector_envs.aliases import ClosedOnExit
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_recipe, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.option_names import did_you_mean
@@ -34,13 +35,11 @@ if TYPE_CHECKING:
 
 __all__ = ["MultiAgentVecEnv"]
 
-V = TypeVar("V", bound="MultiAgentVecEnv")
-
 BACKENDS = ("auto", "dummy", "thread", "subproc", "ray")
 
 
 @with_options(RecordOptions, SubprocVecEnv, RaySettings)
-class MultiAgentVecEnv(VecEnvDelegate):
+class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
     """Vectorized multi-agent environment.
 
     It supports PettingZoo's parallel environments, parallelizable turn-based ones, and XuanCe's
@@ -386,12 +385,6 @@ class MultiAgentVecEnv(VecEnvDelegate):
     def close(self) -> None:
         """Close all environments and release resources. Calling ``close`` again does nothing."""
         self.vec_env.close()
-
-    def __enter__(self: V) -> V:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

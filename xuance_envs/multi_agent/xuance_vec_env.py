@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
-
-V = TypeVar("V", bound="XuanCeVecMultiAgentEnv")
+from xuance_envs.vector_envs.aliases import ClosedOnExit
 
 _Dicts = list[dict[Any, Any]]
 
 
-class XuanCeVecMultiAgentEnv:
+class XuanCeVecMultiAgentEnv(ClosedOnExit):
     """Vectorized multi-agent environment with XuanCe's interface.
 
     Results are lists with one entry per environment, mostly dicts by agent. Each step returns new
@@ -213,12 +212,6 @@ class XuanCeVecMultiAgentEnv:
         self.envs_of_agents.close()
 
     close_extras = close
-
-    def __enter__(self: V) -> V:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def _rows(batch: Any) -> Iterable[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any, NoReturn, TypeVar
 
-_Self = TypeVar("_Self", bound="VecEnvAliases")
+_Self = TypeVar("_Self", bound="ClosedOnExit")
 
 
 def _alias(name: str, library: str = "XuanCe") -> property:
@@ -16,12 +16,23 @@ def _alias(name: str, library: str = "XuanCe") -> property:
     )
 
 
-class VecEnvAliases:
+class ClosedOnExit:
+    """Mixin that closes an object when it is used as a context manager."""
+
+    close: Any
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class VecEnvAliases(ClosedOnExit):
     """Special methods, and aliases from other libraries. ``dir()`` omits those of XuanCe."""
 
     num_envs: int
     closed: Any
-    close: Any
 
     buf_truncated = _alias("buf_truncations")
     buf_trunctions = _alias("buf_truncations")
@@ -31,12 +42,6 @@ class VecEnvAliases:
     max_episode_length = _alias("max_episode_steps")
     single_observation_space = _alias("observation_space", "Gymnasium")
     single_action_space = _alias("action_space", "Gymnasium")
-
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
