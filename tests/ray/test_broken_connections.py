@@ -64,8 +64,8 @@ class Counting(gymnasium.Env[Any, Any]):
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has everything that is looked at from time to time looked at often."""
     monkeypatch.setattr(connection_server, "END_POLL_INTERVAL", 0.02)
-    for module in (exchange, driver):
-        monkeypatch.setattr(module, "POLL_INTERVAL", 0.02)
+    monkeypatch.setattr(exchange, "POLL_INTERVAL", 0.02)
+    monkeypatch.setattr(driver, "CHECK_INTERVAL", 0.02)
 
 
 @pytest.fixture

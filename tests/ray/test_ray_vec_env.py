@@ -304,7 +304,7 @@ class TestWaysToAnActor:
     def test_the_end_of_an_actor_is_noticed_by_its_connection(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(driver, "POLL_INTERVAL", 1e6)  # or else it might be by looking
+        monkeypatch.setattr(driver, "CHECK_INTERVAL", 1e6)  # or else it might be by looking
         envs = few([PlacedEnv] * 2, 1)
         envs.reset()
         with pytest.raises(WorkerDiedError, match=r"(?s)environment 0 .*Ray reports:.*actor died"):

@@ -63,7 +63,6 @@ class DirectConnection(Sender):
         self.serve_ref = serve_ref
         self.broken: str | None = None
         self._incoming = MessageReader(connection)
-        self._num_unread = 0
         self._number = 0  # of the last request
 
     def send(self, number: int, request: bytes) -> bool:
@@ -99,10 +98,10 @@ class DirectConnection(Sender):
         """Record that the connection has ended; a node that loses power does not close it."""
         self.broken = self.broken or why
 
-    def has_progress(self) -> bool:
-        """Return True if more of a reply has arrived since this method was last called."""
-        before, self._num_unread = self._num_unread, self._incoming.num_unread
-        return self._num_unread not in (0, before)
+    @property
+    def num_unread(self) -> int:
+        """Number of received bytes of incomplete replies."""
+        return self._incoming.num_unread
 
     def close(self) -> None:
         with suppress(OSError):  # shutdown closes it even if a forked process holds it

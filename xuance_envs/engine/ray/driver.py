@@ -11,14 +11,14 @@ from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.backend import display_name
-from xuance_envs.engine.group.outcome import STARTUP_COMMANDS
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_timing_delta
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
 from xuance_envs.engine.ray.actor_client import ActorClient, ActorSettings
-from xuance_envs.engine.ray.exchange import POLL_INTERVAL, Exchange
+from xuance_envs.engine.ray.exchange import Exchange
 from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT, GroupReply
 from xuance_envs.engine.serialization import dumps_for_worker
+from xuance_envs.engine.system.deadline import CHECK_INTERVAL
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
 GRACE = 5.0  # seconds after a limit in which an actor may report the worker's timeout
@@ -27,18 +27,17 @@ GRACE = 5.0  # seconds after a limit in which an actor may report the worker's t
 class ActorDriver(PicklingDriver):
     kind_name = "an actor"
     tag = 0
-    reply_deadline: float | None = None
 
     def __init__(
         self, settings: ActorSettings, actor: ActorClient, group: int, exchange: Exchange
     ) -> None:
-        super().__init__(*actor.plan.split[group])
+        plan = actor.plan
+        super().__init__(*plan.split[group], (plan.timeout, plan.start_timeout))
         self.actor = actor
         self._settings = settings
         self.group = group
         self._exchange = exchange
         self._grace = GRACE if actor.plan.in_processes else 0.0
-        self._limit: float | None = None
         self._times = bytearray(TIMES_BYTES)
         self._last_timed: GroupReply | None = None
         self._failure_error: WorkerDiedError | WorkerTimeoutError | None = None
@@ -58,16 +57,9 @@ class ActorDriver(PicklingDriver):
 
     @override
     def submit(self, tag: int, packed: PackedCommand) -> None:
-        plan, self._command = self.actor.plan, packed.command
-        startup = self._command in STARTUP_COMMANDS
-        self._limit = plan.start_timeout if startup else plan.timeout
-        self._extend_deadline()
+        self._begin(packed.command, monotonic() + self._grace)
         self._exchange.submit(self.actor, self.group, packed)
         self.tag = tag
-
-    def _extend_deadline(self) -> None:
-        limit = self._limit
-        self.reply_deadline = None if limit is None else monotonic() + limit + self._grace
 
     @override
     def result(self, deadline: float | None = None) -> Any:
@@ -81,30 +73,30 @@ class ActorDriver(PicklingDriver):
 
     def _wait(self, deadline: float | None) -> None:
         """Wait for replies, and raise if the worker or one of its siblings has failed."""
-        now = monotonic()
-        ends = [now + POLL_INTERVAL, self.reply_deadline, deadline]
+        began = monotonic()
+        ends = [began + CHECK_INTERVAL, self.reply_deadline, deadline]
         until = min(end for end in ends if end is not None)
-        self._exchange.receive([self], max(until - now, 0.0))
-        self.check()
+        self._exchange.receive([self], max(until - began, 0.0))
+        self.check(began)
         if (now := monotonic()) < until or self.actor.has_answered(self.group):
             return
         if deadline is not None and now >= deadline:
             raise TimeoutError
         self._exchange.receive(self.siblings, 0.0)
         for sibling in self.siblings:
-            sibling.check()
+            sibling.check(began)
 
-    def check(self) -> None:
-        """Raise if the actor failed or its time is over before it has replied."""
+    def check(self, began: float) -> None:
+        """Raise if the actor failed, or if a wait since ``began`` proves a hang."""
         if self.actor.reply(self.group) is not None:
             return
         if self.actor.lost is not None:
             raise self.death_error()
-        if self.reply_deadline is not None and monotonic() >= self.reply_deadline:
+        if self._deadline is not None:
             connection = self.actor.connection
-            if connection is None or not connection.has_progress():
+            progress = 0 if connection is None else connection.num_unread
+            if self._deadline.has_passed(began, progress):
                 raise self._timeout_error()
-            self._extend_deadline()
 
     @override
     def times(self) -> StepTimes:
@@ -122,13 +114,11 @@ class ActorDriver(PicklingDriver):
 
     def _timeout_error(self) -> WorkerTimeoutError:
         """Kill the actor, and return the error that reports its timeout."""
-        assert self._limit is not None
         started = self.actor.place is not None
         where = f"The actor was on {self.actor.where}."
         details = where if started else self._settings.describe_shortage()
         self.actor.mark_lost("It exceeded the time limit and was killed.")
-        envs, command = range(self.lo, self.hi), display_name(self._command)
-        return WorkerTimeoutError(envs, self.actor.pid, self._limit, command, details)
+        return self._hang_error(self.actor.pid, None, details)
 
     def _failure(self, error: BaseException) -> BaseException:
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
