@@ -66,11 +66,11 @@ class StepTimes:
         )
 
 
-def timing_delta(memory: bytes) -> bytes:
-    """Return :meth:`StepClock.timing_delta` of the clock that has this memory."""
+def timing_delta(memory: Any) -> bytes:
+    """Return the last step's changes to a clock's memory, for :func:`apply_timing_delta`."""
     steps = int(np.frombuffer(memory, np.float64, 1)[0])
     place = 8 * (_RING + (steps - 1) % WINDOW)
-    return memory[: 8 * _RING] + memory[place : place + 8]
+    return bytes(memory[: 8 * _RING]) + bytes(memory[place : place + 8])
 
 
 def apply_timing_delta(memory: bytearray, timing_delta: bytes) -> None:
@@ -105,12 +105,6 @@ class StepClock:
         self.profiles_next_step = not self._steps % PROFILE_INTERVAL
         self._cells[_RING + steps % WINDOW] = duration
         _put_first_cells(self.memory, 0, self._steps, self._busy, self._first, end)
-
-    def timing_delta(self) -> bytes:
-        """Return the last step's changes to the memory, for :func:`apply_timing_delta`."""
-        last = self._steps - 1
-        place = _RING + last % WINDOW
-        return bytes(self._cells[:_RING]) + bytes(self._cells[place : place + 1])
 
     def time_each_env(self, items: Iterator[Any]) -> Iterator[Any]:
         """Yield the same items; for each, measure the time until the loop requests the next one."""

@@ -14,7 +14,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_frame import NO_EXTENTS, Extents
 from xuance_envs.engine.group.pickling_host import PicklingHost
 from xuance_envs.engine.group.protocol import RequestType, StateTransfer
-from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES
+from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES, timing_delta
 from xuance_envs.engine.pickled_commands import PackedCommand
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.ray.messages import GroupReply
@@ -92,8 +92,8 @@ class InlineGroup(HostedGroup):
         reply = GroupReply(code, NO_EXTENTS, NO_TIMING, payload)
         if reply.is_outcome:
             group = self._host.group
-            timing = group.clock.timing_delta()
-            reply = reply._replace(extents=Extents(*group.extents), timing_delta=timing)
+            extents, delta = Extents(*group.extents), timing_delta(group.clock.memory)
+            reply = reply._replace(extents=extents, timing_delta=delta)
         self._reply = reply
 
     @override
