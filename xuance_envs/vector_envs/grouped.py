@@ -96,14 +96,11 @@ class GroupedVecEnv(VecEnv):
         """True while a step is pending."""
         return self._ledger.stepping
 
-    @property
-    def buf_obs(self) -> Any:
-        """The latest observations, in a writable array; each step sets a new array."""
-        return self._last.get()
-
-    @buf_obs.setter
-    def buf_obs(self, batch: Any) -> None:
-        self._last.set(batch)
+    buf_obs = property(
+        lambda self: self._last.get(),
+        lambda self, batch: self._last.set(batch),
+        doc="The latest observations, in a writable array; each step sets a new array.",
+    )
 
     @property
     def actions(self) -> Any:

@@ -125,14 +125,11 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
             )
         return getattr(self.vec_env, name)
 
-    @property
-    def buf_obs(self) -> Any:
-        """The latest observations, in a writable array."""
-        return self.vec_env.buf_obs
-
-    @buf_obs.setter
-    def buf_obs(self, batch: Any) -> None:
-        self.vec_env.buf_obs = batch
+    buf_obs = property(
+        lambda self: self.vec_env.buf_obs,
+        lambda self, batch: setattr(self.vec_env, "buf_obs", batch),
+        doc="The latest observations, in a writable array.",
+    )
 
     @property
     @override

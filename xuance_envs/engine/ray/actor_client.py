@@ -82,7 +82,7 @@ class ActorClient:
         self._place: tuple[int, str] | None = None
         self._codec: ActorCodec
         # By group, the command that is not part of a call yet, and the last call.
-        self._queued: dict[int, PackedCommand] = {}
+        self.queued: dict[int, PackedCommand] = {}
         self._calls: dict[int, ActorCall] = {}
         self._unsent: list[ActorCall] = []
         self._number = 0
@@ -169,15 +169,12 @@ class ActorClient:
 
     # -- requests and replies ---------------------------------------------------------
 
-    def submit(self, group: int, packed: PackedCommand) -> None:
-        self._queued[group] = packed
-
     def send(self) -> bool:
         """Send all queued commands; return False if a further call must send the rest."""
         if self.lost is None and self.connection is not None and self.connection.broken is not None:
             self._may_connect = False
             self.disconnect()
-        if self._queued:
+        if self.queued:
             self._make_call()
         while self._unsent:
             call = self._unsent[0]
@@ -191,7 +188,7 @@ class ActorClient:
         return self.connection is None or self.connection.broken is None
 
     def _make_call(self) -> None:
-        commands = self._queued
+        commands = self.queued
         buffers = list(dict.fromkeys(ref for packed in commands.values() for ref in packed.buffers))
         if buffers:
             self.disconnect()  # only Ray calls can carry object references
@@ -204,11 +201,11 @@ class ActorClient:
         calls = {**self._calls, **dict.fromkeys(commands, call)}
         unsent = [*self._unsent, call]
         # One statement without calls, so an interrupt cannot come halfway.
-        self._number, self._queued, self._calls, self._unsent = number, {}, calls, unsent
+        self._number, self.queued, self._calls, self._unsent = number, {}, calls, unsent
 
     def call_of(self, group: int) -> ActorCall | None:
         """Return the call with a group's last command, or None if the command is queued."""
-        return None if group in self._queued else self._calls.get(group)
+        return None if group in self.queued else self._calls.get(group)
 
     def reply(self, group: int) -> GroupReply | None:
         """Return the reply to a group's last command, or None if it has not arrived."""

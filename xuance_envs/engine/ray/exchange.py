@@ -30,7 +30,7 @@ class Exchange(Poller):
 
     def submit(self, actor: ActorClient, group: int, packed: PackedCommand) -> None:
         """Queue a group's command until :meth:`send` combines it with those of other groups."""
-        actor.submit(group, packed)
+        actor.queued[group] = packed
         self._all_sent = False
 
     def send(self) -> None:
