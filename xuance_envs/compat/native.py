@@ -28,7 +28,6 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import LocalDriver
 from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome, OutcomeBuilder, Reset
-from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepClock, StepTimes
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.serialization import describe_error, traceback_of
@@ -128,19 +127,9 @@ class NativeVecEnv(GroupedVecEnv):
         copy: bool = True,
         check_actions: bool = False,
     ) -> None:
-        description = engine.describe()
-        arrays = StepArrays.allocate(description.spaces, engine.num_envs)
-        for name, rows in (("observation", arrays.observations), ("action", arrays.actions)):
-            if rows.objects:
-                raise ValueError(
-                    f"vector_env: expected an {name} space whose values can be stored in NumPy "
-                    f"arrays, got {rows.layout.space}; use DummyVecEnv or SubprocVecEnv"
-                )
         self._engine = engine
         self._pending_seed = seed
-        driver = NativeDriver(engine, arrays)
-        groups = EngineGroup(engine, driver, description, arrays)
-        super().__init__(groups, copy=copy, check_actions=check_actions)
+        super().__init__(EngineGroup(engine), copy=copy, check_actions=check_actions)
 
     @property
     def vector_env(self) -> Any:
@@ -169,14 +158,16 @@ class NativeVecEnv(GroupedVecEnv):
 class EngineGroup(Groups):
     """The single group that holds all environments of an engine."""
 
-    def __init__(
-        self,
-        engine: NativeEngine,
-        driver: NativeDriver,
-        description: EnvDescription,
-        arrays: StepArrays,
-    ) -> None:
-        super().__init__([driver], description, arrays)
+    def __init__(self, engine: NativeEngine) -> None:
+        description = engine.describe()
+        arrays = StepArrays.allocate(description.spaces, engine.num_envs)
+        for name, rows in (("observation", arrays.observations), ("action", arrays.actions)):
+            if rows.objects:
+                raise ValueError(
+                    f"vector_env: expected an {name} space whose values can be stored in NumPy "
+                    f"arrays, got {rows.layout.space}; use DummyVecEnv or SubprocVecEnv"
+                )
+        super().__init__([NativeDriver(engine, arrays)], description, arrays)
         self._engine = engine
 
     @override

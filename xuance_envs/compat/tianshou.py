@@ -59,7 +59,7 @@ class DummyVectorEnv(TianshouVectorEnv, tianshou.DummyVectorEnv):  # type: ignor
         return LocalGroups(recipe, common_description)
 
 
-@with_options(ProcessOptions, SubprocVecEnv)
+@with_options(ProcessOptions, DummyVectorEnv, SubprocVecEnv)
 class SubprocVectorEnv(TianshouVectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[misc]  # as above
     """Environments in worker processes; replaces Tianshou's ``SubprocVectorEnv``.
 
@@ -68,14 +68,9 @@ class SubprocVectorEnv(TianshouVectorEnv, tianshou.SubprocVectorEnv):  # type: i
     worker per environment, so that slow environments do not delay others.
 
     Args:
-        env_fns: callables that make one environment each.
-        wait_num: number of environments that ``step`` waits for; None for all.
-        timeout: seconds after which ``step`` returns the environments that are ready. If none is,
-            it waits for the first.
         share_memory: has no effect: array observations always use shared memory.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, or a ``multiprocessing`` context. None
             is Python's default, but ``"spawn"`` if forking is unsafe.
-        as_objects: see :class:`DummyVectorEnv`.
         in_series: environments per worker, or ``"auto"``; None for the default described above.
         **options: further arguments of
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
@@ -139,16 +134,12 @@ class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore
     """
 
 
-@with_options(RayActorOptions, RayVecEnv)
+@with_options(RayActorOptions, DummyVectorEnv, RayVecEnv)
 class RayVectorEnv(TianshouVectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # as above
     """Environments in Ray actors; replaces Tianshou's ``RayVectorEnv``.
 
     Args:
         env_fns: callables that make one environment each; they are called in the actors.
-        wait_num: number of environments that ``step`` waits for; None for all.
-        timeout: seconds after which ``step`` returns the environments that are ready. If none is,
-            it waits for the first.
-        as_objects: see :class:`DummyVectorEnv`.
         in_series: environments per actor, or ``"auto"``. None is 1 with ``wait_num`` or
             ``timeout``, else ``"auto"``.
         num_cpus_per_worker: CPUs that an actor reserves in the cluster. None is 0 if each actor

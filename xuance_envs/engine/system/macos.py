@@ -6,8 +6,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 assert sys.platform == "darwin" or not TYPE_CHECKING  # type checkers skip the rest elsewhere
 
@@ -46,21 +45,9 @@ def close_end_watch(fd: int) -> None:
     _queues.pop(fd).close()
 
 
-def watch_together(fds: Iterable[int]) -> Any:
-    raise NotImplementedError("macOS has no event counters")
-
-
-def become_guardian() -> NoReturn:
-    raise NotImplementedError("macOS has no guardian processes")
-
-
 def reserve(fd: int, start: int, nbytes: int) -> None:
     os.ftruncate(fd, start + nbytes)
 
 
 def abort(pid: int) -> None:
     os.kill(pid, signal.SIGABRT)
-
-
-def limit_memory(nbytes: int) -> None:
-    raise NotImplementedError("macOS does not enforce memory limits")

@@ -12,9 +12,14 @@ def count_threads(process: int | str = "self") -> int:
     return 0
 
 
-def _no_result(*_: object) -> Any:
+def no_result(*_: object) -> Any:
     return None
 
 
-cpu_affinity = set_cpu_affinity = current_cpu_function = open_counters = reopen = _no_result
-end_natively_after_main = kill_first_without_memory = available_memory = _no_result
+def refuse(*_: object) -> Any:
+    raise NotImplementedError("this operation is not available on this operating system")
+
+
+cpu_affinity = set_cpu_affinity = current_cpu_function = open_counters = reopen = no_result
+end_natively_after_main = kill_first_without_memory = available_memory = no_result
+become_guardian = watch_together = limit_memory = refuse

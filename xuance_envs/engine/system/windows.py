@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 assert sys.platform == "win32" or not TYPE_CHECKING  # type checkers skip the rest elsewhere
 
 from xuance_envs.engine.system.not_linux import *  # noqa: E402, F403
+from xuance_envs.engine.system.not_linux import no_result, refuse  # noqa: E402
 
 NAME = "Windows"
 HAS_FILE_MODES = False
@@ -45,22 +46,12 @@ yield_cpu = partial(time.sleep, 0)
 blocked_sigint = nullcontext
 
 
-def _refuse(*_: object) -> Any:
-    raise NotImplementedError("this operation is not available on Windows; use Linux or macOS")
-
-
-become_guardian = make_private = send_parts = limit_memory = watch_together = _refuse
-is_closed_by_peer: Callable[[socket.socket], bool] = _refuse
-unix_socket: Callable[[], socket.socket] = _refuse
-
-
-def _no_result(*_: object) -> Any:
-    return None
-
-
-limit_unsent = lower_priority = raise_open_files_limit = start_helpers = _no_result
-open_files_limits = processes_limits = hangup_signal = _no_result
-make_private_in_forks = set_inheritable = _no_result  # handles are not inherited
+make_private = send_parts = refuse
+is_closed_by_peer: Callable[[socket.socket], bool] = refuse
+unix_socket: Callable[[], socket.socket] = refuse
+limit_unsent = lower_priority = raise_open_files_limit = start_helpers = no_result
+open_files_limits = processes_limits = hangup_signal = no_result
+make_private_in_forks = set_inheritable = no_result  # handles are not inherited
 
 # -- pipes ----------------------------------------------------------------------------
 
