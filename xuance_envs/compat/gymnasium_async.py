@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_space
 
+from xuance_envs._override import Unpack
 from xuance_envs.compat import env_functions
 from xuance_envs.compat.pending_call import PendingCall
 from xuance_envs.compat.stepping import WorkerStepper, raise_original
@@ -35,9 +36,6 @@ from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
 from xuance_envs.vector_envs.options import InSeries, ProcessOptions, VectorContext
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @with_options(ProcessOptions, SubprocVecEnv)

@@ -11,11 +11,12 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs._override import Unpack
 from xuance_envs.extras import missing_extra
 
 try:
@@ -43,9 +44,6 @@ from xuance_envs.vector_envs.arguments import checked_functions
 from xuance_envs.vector_envs.options import InSeries, ProcessOptions, StartMethod
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.worker_settings import ProcessSettings
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 

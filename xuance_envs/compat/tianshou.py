@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from xuance_envs._override import Unpack
 from xuance_envs.compat.env_functions import registering
 from xuance_envs.compat.tianshou_vector_env import TianshouVectorEnv, common_description, tianshou
 from xuance_envs.compat.vector_arguments import start_method
@@ -20,9 +21,6 @@ from xuance_envs.vector_envs.ray_vec_env import RayVecEnv, start_actors
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv, start_processes
 from xuance_envs.vector_envs.worker_settings import ProcessSettings, RaySettings
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["DummyVectorEnv", "RayVectorEnv", "ShmemVectorEnv", "SubprocVectorEnv"]
 

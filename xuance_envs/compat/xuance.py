@@ -12,8 +12,9 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from xuance_envs._override import Unpack
 from xuance_envs.compat.stepping import check_number_rewards
 from xuance_envs.multi_agent.xuance import (
     DummyVecEnv_Football,
@@ -26,9 +27,6 @@ from xuance_envs.multi_agent.xuance import (
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.options import SubprocBackendOptions
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["Installed", "install", "uninstall"]
 

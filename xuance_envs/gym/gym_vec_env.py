@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from xuance_envs._override import Unpack
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.options import InSeries, StartMethod, SubprocOptions
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["DummyVecEnv_Atari", "DummyVecEnv_Gym", "SubprocVecEnv_Atari", "SubprocVecEnv_Gym"]
 

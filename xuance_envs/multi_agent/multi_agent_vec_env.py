@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs._deprecated import accept_old_names
+from xuance_envs._override import Unpack
 from xuance_envs.multi_agent.adapters import agents_env
 from xuance_envs.multi_agent.agent_actions import AgentActions
 from xuance_envs.multi_agent.record_layout import ObservationRecord, RecordLayout
@@ -29,9 +30,6 @@ from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.worker_settings import RaySettings
 from xuance_envs.vector_envs.wrapper import VecEnvDelegate
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["MultiAgentVecEnv"]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
+from xuance_envs._override import Unpack
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart
 from xuance_envs.multi_agent.team import Groups
@@ -19,9 +20,6 @@ from xuance_envs.vector_envs.options import (
     SubprocOptions,
 )
 from xuance_envs.vector_envs.signatures import with_options
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = [
     "DummyVecEnv_Football",

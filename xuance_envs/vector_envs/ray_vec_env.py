@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from xuance_envs._override import Unpack
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
@@ -24,9 +25,6 @@ from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.options import InSeries, RayOptions
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.worker_settings import RaySettings
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["RayVecEnv", "RayVecEnv_Gym", "start_actors"]
 

@@ -8,9 +8,10 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xuance_envs._deprecated import deprecated_aliases
+from xuance_envs._override import Unpack
 from xuance_envs.engine.cpus import affinity_cpus, available_cpus
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
@@ -27,9 +28,6 @@ from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.options import InSeries, ProcessOptions, StartMethod
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.worker_settings import ProcessSettings
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["SubprocVecEnv", "fork_hazard", "start_processes"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from xuance_envs._override import Unpack
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
@@ -17,9 +18,6 @@ from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.options import InSeries, ThreadArguments
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.worker_settings import ThreadSettings
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["ThreadVecEnv", "ThreadVecEnv_Gym", "start_threads"]
 
