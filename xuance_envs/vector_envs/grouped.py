@@ -25,14 +25,12 @@ from xuance_envs.vector_envs.arguments import (
     env_indices,
     seed_per_env,
 )
-from xuance_envs.vector_envs.last_observations import LastObservationBuffer
 from xuance_envs.vector_envs.last_results import (
     LastResult,
+    LastResults,
     adding_last_results,
     checked_clones,
     checked_last_results,
-    last_results,
-    restore_buffers,
 )
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
@@ -76,7 +74,7 @@ class GroupedVecEnv(VecEnv):
         checked_by = groups.masks if check_actions else None
         self._action_writer = ActionWriter(arrays.actions, groups.drivers, checked_by)
         self.checks_actions = check_actions
-        self._last = LastObservationBuffer(arrays.observations, copy)
+        self._last = LastResults(arrays, copy)
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
         self._outputs = arrays.outputs
@@ -299,7 +297,7 @@ class GroupedVecEnv(VecEnv):
         if verify:
             self._close_on_error(state_unknown_after, lambda: saver.verify(ids))
         state = self._close_on_error(state_unknown_after, lambda: saver.save(ids))
-        return adding_last_results(state, last_results(self, self._last, ids))
+        return adding_last_results(state, self._last.of(self, ids))
 
     @override
     def load_state(self, state: EnvStates, env_ids: EnvIds = None) -> tuple[Any, StepInfos]:
@@ -315,7 +313,7 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_idle("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
         needed = sorted(set(sources))
-        result_of = dict(zip(needed, last_results(self, self._last, needed), strict=True))
+        result_of = dict(zip(needed, self._last.of(self, needed), strict=True))
         results = [result_of[source] for source in sources]
         never_reset = {t for s, t in zip(sources, targets, strict=True) if s in self._never_reset}
         loaded = self._load_and_restore(
@@ -340,9 +338,7 @@ class GroupedVecEnv(VecEnv):
         if results is None:
             self._last.update(before, envs)
             return obs, infos
-        self._last.put(before, ids, [result.observation for result in results])
-        arrays.rewards[envs] = [result.exact_reward for result in results]
-        restore_buffers(self, ids, results)
+        self._last.restore(self, before, ids, results)
         return obs, infos
 
     @exclusive

@@ -1,4 +1,4 @@
-"""Latest result of each environment, saved with its state."""
+"""Latest results of a vectorized environment: its ``buf_obs``, and what is saved with a state."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import StateError, StateMismatchError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
-from xuance_envs.vector_envs.last_observations import LastObservationBuffer
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 _KEY = "seen"  # of the results in EnvStates
@@ -28,21 +28,81 @@ class LastResult(NamedTuple):
     info: dict[Any, Any]
 
 
-def last_results(
-    vec_env: VecEnv, observations: LastObservationBuffer, ids: Sequence[int]
-) -> list[LastResult]:
-    rewards = vec_env.exact_rewards
-    return [
-        LastResult(
-            observation,
-            rewards[i].tolist(),
-            vec_env.buf_rews[i],
-            bool(vec_env.buf_dones[i]),
-            bool(vec_env.buf_truncations[i]),
-            dict(vec_env.buf_infos[i]),
-        )
-        for i, observation in zip(ids, observations.rows(ids), strict=True)
-    ]
+class LastResults:
+    """Latest results, with a writable batch of observations; a large one is copied on access."""
+
+    def __init__(self, arrays: StepArrays, copy_results: bool) -> None:
+        self.arrays_are_current = False
+        self._arrays = arrays
+        self._rows = rows = arrays.observations
+        self._copy = rows.copy_flat or rows.copy_writable
+        self._batch: Any = self._copy()
+        self._copies_lazily = copy_results and rows.is_large
+        self._returned: Any = None
+
+    def mark_all_new(self, returned: Any) -> None:
+        """Set the batch to the results of a step or reset of all environments."""
+        if self._copies_lazily:
+            self._batch, self._returned, self.arrays_are_current = None, returned, True
+        else:
+            self._batch = self._copy()
+
+    def get(self) -> Any:
+        """Return the batch; copy it first if this was deferred."""
+        if self._batch is None:
+            if self.arrays_are_current:
+                self._batch = self._rows.copy_writable()
+            else:  # a step is in progress
+                self._batch = self._rows.copy_of_batch(self._returned)
+            self._copies_lazily = False  # later accesses are likely
+            self._returned = None
+        return self._batch
+
+    def set(self, batch: Any) -> None:
+        self._batch = batch
+
+    def update(self, before: Any, envs: NDArray[np.intp]) -> None:
+        """Set the batch to a copy of ``before`` with the new observations of ``envs``."""
+        self._batch = self._rows.copy_updating(before, envs)
+
+    def of(self, vec_env: VecEnv, ids: Sequence[int]) -> list[LastResult]:
+        """Return copies of the latest results of some environments."""
+        in_arrays = self._batch is None and self.arrays_are_current
+        batch = self._returned if self._batch is None else self._batch
+        parts = self._rows.parts if in_arrays else self._rows.layout.flatten(batch)
+        return [
+            LastResult(
+                [
+                    each[i].copy() if isinstance(each, np.ndarray) else copy_of(each[i])
+                    for each in parts
+                ],
+                self._arrays.rewards[i].tolist(),
+                vec_env.buf_rews[i],
+                bool(vec_env.buf_dones[i]),
+                bool(vec_env.buf_truncations[i]),
+                dict(vec_env.buf_infos[i]),
+            )
+            for i in ids
+        ]
+
+    def restore(
+        self, vec_env: VecEnv, before: Any, ids: Sequence[int], results: Sequence[LastResult]
+    ) -> None:
+        """Replace the results of the loaded environments, in copies of the ``buf_*`` arrays."""
+        parts = [
+            list(old) if isinstance(part, list) else old.copy()
+            for part, old in zip(self._rows.parts, self._rows.layout.flatten(before), strict=True)
+        ]
+        rewards, dones = vec_env.buf_rews.copy(), vec_env.buf_dones.copy()
+        truncations, infos = vec_env.buf_truncations.copy(), list(vec_env.buf_infos)
+        for i, (observation, exact_reward, *flags, info) in zip(ids, results, strict=True):
+            for part, leaf in zip(parts, observation, strict=False):
+                part[i] = leaf
+            self._arrays.rewards[i] = exact_reward
+            (rewards[i], dones[i], truncations[i]), infos[i] = flags, info.copy()
+        self._batch = self._rows.layout.unflatten(parts)
+        vec_env.buf_rews, vec_env.buf_dones = rewards, dones
+        vec_env.buf_truncations, vec_env.buf_infos = truncations, infos
 
 
 def adding_last_results(state: EnvStates, results: Sequence[LastResult]) -> EnvStates:
@@ -102,14 +162,3 @@ def checked_clones(
 
 def _is_index(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def restore_buffers(vec_env: VecEnv, ids: Sequence[int], results: Sequence[LastResult]) -> None:
-    """Replace the ``buf_*`` arrays by copies with the results of the loaded environments."""
-    rewards, dones = vec_env.buf_rews.copy(), vec_env.buf_dones.copy()
-    truncations, infos = vec_env.buf_truncations.copy(), list(vec_env.buf_infos)
-    for i, result in zip(ids, results, strict=True):
-        rewards[i], dones[i], truncations[i] = result.reward, result.terminated, result.truncated
-        infos[i] = result.info.copy()
-    vec_env.buf_rews, vec_env.buf_dones = rewards, dones
-    vec_env.buf_truncations, vec_env.buf_infos = truncations, infos
