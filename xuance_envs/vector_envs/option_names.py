@@ -11,17 +11,20 @@ from xuance_envs.errors import EnvError
 from xuance_envs.vector_envs.options import (
     BackendOptions,
     DummyOptions,
-    RayBackendOptions,
+    RayOptions,
     SubprocBackendOptions,
-    ThreadBackendOptions,
+    ThreadOptions,
+    VecEnvOptions,
 )
+
+_OF_WORKERS = frozenset({"in_series", *VecEnvOptions.__annotations__})
 
 # Names of the options, by backend.
 OPTIONS_OF: dict[str, frozenset[str]] = {
     "dummy": frozenset(DummyOptions.__annotations__),
-    "thread": frozenset(ThreadBackendOptions.__annotations__),
+    "thread": _OF_WORKERS.union(ThreadOptions.__annotations__),
     "subproc": frozenset(SubprocBackendOptions.__annotations__),
-    "ray": frozenset(RayBackendOptions.__annotations__),
+    "ray": _OF_WORKERS.union(RayOptions.__annotations__),
 }
 
 SPLIT_OPTIONS = ("in_series", "num_workers", "envs_per_worker")

@@ -56,12 +56,6 @@ class ThreadArguments(ThreadOptions, total=False):
     worker_threads: None
 
 
-class ThreadBackendOptions(ThreadOptions, VecEnvOptions, total=False):
-    """Options of ``ThreadVecEnv``, without those that have only one valid value."""
-
-    in_series: InSeries
-
-
 class WorkerOptions(SplitOptions, total=False):
     """Options of workers in other processes."""
 
@@ -135,9 +129,3 @@ class BackendOptions(RecordOptions, total=False):
     """
 
     check_actions: bool
-
-
-class RayBackendOptions(RayOptions, VecEnvOptions, total=False):
-    """Options of ``RayVecEnv``."""
-
-    in_series: InSeries

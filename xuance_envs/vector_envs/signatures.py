@@ -80,9 +80,7 @@ def _documented(
             entries.setdefault(name, entry)
         if source in cls.__mro__:
             sections = {**others, **sections}
-    own = [name for name in _entries(sections) if name in signature.parameters]
-    names = dict.fromkeys([*own, *signature.parameters])
-    sections["Args"] = "".join(entries[name] for name in names if name in entries)
+    sections["Args"] = "".join(entries[name] for name in signature.parameters if name in entries)
     text = [summary, *(f"{name}:\n{sections[name]}" for name in SECTIONS if name in sections)]
     return "\n".join(part.rstrip("\n") + "\n" for part in text)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 from xuance_envs.engine.driver import Driver
 
@@ -51,12 +51,5 @@ class WorkerStatistics:
     def of(cls, driver: Driver) -> WorkerStatistics:
         """Return the statistics of a driver's group."""
         times = driver.times()
-        return cls(
-            range(driver.lo, driver.hi),
-            times.steps,
-            times.busy_fraction,
-            times.p50,
-            times.p99,
-            None if times.slowest is None else driver.lo + times.slowest,
-            times.slowest_time,
-        )
+        slowest = None if times.slowest is None else driver.lo + times.slowest
+        return cls(range(driver.lo, driver.hi), *astuple(replace(times, slowest=slowest)))
