@@ -88,15 +88,8 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those selected by ``options["reset_mask"]``.
 
-        Args:
-            seed: an int gives environment i ``seed + i``; a list has one seed per environment;
-                None continues the random streams.
-            options: passed to the environments. ``"reset_mask"``, ``(num_envs,)`` bool with at
-                least one True, selects the environments and is not passed on.
-
-        Returns:
-            ``(observations, infos)``: the observations of all environments, and the infos of those
-            that were reset, as :meth:`step` returns them.
+        Arguments and results are those of
+        :meth:`SyncVectorEnv.reset() <xuance_envs.compat.gymnasium_sync.SyncVectorEnv.reset>`.
         """
         envs, seeds, options = parse_reset(self.num_envs, seed, options)
         partial = len(envs) < self.num_envs
@@ -114,13 +107,10 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         """Step all environments with a batch of actions from ``action_space``.
 
         Returns:
-            ``(observations, rewards, terminations, truncations, infos)``: observations
-            ``(num_envs, *obs_shape)``, rewards ``(num_envs,)`` float64, terminations and
-            truncations ``(num_envs,)`` bool, and a dict of infos. Each key of the environments'
-            infos has an array of ``num_envs`` values (a dict of arrays for nested dicts).
-            ``"_" + key`` is a bool mask of the environments that have the key. Where an episode
-            ended, ``"final_obs"`` and ``"final_info"`` have its last observation and info. The
-            other values are those of the next episode.
+            The results of
+            :meth:`SyncVectorEnv.step() <xuance_envs.compat.gymnasium_sync.SyncVectorEnv.step>`.
+            Where an episode ended, ``"final_obs"`` and ``"final_info"`` have its last observation
+            and info. The other values are those of the next episode.
         """
         vec_env = self.vec_env
         actions = as_batch(self.single_action_space, actions)

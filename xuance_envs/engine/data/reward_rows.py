@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,29 +17,11 @@ _FLOAT = np.dtype(np.float64)
 _FLOATS = "efd"
 
 
-class Rewards(Protocol):
-    """Rewards of a group: ``target[i] = reward`` stores one, or raises if it does not fit."""
-
-    zero: Any
-    unstepped: Any  # ``target[:] = unstepped`` marks all rewards as missing
-
-    @property
-    def target(self) -> Any: ...
-
-    def put(self, i: int, reward: Any) -> None:
-        """Store a reward that ``target`` rejected."""
-
-
-def rewards_of(array: NDArray[np.float64]) -> Rewards:
-    """Return the storage for an array with one number or one vector per environment."""
-    return _Numbers(array) if array.ndim == 1 else _Vectors(array)
-
-
 class _Numbers:
-    zero = 0.0
+    zero: Any = 0.0
 
     def __init__(self, array: NDArray[np.float64]) -> None:
-        self.target = memoryview(array)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+        self.target: Any = memoryview(array)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         self.unstepped = memoryview(UNSTEPPED.repeat(len(array)))  # type: ignore[arg-type]  # as above
 
     def put(self, i: int, reward: Any) -> None:
@@ -60,7 +42,7 @@ class _Vectors:
         self.unstepped = UNSTEPPED.repeat(self._shape[0])
 
     @property
-    def target(self) -> _Vectors:
+    def target(self) -> Any:
         return self
 
     def __setitem__(self, at: int | slice, reward: Any) -> None:
@@ -74,6 +56,16 @@ class _Vectors:
 
     def put(self, i: int, reward: Any) -> None:
         self[i] = reward
+
+
+# Rewards of a group: ``target[i] = reward`` stores one, or raises if it does not fit; then ``put``
+# converts and stores it. ``target[:] = unstepped`` marks all rewards as missing.
+Rewards = _Numbers | _Vectors
+
+
+def rewards_of(array: NDArray[np.float64]) -> Rewards:
+    """Return the storage for an array with one number or one vector per environment."""
+    return _Numbers(array) if array.ndim == 1 else _Vectors(array)
 
 
 def fit_reward(reward: Any, shape: tuple[int, ...]) -> NDArray[Any]:
