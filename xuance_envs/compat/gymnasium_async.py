@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space
 
 from xuance_envs._override import Unpack
 from xuance_envs.compat import env_functions
+from xuance_envs.compat.gymnasium_sync import SyncVectorEnv
 from xuance_envs.compat.pending_call import PendingCall
 from xuance_envs.compat.stepping import WorkerStepper, raise_original
 from xuance_envs.compat.vector_arguments import (
@@ -38,7 +39,7 @@ from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 
-@with_options(ProcessOptions, SubprocVecEnv)
+@with_options(ProcessOptions, SyncVectorEnv, SubprocVecEnv)
 class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
     """Environments in worker processes; replaces :class:`gymnasium.vector.AsyncVectorEnv`.
 
@@ -50,11 +51,8 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
     if no such call is pending, and ``multiprocessing.TimeoutError`` after ``timeout`` seconds.
 
     Args:
-        env_fns: callables that make one environment each.
         shared_memory: True to reject spaces that Gymnasium cannot put into shared memory. Workers
             share memory with this process in either case.
-        copy: return copies of the observations. If False, the next step overwrites the returned
-            arrays.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None is
             Python's default, but ``"spawn"`` if forking is unsafe. ``"thread"`` selects threads,
             as in :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
@@ -62,8 +60,6 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
             Gymnasium allows only with ``daemon=False``.
         worker: replacement for Gymnasium's worker function. It selects Gymnasium's own
             implementation, with one process per environment and at its speed.
-        observation_mode: as for :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`.
-        autoreset_mode: as for :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`.
         max_concurrency: maximum number of workers, and so of environments that step at the same
             time.
         **options: further arguments of
