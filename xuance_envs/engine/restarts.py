@@ -105,9 +105,7 @@ class RestartingDriver(SavingDriver):
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
-        self._command, self._packed, self._by_submit_step = _STEP_OF_ALL, actions, True
-        self._result, self.tag = [], tag
-        self._submit_if_alive()
+        self._begin(tag, _STEP_OF_ALL, actions, by_submit_step=True)
 
     @override
     def pack(self, command: str, *arguments: Any) -> tuple[Command, Any]:
@@ -123,9 +121,7 @@ class RestartingDriver(SavingDriver):
 
     @override
     def submit(self, tag: int, packed: tuple[Command, Any]) -> None:
-        self._command, self._packed = packed
-        self._by_submit_step, self._result, self.tag = False, [], tag
-        self._submit_if_alive()
+        self._begin(tag, *packed, by_submit_step=False)
 
     @override
     def submit_and_save(self, tag: int, packed: tuple[Command, Any] | None, *how: Any) -> None:
@@ -151,7 +147,9 @@ class RestartingDriver(SavingDriver):
                 self._on_failure(error)
         return self._result[0]
 
-    def _submit_if_alive(self) -> None:
+    def _begin(self, tag: int, command: Command, packed: Any, by_submit_step: bool) -> None:
+        self._command, self._packed, self._by_submit_step = command, packed, by_submit_step
+        self._result, self.tag = [], tag
         # A step detects by itself that the worker has ended. Other commands must not be submitted
         # to an ended worker, because they would seem to have caused its end.
         is_running = self._worker_state is WorkerState.RUNNING
