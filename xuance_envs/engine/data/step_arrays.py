@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,19 +95,12 @@ class StepArrays:
         )
 
     def slice(self, lo: int, hi: int) -> StepArrays:
-        return StepArrays(
-            self.observations.slice(lo, hi),
-            self.reset_observations.slice(lo, hi),
-            self.actions.slice(lo, hi),
-            self.rewards[lo:hi],
-            self.terminated[lo:hi],
-            self.truncated[lo:hi],
-            self.pending[lo:hi],
-            self.infos.slice(lo, hi),
-            self.reset_infos.slice(lo, hi),
-            None if self.masks is None else self.masks.slice(lo, hi),
-            None if self.outputs is None else self.outputs.slice(lo, hi),
-        )
+        def part(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                return value[lo:hi]
+            return None if value is None else value.slice(lo, hi)
+
+        return StepArrays(*[part(getattr(self, field.name)) for field in fields(self)])
 
     def clear_results(self, at: Index | list[int]) -> None:
         """Set the rewards and flags of a reset."""
