@@ -198,7 +198,7 @@ def test_a_large_body_is_not_read_without_a_session(serve: ServerMaker) -> None:
 ROUTES = sorted(Api(Settings(Catalogue(SERVED))).post_routes)
 
 
-@pytest.mark.parametrize("query", ["", "?a=b"], ids=["here", "by the application"])
+@pytest.mark.parametrize("query", ["", "?a=b"], ids=["path", "path and query"])
 @pytest.mark.parametrize("path", ROUTES, ids=[path.rpartition("/")[2] for path in ROUTES])
 def test_no_route_reads_a_large_body_without_room_for_it(
     serve: ServerMaker, path: str, query: str

@@ -21,7 +21,8 @@ from time import monotonic
 from typing import Protocol
 
 from xuance_envs.remote.server.access.proxies import Proxies
-from xuance_envs.remote.server.http.requests import LargeReplies, Reply, Request
+from xuance_envs.remote.server.http.request_cycle import RequestCycle
+from xuance_envs.remote.server.http.requests import LargeReplies, Reply
 from xuance_envs.remote.server.monitoring.request_log import RequestLog
 from xuance_envs.remote.server.settings import Limits
 
@@ -59,7 +60,7 @@ class ConnectionManager:
     def __init__(
         self,
         limits: Limits,
-        handler: Callable[[Request], Awaitable[Reply]],
+        handler: Callable[[RequestCycle], Awaitable[Reply]],
         post_routes: Iterable[str],
         request_log: RequestLog,
         replies: LargeReplies,
@@ -70,10 +71,8 @@ class ConnectionManager:
         self.handler = handler
         self.proxies = proxies
         self._roots = {"", proxies.root_path}
-        self.post_routes = {
-            (root + path).encode(): path for path in post_routes for root in self._roots
-        }
-        self.static_replies: dict[bytes, tuple[str, Reply]] = {}
+        self.post_routes = {root + path: path for path in post_routes for root in self._roots}
+        self.static_replies: dict[str, Reply] = {}
         self.request_log = request_log
         self.hosts = hosts
         self.connections: set[ManagedConnection] = set()
@@ -87,7 +86,7 @@ class ConnectionManager:
 
     def add_static_reply(self, path: str, reply: Reply) -> None:
         for root in self._roots:
-            self.static_replies[(root + path).encode()] = root + path, reply
+            self.static_replies[root + path] = reply
 
     def add(self, connection: ManagedConnection) -> bool:
         """Register a connection and return whether to keep it; close idle ones if necessary."""

@@ -11,7 +11,9 @@ import asyncio
 from functools import partial
 from time import monotonic
 from typing import Any
+from urllib.parse import unquote
 
+from httptools import parse_url
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from xuance_envs._override import override
@@ -22,7 +24,6 @@ from xuance_envs.remote.server.http.request_cycle import RequestCycle
 from xuance_envs.remote.server.http.requests import (
     NO_OWNER,
     Reply,
-    Request,
     RequestHead,
     check_host,
     check_single,
@@ -73,7 +74,7 @@ class ServerConnection(HttpToolsProtocol):
         self._awaits_reader = False
         self._tls_poll: Any = None
         self._discards = False
-        self.last_message: Request | None = None
+        self.last_message: RequestCycle | None = None
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -252,19 +253,16 @@ class ServerConnection(HttpToolsProtocol):
         if self._refusal is not None:
             raise self._refusal
         method, handler = self.parser.get_method(), manager.handler
-        if method == b"POST":
-            path = manager.post_routes.get(self.url)
-        elif method == b"GET" and self.url in manager.static_replies:
-            path, reply = manager.static_replies[self.url]
-            handler = partial(_static_reply, reply)
-        else:
-            path = None
-        if path is None or self.parser.should_upgrade():
+        path = unquote(parse_url(self.url).path.decode("ascii"))
+        route = manager.post_routes.get(path)
+        if method == b"GET" and path in manager.static_replies:
+            route, handler = path, partial(_static_reply, manager.static_replies[path])
+        if route is None or method == b"HEAD":
             self._delegate_to_app()
             return
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         idle = self.is_idle
-        head = RequestHead(path, self.headers, method.decode())
+        head = RequestHead(route, self.headers, method.decode())
         cycle: Any = RequestCycle(self, head, keep_alive, self.expect_100_continue, handler)
         self.cycle = cycle
         if idle and not self._unparsed:
@@ -364,7 +362,7 @@ class ServerConnection(HttpToolsProtocol):
         self.linger()
 
 
-async def _static_reply(reply: Reply, _: Request) -> Reply:
+async def _static_reply(reply: Reply, _: RequestCycle) -> Reply:
     return reply
 
 

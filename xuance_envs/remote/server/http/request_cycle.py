@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any
 
-from xuance_envs._override import override
-from xuance_envs.remote.server.http.requests import Reply, Request, RequestHead, encode_head
+from xuance_envs.remote.server.http.requests import NO_OWNER, Reply, RequestHead, encode_head
 from xuance_envs.remote.wire.failures import (
     RefusedError,
     body_too_large,
@@ -20,7 +19,7 @@ SHARED_BODY = 4 * 2**10  # bytes from which a body is sent without copying it be
 WRITE_CHUNK = 256 * 2**10  # maximum bytes of a reply to pass to the transport at a time
 
 
-class RequestCycle(Request):
+class RequestCycle:
     """Request for a message route and its reply, with the interface of uvicorn's cycles."""
 
     def __init__(
@@ -29,9 +28,10 @@ class RequestCycle(Request):
         head: RequestHead,
         keep_alive: bool,
         expects_continue: bool,
-        handler: Callable[[Request], Awaitable[Reply]],
+        handler: Callable[[RequestCycle], Awaitable[Reply]],
     ) -> None:
-        super().__init__(head)
+        self.head = head
+        self.owner = NO_OWNER  # name for the log
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
         self.handler = handler
@@ -88,8 +88,8 @@ class RequestCycle(Request):
             if self._task is not None:
                 connection.tasks.discard(self._task)
 
-    @override
     async def read(self, limit: int, seconds: float) -> bytes:
+        """Read the body, of at most ``limit`` bytes and within ``seconds``."""
         if self.expects_continue and self.more_body and not self.disconnected:
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.expects_continue = False

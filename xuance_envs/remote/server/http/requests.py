@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -84,18 +83,6 @@ class RequestHead:
 def _accepted_format(accept: bytes) -> WireFormat | None:
     exact, accept = _CONTENT_TYPES.get(accept), accept.lower()
     return exact or next((form for name, form in _CONTENT_TYPES.items() if name in accept), None)
-
-
-class Request(ABC):
-    """Head of a request, and the owner's name for the log."""
-
-    def __init__(self, head: RequestHead) -> None:
-        self.head = head
-        self.owner = NO_OWNER
-
-    @abstractmethod
-    async def read(self, limit: int, seconds: float) -> bytes:
-        """Read the body, of at most ``limit`` bytes and within ``seconds``."""
 
 
 def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) -> Reply:

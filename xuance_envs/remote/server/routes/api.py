@@ -10,12 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from fastapi import FastAPI, Response
-from fastapi import Request as StarletteRequest
-from starlette.requests import ClientDisconnect
-from starlette.routing import Route
+from fastapi import FastAPI, Request, Response
 
-from xuance_envs._override import override
 from xuance_envs._version import __version__
 from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.hosting import commands
@@ -23,13 +19,13 @@ from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig
 from xuance_envs.remote.server.hosting.session import Session
 from xuance_envs.remote.server.hosting.sessions import Sessions
+from xuance_envs.remote.server.http.request_cycle import RequestCycle
 from xuance_envs.remote.server.http.requests import (
     CONTENT_TYPES,
     LARGE_REPLY,
     SMALL_BODY,
     LargeReplies,
     Reply,
-    Request,
     RequestHead,
     refused,
 )
@@ -51,9 +47,6 @@ from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
 from xuance_envs.remote.wire.failures import (
     EnvsFailedError,
     RefusedError,
-    body_too_large,
-    body_too_slow,
-    client_disconnected,
     refusal_of,
 )
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
@@ -75,32 +68,6 @@ class MessageRoute(NamedTuple):
     # Receives the message, the session (or else the account) and the head; returns the body.
     act: Callable[[Any, Any, RequestHead], Awaitable[bytes]]
     in_session: bool = True  # requests run in the order of their session, and may be large
-
-
-class _AsgiRequest(Request):
-    """POST request that arrives through ASGI, for example because it has a query."""
-
-    def __init__(self, http: StarletteRequest) -> None:
-        path = http.scope["path"].removeprefix(http.scope.get("root_path", ""))
-        super().__init__(RequestHead(path, http.scope["headers"]))
-        self._http = http
-
-    @override
-    async def read(self, limit: int, seconds: float) -> bytes:
-        try:
-            return await asyncio.wait_for(self._read(limit), seconds)
-        except asyncio.TimeoutError:
-            raise body_too_slow(seconds) from None
-        except ClientDisconnect:
-            raise client_disconnected() from None
-
-    async def _read(self, limit: int) -> bytes:
-        body = bytearray()
-        async for piece in self._http.stream():
-            body += piece
-            if len(body) > limit:
-                raise body_too_large(limit)
-        return bytes(body)
 
 
 class Api:
@@ -126,9 +93,6 @@ class Api:
         self._decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
 
     def add_to(self, app: FastAPI) -> None:
-        for path in self.post_routes:
-            # Starlette routes, because FastAPI routes accept only JSON.
-            app.router.routes.append(Route(path, self._answer_http, methods=["POST"]))
         app.get(f"{API_PREFIX}/version")(self.version)
         app.delete(f"{API_PREFIX}/session/{{session_id}}", **NEEDS_TOKEN)(self.delete_session)
         add_error_handlers(app)
@@ -136,9 +100,11 @@ class Api:
     def close(self) -> None:
         self._decoders.shutdown(wait=False)
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: RequestCycle) -> Reply:
         account, head = None, request.head
         try:
+            if head.method != "POST":
+                raise RefusedError(405, "route", "Method Not Allowed")
             owner = self._settings.tokens.owner(head.authorization)
             request.owner = owner.name
             account = self.accounts.begin(owner)
@@ -159,7 +125,7 @@ class Api:
             if account is not None:
                 self.accounts.end(account)
 
-    async def _act(self, route: MessageRoute, request: Request, account: Account) -> Reply:
+    async def _act(self, route: MessageRoute, request: RequestCycle, account: Account) -> Reply:
         head = request.head
         message, digest = await self._receive(request, route.model)
         if not route.in_session:
@@ -181,7 +147,7 @@ class Api:
 
         return await session.run_once(message.sequence, digest, reply)
 
-    async def _receive(self, request: Request, model: type[M]) -> tuple[M, bytes]:
+    async def _receive(self, request: RequestCycle, model: type[M]) -> tuple[M, bytes]:
         """Return the message, and a digest that identifies the request."""
         head, limits = request.head, self._limits
         if head.body_format is None:
@@ -195,12 +161,6 @@ class Api:
 
     async def _run_in_thread(self, decode: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
-
-    async def _answer_http(self, http: StarletteRequest) -> Response:
-        request = _AsgiRequest(http)
-        reply = await self.answer(request)
-        http.scope[OWNER_KEY] = request.owner
-        return to_response(reply)
 
     async def version(self) -> dict[str, Any]:
         """Return the versions of the server and the protocol. Requires no token."""
@@ -295,21 +255,21 @@ class Api:
         host, _ = session.find(message.episode_ids)
         return dumps({"times": host.times()}, head.reply_format)
 
-    async def delete_session(self, session_id: str, request: StarletteRequest) -> Response:
+    async def delete_session(self, session_id: str, request: Request) -> Response:
         """Close a session and its environments."""
         session = self.sessions.get(session_id, self.owner(request))
         await self.sessions.close(session, "closed by its client")
         wire_format = reply_format(request)
         return to_response(_ok(dumps({"closed": True}, wire_format), wire_format))
 
-    def owner(self, request: StarletteRequest) -> Owner:
+    def owner(self, request: Request) -> Owner:
         """Return the owner of an ASGI request and record it for the access log."""
         header = request.headers.get("authorization")
         owner = self._settings.tokens.owner(None if header is None else header.encode("latin-1"))
         request.scope[OWNER_KEY] = owner.name
         return owner
 
-    def is_admin(self, request: StarletteRequest) -> bool:
+    def is_admin(self, request: Request) -> bool:
         try:
             return self.owner(request).is_admin
         except RefusedError:
