@@ -18,6 +18,7 @@ BYTES_PER_VALUE = 9  # maximum encoded bytes of a number in msgpack
 
 _SLICE = 1 << 20
 _HASHED = frozenset({"dict", "frozenset", "set"})
+_CONTAINERS = frozenset({dict, list, LazyList})
 
 
 class TooManyNodesError(WireError):
@@ -94,12 +95,9 @@ def has_more_nodes(node: Any, limit: int) -> bool:
     """
     found, count = [node], 0
     for each in found:
-        kind = type(each)
-        if kind is LazyList:
-            return True
-        if kind is dict or kind is list:
+        if (kind := type(each)) in _CONTAINERS:
             count += len(each)
-            if count > limit:
+            if kind is LazyList or count > limit:
                 return True
             found += each.values() if kind is dict else each
     return False

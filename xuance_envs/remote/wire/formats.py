@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from enum import Enum
 from functools import cache
 from itertools import islice
@@ -94,44 +95,42 @@ class _MsgpackWriter:
 
     def write(self, message: Any, limit: float) -> bytes:
         self._limit, self._size = limit, 0
-        pieces: list[bytes] = []
-        self._add(message, pieces)
-        packed = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if len(packed) > self._limit:
-            raise TooLargeError(int(self._limit))
+        packed: bytes
+        if has_more_nodes(message, BLOCK):
+            packed = b"".join(self._pieces(message))
+        else:
+            packed = self._pack(message)
+        if len(packed) > limit:
+            raise TooLargeError(int(limit))
         return packed
 
-    def _add(self, node: Any, pieces: list[bytes]) -> None:
+    def _pieces(self, node: Any) -> Iterator[bytes]:
         """Encode in several calls of the library, because other threads wait during each call."""
-        packer = self._packer
         if not has_more_nodes(node, BLOCK):
-            pieces.append(self._pack(node))
-        elif isinstance(node, dict):
-            pieces.append(packer.pack_map_header(len(node)))
-            items = iter(node.items())
-            while block := dict(islice(items, BLOCK)):
-                if has_more_nodes(block, BLOCK):
-                    for key, item in block.items():
-                        pieces.append(self._pack(key))
-                        self._add(item, pieces)
-                else:
-                    pieces.append(self._pack(block)[len(packer.pack_map_header(len(block))) :])
-        elif isinstance(node, LazyList):
-            pieces.append(packer.pack_array_header(len(node)))
+            yield self._pack(node)
+            return
+        is_dict = isinstance(node, dict)
+        head = self._packer.pack_map_header if is_dict else self._packer.pack_array_header
+        yield head(len(node))
+        if isinstance(node, LazyList):
             for item in node:
-                first, before = len(pieces), self._size
-                self._add(item, pieces)
+                before = self._size
+                pieces = list(self._pieces(item))
                 self._size = before  # the pieces contain the arrays that were counted
-                self._count(sum(map(len, pieces[first:])))
-        else:
-            pieces.append(packer.pack_array_header(len(node)))
-            for start in range(0, len(node), BLOCK):
-                block = node[start : start + BLOCK]
-                if has_more_nodes(block, BLOCK):
-                    for item in block:
-                        self._add(item, pieces)
-                else:
-                    pieces.append(self._pack(block)[len(packer.pack_array_header(len(block))) :])
+                self._count(sum(map(len, pieces)))
+                yield from pieces
+            return
+        items = iter(node.items() if is_dict else node)
+        while block := list(islice(items, BLOCK)):
+            values = dict(block) if is_dict else block
+            if not has_more_nodes(values, BLOCK):
+                yield self._pack(values)[len(head(len(block))) :]
+                continue
+            for item in block:
+                if is_dict:
+                    key, item = item
+                    yield self._pack(key)
+                yield from self._pieces(item)
 
     def _encode_default(self, value: Any) -> Any:
         array = value.array if isinstance(value, TaggedArray) else value
