@@ -51,7 +51,7 @@ class GroupCodec:
         self._end_columns = [array for array in (resets.cells, resets.kinds) if array.size]
 
     def actions(self) -> bytes:
-        return b"".join(map(_contiguous, self._actions))
+        return b"".join(_contiguous(self._actions))
 
     def load_actions(self, data: Any, start: int) -> int:
         """Decode actions; return the end offset."""
@@ -61,7 +61,7 @@ class GroupCodec:
         """Encode a command's results as buffers; some of them are the arrays, not copies."""
         if extents != self._extents:
             self._use(extents)
-        parts = [*map(_contiguous, self._parts)]
+        parts = _contiguous(self._parts)
         if len(envs := self.ended()):
             parts += [array.take(envs, 0) for array in self._end_rows]
             parts += [array.take(envs, 1) for array in self._end_columns]
@@ -114,8 +114,8 @@ def _bytes_of(array: NDArray[Any]) -> memoryview | NDArray[Any]:
     return array.reshape(-1).view(np.uint8).data if array.flags.c_contiguous else array
 
 
-def _contiguous(part: memoryview | NDArray[Any]) -> Any:
-    return part if type(part) is memoryview else np.ascontiguousarray(part)
+def _contiguous(parts: Sequence[memoryview | NDArray[Any]]) -> list[Any]:
+    return [each if type(each) is memoryview else np.ascontiguousarray(each) for each in parts]
 
 
 def _load(data: Any, start: int, parts: Sequence[memoryview | NDArray[Any]]) -> int:
