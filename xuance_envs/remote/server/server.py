@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Server"]
 
 
-TIMEOUT_CHECK_INTERVAL = 1.0  # seconds
-
-
 class Server:
     """HTTP server on its own port, run in this thread or in a background thread.
 
@@ -173,6 +170,7 @@ def _app(
     """Create the application for the routes that ``ServerConnection`` does not answer itself."""
     from fastapi import FastAPI
 
+    from xuance_envs.remote.server.monitoring.metrics import SAMPLE_INTERVAL
     from xuance_envs.remote.server.monitoring.request_log import RequestLogMiddleware
     from xuance_envs.remote.server.routes.admin import add_admin_routes
     from xuance_envs.remote.server.routes.openapi import OPENAPI_PATH, add_document
@@ -181,8 +179,9 @@ def _app(
 
     async def check_timeouts() -> None:
         while True:
-            await asyncio.sleep(TIMEOUT_CHECK_INTERVAL)
+            await asyncio.sleep(SAMPLE_INTERVAL)
             manager.check_timeouts()
+            api.metrics.sample_steps()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -13,6 +13,7 @@ from xuance_envs.remote.server.monitoring.logs import dropped_lines
 # Upper bounds of the step-time histogram in seconds.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 WINDOW = 10.0  # seconds over which steps per second are averaged
+SAMPLE_INTERVAL = 1.0  # seconds
 
 _DROPPED = "Log lines dropped because the log was not read fast enough."
 _FAILURES = "Requests in which an environment raised, crashed or timed out."
@@ -35,34 +36,25 @@ class Metrics:
         self.steps = 0
         self._step_seconds = 0.0
         self._step_requests = [0] * (len(BUCKETS) + 1)
-        self._recent: deque[list[float]] = deque()  # [start time, steps]
-        self._started = time.monotonic()
+        # Times with the number of steps until then; the first one is about WINDOW ago.
+        self._samples = deque([(time.monotonic(), 0)], round(WINDOW / SAMPLE_INTERVAL))
 
     def count_request(self, method: str, status: int) -> None:
         self._requests[method, status] += 1
 
     def count_steps(self, steps: int, seconds: float) -> None:
-        now = time.monotonic()
         self.steps += steps
         self._step_seconds += seconds
         self._step_requests[bisect.bisect_left(BUCKETS, seconds)] += 1
-        # One entry per tenth of a second limits their number.
-        if self._recent and now - self._recent[-1][0] < WINDOW / 100:
-            self._recent[-1][1] += steps
-        else:
-            self._recent.append([now, steps])
-            self._forget(now)
+
+    def sample_steps(self) -> None:
+        """Record the number of steps; the server calls this at intervals of SAMPLE_INTERVAL."""
+        self._samples.append((time.monotonic(), self.steps))
 
     def steps_per_second(self) -> float:
         """Return environment steps per second, averaged over ``WINDOW``."""
-        now = time.monotonic()
-        self._forget(now)
-        steps = sum(count for _, count in self._recent)
-        return steps / max(0.1, min(WINDOW, now - self._started))
-
-    def _forget(self, now: float) -> None:
-        while self._recent and now - self._recent[0][0] > WINDOW:
-            self._recent.popleft()
+        start, steps = self._samples[0]
+        return (self.steps - steps) / max(0.1, time.monotonic() - start)
 
     def text(self, names: Mapping[str, Mapping[str, int]] | None = None) -> str:
         counts = list(itertools.accumulate(self._step_requests))
