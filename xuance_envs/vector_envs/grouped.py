@@ -74,9 +74,10 @@ class GroupedVecEnv(VecEnv):
         checked_by = groups.masks if check_actions else None
         self._action_writer = ActionWriter(arrays.actions, groups.drivers, checked_by)
         self.checks_actions = check_actions
-        self._last = LastResults(arrays, copy)
+        rows = arrays.observations
+        self._last = LastResults(arrays, copies_lazily=copy and rows.is_large)
         self._copy = copy
-        self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
+        self._copy_observations = rows.copy_flat or rows.copy
         self._outputs = arrays.outputs
         if not copy:
             self._rewards = np.zeros(arrays.rewards.shape, np.float32)

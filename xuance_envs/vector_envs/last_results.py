@@ -31,13 +31,13 @@ class LastResult(NamedTuple):
 class LastResults:
     """Latest results, with a writable batch of observations; a large one is copied on access."""
 
-    def __init__(self, arrays: StepArrays, copy_results: bool) -> None:
+    def __init__(self, arrays: StepArrays, copies_lazily: bool) -> None:
         self.arrays_are_current = False
         self._arrays = arrays
         self._rows = rows = arrays.observations
         self._copy = rows.copy_flat or rows.copy_writable
         self._batch: Any = self._copy()
-        self._copies_lazily = copy_results and rows.is_large
+        self._copies_lazily = copies_lazily
         self._returned: Any = None
 
     def mark_all_new(self, returned: Any) -> None:

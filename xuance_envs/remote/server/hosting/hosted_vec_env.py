@@ -20,6 +20,7 @@ from xuance_envs.engine.saving import warn_of_doubts
 from xuance_envs.remote.wire.step_frames import StepFrameWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
+from xuance_envs.vector_envs.last_results import LastResults
 from xuance_envs.vector_envs.options import StartMethod
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 from xuance_envs.vector_envs.worker_settings import ProcessSettings
@@ -80,6 +81,8 @@ class HostedVecEnv(GroupedVecEnv):
             groups = WorkerGroups(shared_backend)
         self.backend = groups.backend
         super().__init__(groups, copy=False, check_actions=check_actions)
+        # No copy for frames, which are written from the arrays before another command runs.
+        self._last = LastResults(self._arrays, copies_lazily=True)
         self._saver = groups.saver
         self._driver: ProcessDriver = groups.backend.workers[0]
         self.wake_fds = self._driver.fds
