@@ -224,8 +224,7 @@ class EnvHost:
         process = self.process
         with self._command():
             batch = await self._run_in_thread(decode) if large else decode()
-            if not process.try_acquire_slot():
-                await process.acquire_slot()
+            await process.acquire_slot()
             start = perf_counter()
             try:
                 vec_env.step_async(batch)

@@ -13,7 +13,6 @@ from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http.requests import LARGE_REPLY, LargeReplies, Reply
 from xuance_envs.remote.server.limits.admission import Account, Quota, throttle, too_many_requests
-from xuance_envs.remote.server.limits.waiting import FifoSemaphore
 from xuance_envs.remote.wire.failures import RefusedError, no_session
 
 
@@ -48,7 +47,7 @@ class Session:
         self._rates = [rate for rate in rates if rate.is_limited]
         self._waiting = 0
         self._max_waiting = limits.requests_per_session
-        self._lock = FifoSemaphore(1)
+        self._lock = asyncio.Lock()
         self._sequence = 0
         self._digest = b""
         self._reply: Reply | None = None  # unless it is large
@@ -74,9 +73,7 @@ class Session:
             raise too_many_requests("waiting", self._max_waiting, "per session")
         self._waiting += 1
         try:
-            if not self._lock.try_acquire():
-                await self._lock.acquire()
-            try:
+            async with self._lock:
                 if self.closed:
                     raise no_session()
                 if self.ended_reason is not None:
@@ -95,8 +92,6 @@ class Session:
                     self._sequence, self._digest = sequence, digest
                     self._keep(reply)
                 return reply
-            finally:
-                self._lock.release()
         finally:
             self._waiting -= 1
             self.last_used = monotonic()

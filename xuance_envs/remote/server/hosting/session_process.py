@@ -17,7 +17,6 @@ from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote.server.limits.admission import Quota
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
 from xuance_envs.remote.server.limits.usage import Usage
-from xuance_envs.remote.server.limits.waiting import FifoSemaphore
 from xuance_envs.remote.wire.failures import RefusedError, no_session
 
 T = TypeVar("T")
@@ -101,7 +100,7 @@ class SessionProcess:
         self,
         request_timeout: float,
         quotas: Sequence[Quota],
-        step_slots: FifoSemaphore,
+        step_slots: asyncio.Semaphore,
         slow_step_timer: SharedTimer,
     ) -> None:
         self._backends: list[ProcessBackend] = []
@@ -230,12 +229,8 @@ class SessionProcess:
             if running.done():
                 self.count()
 
-    def try_acquire_slot(self) -> bool:
-        """Acquire a step slot if one is free; call :meth:`release_slot` after it."""
-        self._holds_slot = self._step_slots.try_acquire()
-        return self._holds_slot
-
     async def acquire_slot(self) -> None:
+        """Wait for a step slot; call :meth:`release_slot` after it."""
         await self._step_slots.acquire()
         self._holds_slot = True
 

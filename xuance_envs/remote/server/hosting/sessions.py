@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import logging
+from asyncio import Semaphore
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
@@ -20,7 +21,6 @@ from xuance_envs.remote.server.http.requests import LargeReplies
 from xuance_envs.remote.server.limits.admission import Account, Quota
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER, Capacity
 from xuance_envs.remote.server.limits.usage import usage_of
-from xuance_envs.remote.server.limits.waiting import FifoSemaphore
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.wire.failures import RefusedError, no_session
 
@@ -40,7 +40,9 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._numbers = itertools.count(1)
         self._replies = replies
-        self._step_slots = FifoSemaphore(STEPS_PER_CPU * available_cpus())
+        # With hundreds of runnable processes, the kernel would delay some of them for a long time,
+        # and CPU caches would be less effective.
+        self._step_slots = Semaphore(STEPS_PER_CPU * available_cpus())
         self._slow_step_timer = SharedTimer(SLOW_STEP)
         self._quota = Quota("at the same time")
         self.update_limits()
