@@ -67,16 +67,6 @@ def body_too_large(limit: int) -> RefusedError:
     return RefusedError(413, "body", f"expected a request of at most {limit} bytes")
 
 
-def body_too_slow(seconds: float) -> RefusedError:
-    text = f"the request did not arrive completely within {seconds:g} s"
-    return RefusedError(408, "slow", text)
-
-
-def client_disconnected() -> RefusedError:
-    text = "the client disconnected before the request was complete"
-    return RefusedError(400, "disconnected", text)
-
-
 class EnvsFailedError(RefusedError):
     def __init__(self, code: str, message: str, **details: Any) -> None:
         self.id = secrets.token_hex(4)

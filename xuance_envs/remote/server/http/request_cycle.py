@@ -8,12 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from xuance_envs.remote.server.http.requests import NO_OWNER, Reply, RequestHead, encode_head
-from xuance_envs.remote.wire.failures import (
-    RefusedError,
-    body_too_large,
-    body_too_slow,
-    client_disconnected,
-)
+from xuance_envs.remote.wire.failures import RefusedError, body_too_large
 
 SHARED_BODY = 4 * 2**10  # bytes from which a body is sent without copying it behind the head
 WRITE_CHUNK = 256 * 2**10  # maximum bytes of a reply to pass to the transport at a time
@@ -97,7 +92,8 @@ class RequestCycle:
             try:
                 await asyncio.wait_for(self._wait_for_body(limit), seconds)
             except asyncio.TimeoutError:
-                raise body_too_slow(seconds) from None
+                text = f"the request did not arrive completely within {seconds:g} s"
+                raise RefusedError(408, "slow", text) from None
         if len(self.body) > limit:
             raise body_too_large(limit)
         body, self.body = self.body, b""
@@ -106,7 +102,8 @@ class RequestCycle:
     async def _wait_for_body(self, limit: int) -> None:
         while self.more_body and len(self.body) <= limit:
             if self.disconnected:
-                raise client_disconnected()
+                text = "the client disconnected before the request was complete"
+                raise RefusedError(400, "disconnected", text)
             self._connection.flow.resume_reading()
             self._body_event = self._connection.loop.create_future()
             await self._body_event

@@ -143,7 +143,7 @@ class Accounts:
         self._body_budget = ByteBudget(capacity.limits.bodies, "large requests")
 
     def begin(self, owner: Owner) -> Account:
-        """Count a request of an owner and return its account; call :meth:`end` after it."""
+        """Return an owner's account with a request added; subtract it when the request ends."""
         account = self._accounts.get(owner.key)
         if account is None:
             # A server without tokens accepts any token and creates an account for each.
@@ -163,9 +163,6 @@ class Accounts:
             account.is_outdated = True
             if account.is_idle and not self._capacity.settings.tokens.accepts(account.owner):
                 del self._accounts[account.owner.key]
-
-    def end(self, account: Account) -> None:
-        account.requests -= 1
 
     @asynccontextmanager
     async def reserve_body(self, account: Account, length: int, limit: int) -> AsyncIterator[None]:

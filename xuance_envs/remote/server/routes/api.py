@@ -123,7 +123,7 @@ class Api:
             return failure(head.path, error, head.reply_format)
         finally:
             if account is not None:
-                self.accounts.end(account)
+                account.requests -= 1
 
     async def _act(self, route: MessageRoute, request: RequestCycle, account: Account) -> Reply:
         head = request.head
