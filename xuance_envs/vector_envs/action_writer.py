@@ -14,7 +14,7 @@ from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.driver import Driver
 
-SMALL_BATCH = 32  # up to this size, Python's min and max are faster than NumPy's
+SMALL_BATCH = 128  # up to this size, Python's min and max are faster than NumPy's
 
 _NONE: Mapping[int, Any] = {}
 
@@ -120,7 +120,7 @@ def all_in_space(space: Space[Any], batch: NDArray[Any] | None) -> bool:
     if type(space) is spaces.Discrete:
         first = int(space.start)
         if batch.size <= SMALL_BATCH:
-            values = batch.ravel().tolist()
+            values = set(batch.ravel().tolist())
             return not values or (first <= min(values) and max(values) < first + int(space.n))
         return bool(first <= int(batch.min()) and int(batch.max()) < first + int(space.n))
     if type(space) is spaces.Box:
