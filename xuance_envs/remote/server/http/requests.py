@@ -13,13 +13,11 @@ from xuance_envs.remote.wire.failures import RefusedError
 from xuance_envs.remote.wire.formats import WireFormat, dumps
 
 CONTENT_TYPES = {
-    WireFormat.JSON.value: WireFormat.JSON,
-    WireFormat.MSGPACK.value: WireFormat.MSGPACK,
-    "application/x-msgpack": WireFormat.MSGPACK,
-    "application/vnd.msgpack": WireFormat.MSGPACK,
+    b"application/json": WireFormat.JSON,
+    b"application/msgpack": WireFormat.MSGPACK,
+    b"application/x-msgpack": WireFormat.MSGPACK,
+    b"application/vnd.msgpack": WireFormat.MSGPACK,
 }
-
-_CONTENT_TYPES = {name.encode(): body_format for name, body_format in CONTENT_TYPES.items()}
 _HEADER_FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-length"})
 
 # Headers that must not repeat, because a proxy and the server could read different ones.
@@ -49,18 +47,6 @@ class Reply(NamedTuple):
 class RequestHead:
     """Parsed head of a request; requests with equal heads share one object."""
 
-    __slots__ = (
-        "authorization",
-        "body_format",
-        "digest",
-        "headers",
-        "is_small",
-        "length",
-        "method",
-        "path",
-        "reply_format",
-    )
-
     def __init__(self, path: str, headers: Headers, method: str = "POST") -> None:
         self.path = path
         self.headers = headers
@@ -71,7 +57,7 @@ class RequestHead:
         self.length = int(length) if length.isdigit() and len(length) < 19 else 0
         self.is_small = self.length <= SMALL_BODY
         content_type = fields.get(b"content-type", b"")
-        self.body_format = _CONTENT_TYPES.get(content_type) or _CONTENT_TYPES.get(
+        self.body_format = CONTENT_TYPES.get(content_type) or CONTENT_TYPES.get(
             content_type.partition(b";")[0].strip().lower()
         )
         accept = fields.get(b"accept")
@@ -81,8 +67,8 @@ class RequestHead:
 
 
 def _accepted_format(accept: bytes) -> WireFormat | None:
-    exact, accept = _CONTENT_TYPES.get(accept), accept.lower()
-    return exact or next((form for name, form in _CONTENT_TYPES.items() if name in accept), None)
+    exact, accept = CONTENT_TYPES.get(accept), accept.lower()
+    return exact or next((form for name, form in CONTENT_TYPES.items() if name in accept), None)
 
 
 def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) -> Reply:

@@ -151,8 +151,8 @@ class Api:
         """Return the message, and a digest that identifies the request."""
         head, limits = request.head, self._limits
         if head.body_format is None:
-            expected = f"a content type of {' or '.join(CONTENT_TYPES)}"
-            raise RefusedError(415, "content_type", f"expected {expected}")
+            expected = b" or ".join(CONTENT_TYPES).decode()
+            raise RefusedError(415, "content_type", f"expected a content type of {expected}")
         max_body = min(limits.body, SMALL_BODY) if head.is_small else limits.body
         body = await request.read(max_body, limits.upload)
         decode = partial(_decode_message, model, head.body_format, limits.nodes, body)
