@@ -210,7 +210,7 @@ def contenders(
 
 
 def elsewhere(peer: str, entry: Entry) -> OtherPython:
-    """Make a library that runs in its own virtual environment."""
+    """Make the runner of a library that runs in its own virtual environment."""
     of_xuance = peer.startswith("xuance")
     if entry.env_id == "terminating" and of_xuance:
         raise LeftOut("raises KeyError when an agent terminates early")

@@ -134,7 +134,7 @@ def read_listings(app: Any, env: Any, added: set[str], changed: set[str], remove
 
 
 def inline_drawings(app: Any, place: Any, *sources: Any) -> None:
-    """Inline drawings in pages and in what they include, in the colours of the page."""
+    """Inline drawings in pages and included files, in the colours of the page."""
 
     def inlined(match: re.Match[str]) -> str:
         path = Path(app.srcdir, match[1])
@@ -148,7 +148,7 @@ def inline_drawings(app: Any, place: Any, *sources: Any) -> None:
 
 
 def keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Restore text before a colon that napoleon took for a type; types are in annotations."""
+    """Restore text before a colon that napoleon mistook for a type; types are in annotations."""
     if what in ("attribute", "data", "property"):
         for line in [line for line in lines if line.startswith(":type: ")]:
             lines.remove(line)

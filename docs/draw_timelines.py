@@ -55,7 +55,7 @@ class LoggingEnv(gymnasium.Env):
 
 
 def name_of(observation: Any) -> str:
-    """Name an observation: ``s2`` is the first episode's third, ``t0`` the next episode's first."""
+    """Name an observation: ``s2`` is the third of episode one, ``t0`` the first of episode two."""
     episode, count = (int(number) for number in observation)
     return f"{'st'[episode]}{count}"
 

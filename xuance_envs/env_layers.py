@@ -37,8 +37,8 @@ def has_itself(layer: Any, name: str) -> bool:
 def reward_space_of(env: Any) -> Box | None:
     """Return the space ``(k,)`` of an environment's vector rewards; None if they are numbers.
 
-    The outermost layer with a ``reward_space`` decides. Only a Box of shape ``(k,)`` declares
-    vectors; None in a wrapper declares numbers again.
+    The outermost layer with a ``reward_space`` takes precedence. Only a Box of shape ``(k,)``
+    declares vectors; None in a wrapper declares numbers again.
     """
     space = None
     for layer in env_layers(env):

@@ -98,7 +98,7 @@ class EventLoop:
         return value_of(*outcome)
 
     def stop(self, timeout: float = 0.0) -> None:
-        """End the loop, which cancels its tasks; wait up to ``timeout`` for its thread to end."""
+        """End the loop and cancel its tasks; wait up to ``timeout`` for its thread to end."""
         self._stopped = True
         self.post(self.loop.stop)
         if timeout and self._thread is not None and not self.is_current:

@@ -39,7 +39,7 @@ def install_command(extra: str) -> str:
 
 
 def missing_extra(feature: str, extra: str, error: ImportError) -> ImportError:
-    """Return the error for `feature`, which needs a missing module; it names the extra."""
+    """Return the error that `feature` needs a missing module; it names the extra to install."""
     name = error.name or EXTRAS[extra][0]
     reason = f"which cannot be imported ({error})"
     if isinstance(error, ModuleNotFoundError) and "." not in name:

@@ -138,7 +138,7 @@ def run_replay(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _recorded_indices(first: int) -> Iterator[None]:
-    """Change environment indices in errors to those of the recorded vectorized environment."""
+    """Change environment indices in errors to the indices in the recorded vec env."""
     try:
         yield
     except EnvError as error:

@@ -8,8 +8,8 @@ within each round.
 
 Each timed run is preceded by untimed preparation:
 
-* Garbage collection of young objects, so that no run includes collecting those of the previous
-  runner. The collector stays enabled during the run, so each run includes collecting its own.
+* Garbage collection of young objects, so that no run collects the previous runner's objects. The
+  collector stays enabled, so each run collects its own objects.
 * A short pause, in which the previous runner's helper processes go to sleep.
 * A few steps, which warm up caches and wake sleeping workers.
 
@@ -206,7 +206,7 @@ def measure(
 
 
 def progress_ticks(runners: int, rounds: int) -> int:
-    """Return how often :func:`measure` calls ``progress``, for this many runners and rounds."""
+    """Return the number of times that :func:`measure` calls ``progress``."""
     return runners * (rounds + 1)
 
 

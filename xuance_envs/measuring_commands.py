@@ -67,7 +67,7 @@ class Demo:
     num_envs: tuple[int, ...]
 
     def cases(self, sizes: Sequence[int] | None) -> list[Case]:
-        """Return the cases to measure; those of the default sizes include one with slow steps."""
+        """Return the cases to measure; the default cases include one with slow steps."""
         cases = [
             Case(f"{num_envs} × {self.env_id}", self.env_fn, num_envs)
             for num_envs in dict.fromkeys(sizes or self.num_envs)
@@ -245,7 +245,7 @@ def _demo_of(env_id: str) -> Demo:
 def _demo_case(
     demo: Demo, case: Case, actions: Sequence[Any], seconds: float, bar: tqdm[Any]
 ) -> tuple[list[Throughput], dict[str, Episodes]]:
-    """Collect episodes with the environments of a case in every backend, then time them."""
+    """Collect episodes with the environments of a case in every backend, then time the backends."""
     show = _progress(bar, f"{case.title}: ")
     with ExitStack() as stack:
         runners: dict[str, StepLoop] = {}

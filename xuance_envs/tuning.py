@@ -296,7 +296,7 @@ class _Plan:
 
 
 def _affordable(candidates: Sequence[Candidate], probe: Probe, num_envs: int) -> int:
-    """Return the number of environments that can be made for measurements in time, or 0."""
+    """Return the number of environments that can be created in time for the measurements, or 0."""
     cpus = available_cpus()
     # Workers make their environments in parallel.
     one_each = sum(1 if each.backend == "dummy" else 1 / cpus for each in candidates)

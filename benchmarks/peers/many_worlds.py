@@ -91,7 +91,8 @@ def make(world: str) -> Any:
     """Create an environment by its name in the benchmark.
 
     ``"spread"`` has no state, because computing a state repeats all observations, and only some
-    implementations do it. In ``"states"``, all that support states compute them, even bare loops.
+    implementations do it. In ``"states"``, all implementations that support states compute them,
+    even bare loops.
     """
     if world in ("spread", "states"):
         for package in ("mpe2", "pettingzoo.mpe"):

@@ -23,7 +23,7 @@ WORK = 0.5
 class BusyCore:
     """A process pinned to one CPU that computes half of the time while enabled.
 
-    It counts the CPU time it gets, because a busy core gives it less time than it asks for.
+    It measures its CPU time, because it gets less than half of a core that other processes use.
     """
 
     def __init__(self) -> None:

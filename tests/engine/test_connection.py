@@ -530,7 +530,7 @@ def test_that_it_broke_is_told_at_once(silent: bool, monkeypatch: pytest.MonkeyP
     if silent:
         cluster.serves = False
         way.receive(call, LIVENESS)
-        assert way.broken == "the actor stopped serving it"
+        assert way.broken == "the actor no longer serves the connection"
     else:
         theirs.close()
         way.receive(call, LIVENESS)

@@ -17,10 +17,10 @@ from xuance_envs import EnvError, MultiAgentVecEnv
     ("broken", "told"),
     [
         ("reward_array", r"agent 'sheep_1': invalid reward: .*shape \(2,\)"),
-        ("reward_missing", "agent 'sheep_1': expected it in the rewards that step returned"),
+        ("reward_missing", "agent 'sheep_1': expected an entry in the rewards that step returned"),
         ("flag_array", r"agent 'sheep_1': invalid terminated: .*shape \(2,\)"),
         ("observation_shape", r"agent 'sheep_1': invalid observation: expected shape \(4,\), got"),
-        ("observation_missing", "agent 'sheep_1': expected it in the observations that step"),
+        ("observation_missing", "agent 'sheep_1': expected an entry in the observations that step"),
         ("stranger", "agent 'goat' is not in possible_agents"),
         ("agents_none", "expected agents to be a list of the active agents, got None"),
         ("agents_twice", r"each agent at most once in agents, got \['sheep_1', 'sheep_1'\]"),

@@ -844,7 +844,7 @@ def test_a_file_that_is_read_is_refused_and_one_that_is_written_is_kept(tmp_path
             envs.load_state(envs.save_state())
         with DummyVecEnv([held(read)]) as envs:
             envs.reset(seed=1)
-            with pytest.raises(StateError, match="how far it has been read is not known"):
+            with pytest.raises(StateError, match="its read position is unknown"):
                 envs.save_state()
 
 

@@ -110,7 +110,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
             The results of
             :meth:`SyncVectorEnv.step() <xuance_envs.compat.gymnasium_sync.SyncVectorEnv.step>`.
             Where an episode ended, ``"final_obs"`` and ``"final_info"`` have its last observation
-            and info. The other values are those of the next episode.
+            and info. The other values belong to the next episode.
         """
         vec_env = self.vec_env
         actions = as_batch(self.single_action_space, actions)
@@ -156,7 +156,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return merged_infos(each, ends, self._add_info)
 
     def render(self) -> tuple[Any, ...]:
-        """Return a tuple with one frame per environment; None for those that render none."""
+        """Return a tuple with one frame per environment, or None if an environment renders none."""
         return tuple(self.vec_env.render())
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

@@ -115,20 +115,20 @@ class SB3VecEnv(BaseSB3VecEnv):
         return self.vec_env.render()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Return a list with an attribute of each environment in ``indices``; None for all."""
+        """Return a list with an attribute of each environment in ``indices``, or of all if None."""
         if attr_name == "render_mode":  # not every environment has it
             return [self.vec_env.render_mode for _ in self._ids(indices)]
         return list(self.vec_env.get_attr(attr_name, self._ids(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of each environment in ``indices`` to the same value; None for all."""
+        """Set an attribute of each environment in ``indices``, or of all if None, to one value."""
         ids = self._ids(indices)
         self.vec_env.set_attr(attr_name, [value] * len(ids), ids)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of each environment in ``indices`` (None for all); return a list."""
+        """Call a method of each environment in ``indices``, or of all if None; return a list."""
         ids = self._ids(indices)
         return list(self.vec_env.call(method_name, *method_args, env_ids=ids, **method_kwargs))
 

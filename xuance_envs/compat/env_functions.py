@@ -38,7 +38,7 @@ def has_wrapper_attr(env: Any, name: str) -> bool:
 
 
 def set_wrapper_attr(env: Any, name: str, value: Any) -> None:
-    """Set an attribute on the wrapper that has it, else on the outermost, as Gymnasium does."""
+    """Set an attribute on the wrapper that has it, else on the outermost one, like Gymnasium."""
     env.set_wrapper_attr(name, value)
 
 
@@ -99,7 +99,7 @@ class RegisteringEnvFn:
 
 
 def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    """Wrap environment functions to first register all ids that are not Gymnasium's own."""
+    """Wrap environment functions, so that they first register all ids that are not Gymnasium's."""
     specs = {
         spec.id: _with_main_by_value(spec)
         for spec in gymnasium.registry.values()
@@ -109,7 +109,7 @@ def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any
 
 
 def _with_main_by_value(spec: EnvSpec) -> EnvSpec:
-    """Return a copy of the spec whose entry point is the object in ``__main__``, not its name."""
+    """Return a copy of the spec with the object in ``__main__`` as entry point, not its name."""
     entry = spec.entry_point
     if not isinstance(entry, str) or not entry.startswith("__main__:"):
         return spec

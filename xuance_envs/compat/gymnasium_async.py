@@ -68,9 +68,9 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
     Raises:
         RuntimeError: the environments' spaces are not compatible.
         ValueError: a mode is invalid, ``env_fns`` is empty, rewards are vectors, an option is out
-            of range, or ``shared_memory=True`` with a custom space.
-        TypeError: ``shared_memory=True`` with a space of variable shape, an option is unknown, or
-            options cannot be combined.
+            of range, or a space is custom and ``shared_memory`` is True.
+        TypeError: a space has a variable shape and ``shared_memory`` is True, an option is unknown,
+            or options cannot be combined.
 
     Example:
         >>> import gymnasium

@@ -103,8 +103,8 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
                 least one True, selects the environments and is not passed on.
 
         Returns:
-            ``(observations, infos)``: the observations of all environments, and the infos of those
-            that were reset, as :meth:`step` returns them.
+            ``(observations, infos)``: the observations of all environments, and the infos of the
+            environments that were reset, in the form that :meth:`step` returns.
 
         Raises:
             ValueError: the number of seeds, or the shape or content of the mask, is invalid.

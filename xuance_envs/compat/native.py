@@ -1,8 +1,9 @@
 """Adapter that makes an already vectorized environment a ``VecEnv``.
 
-Such an environment steps all copies in one call, in NumPy or C++, which is faster than worker
-processes if a step is cheap. :func:`from_gymnasium` adds the other features of a ``VecEnv``: last
-observations, ``reset_obs``, ``episode_step``, ``episode_score``, checks of call order and actions.
+An already vectorized environment steps all copies in one call, in NumPy or C++. If a step is cheap,
+this is faster than worker processes. :func:`from_gymnasium` adds the other features of a
+``VecEnv``: last observations, ``reset_obs``, ``episode_step``, ``episode_score``, checks of call
+order and actions.
 """
 
 from __future__ import annotations

@@ -296,8 +296,8 @@ def make_engine(env: Any) -> NativeEngine:
         return CartPoleEngine(env)
     if (batch_size := getattr(env, "batch_size", env.num_envs)) != env.num_envs:
         raise ValueError(
-            f"vector_env: expected one that steps all {env.num_envs} environments together, got "
-            f"{env} with batch_size={batch_size}: make it without batch_size"
+            f"vector_env: expected an environment that steps all {env.num_envs} copies together, "
+            f"got {env} with batch_size={batch_size}: make it without batch_size"
         )
     # ale-py writes its mode into metadata shared by all instances; the attribute is correct.
     mode = getattr(env, "autoreset_mode", env.metadata.get("autoreset_mode"))
@@ -324,8 +324,8 @@ def _envpool(env: Any) -> NativeEngine:
         )
     if config["batch_size"] not in (0, config["num_envs"]):
         raise ValueError(
-            f"vector_env: expected one that steps all {config['num_envs']} environments together, "
-            f"got batch_size={config['batch_size']}: make the EnvPool without batch_size"
+            f"vector_env: expected an EnvPool that steps all {config['num_envs']} environments "
+            f"together, got batch_size={config['batch_size']}: make the EnvPool without batch_size"
         )
     if config.get("max_num_players", 1) != 1:
         raise ValueError(

@@ -53,7 +53,7 @@ class PendingCall:
             self.report(self._stepper.finish_step)
 
     def report(self, finish: Callable[[], _T]) -> _T:
-        """Wait for the call. After an error, log it as Gymnasium does and raise its cause."""
+        """Wait for the call. After an error, log it in Gymnasium's format and raise its cause."""
         try:
             return finish()
         except EnvError as error:

@@ -280,17 +280,17 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         return all(self._apply(None, env_functions.has_wrapper_attr, attr_name))
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Return a list with an attribute of each environment in ``indices``; None for all."""
+        """Return a list with an attribute of each environment in ``indices``, or of all if None."""
         return self._apply(indices, env_functions.get_wrapper_attr, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of each environment in ``indices`` to the same value; None for all."""
+        """Set an attribute of each environment in ``indices``, or of all if None, to one value."""
         self._apply(indices, env_functions.set_own_attr, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of each environment in ``indices`` (None for all); return a list.
+        """Call a method of each environment in ``indices``, or of all if None; return a list.
 
         sb3-contrib requests action masks in each step. After the first request, workers return
         them with each step.

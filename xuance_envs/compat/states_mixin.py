@@ -41,7 +41,7 @@ class StatesMixin:
 
         Returns:
             ``(observations, infos)`` in the form of ``reset``: the observations of all
-            environments, and the infos of those that were loaded.
+            environments, and the infos of the loaded environments.
         """
         saver = self._saver("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
@@ -55,12 +55,13 @@ class StatesMixin:
     def clone_state(
         self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, Any]:
-        """Copy the states of some environments to others; return results as :meth:`load_state`.
+        """Copy states of environments to others; return results as :meth:`load_state` does.
 
         Args:
             src_ids: source environments: one for all targets, or one per target.
             dst_ids: target environments, without duplicates.
-            fork_rng: True to give each target random streams of its own instead of its source's.
+            fork_rng: True to give each target new random streams, False to continue its source's
+                streams.
         """
         saver = self._saver("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)

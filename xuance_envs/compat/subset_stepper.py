@@ -86,7 +86,7 @@ class SubsetStepper(Stepper):
         return part
 
     def send(self, envs: NDArray[np.intp], actions: Any) -> None:
-        """Start a step of some environments, none of which may be stepping."""
+        """Start a step of some environments, which must not be stepping."""
         self._discard_stale()
         self._action_writer.put(actions, envs)
         # In this order, an interrupt cannot leave a sent environment that never starts.

@@ -118,7 +118,7 @@ class SubprocVectorEnv(TianshouVectorEnv, tianshou.SubprocVectorEnv):  # type: i
 
 @with_options(None, SubprocVectorEnv)
 class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore[misc]  # as above
-    """The same as :class:`SubprocVectorEnv`, under Tianshou's other name.
+    """Another name for :class:`SubprocVectorEnv`, as in Tianshou.
 
     Example:
         .. code-block:: python

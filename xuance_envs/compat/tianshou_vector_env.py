@@ -203,7 +203,7 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
         return [answer for _, answer in answers]
 
     def render(self, **kwargs: Any) -> list[Any]:
-        """Render all environments, none of which may be stepping."""
+        """Render all environments, which must not be stepping."""
         self._assert_is_not_closed()
         if self.waiting_id:
             raise RuntimeError(

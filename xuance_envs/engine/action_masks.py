@@ -108,7 +108,7 @@ class ActionMasks:
 
     @property
     def watched_rows(self) -> SpaceRows | None:
-        """Masks from the environments' methods, valid until the next step; None without any."""
+        """Masks from the environments' methods, valid until the next step, if there are any."""
         return self._method_masks if self._any_watched else None
 
     def invalidate(self, envs: Sequence[int]) -> None:
@@ -129,7 +129,7 @@ class ActionMasks:
                 )
 
     def _known(self) -> tuple[SpaceRows, NDArray[np.bool_]]:
-        """Return masks from infos and watched methods, and which environments have one."""
+        """Return masks from infos and watched methods, and whether each environment has one."""
         rows = mask_rows(_require_layout(self._layout, self._space), len(self._all_envs))
         known = np.zeros(len(self._all_envs), np.bool_)
         for infos, envs in self._info_collector.latest():
@@ -180,7 +180,7 @@ def _missing_mask_error(env: int) -> AttributeError:
 def _masks_from_infos(
     rows: SpaceRows, places: NDArray[np.intp], infos: StepInfos
 ) -> NDArray[np.bool_]:
-    """Copy masks from infos, or from reset infos if an episode ended; return the rows set."""
+    """Copy masks from infos, or from reset infos if an episode ended; return the copied rows."""
     given = np.zeros(len(rows), np.bool_)
     batch, ends = infos.parts
     sources = [(batch, infos.envs)]

@@ -58,7 +58,7 @@ class WorkerDriver(Driver):
         self._rewards = arrays.rewards
 
     def _running_env(self, place: int | None) -> int | None:
-        """Return the environment that is running, at ``place`` if this is known."""
+        """Return the running environment's index; ``place`` is its known position in the group."""
         if place is None and self._command == "step" and self._rewards is not None:
             place = first_unstepped(self._rewards)
         return None if place is None else self.lo + place
@@ -161,7 +161,7 @@ class Backend(ABC, Generic[_W]):
     def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None: ...
 
     def release(self) -> None:
-        """Release what remains after the workers have ended."""
+        """Release the remaining resources after the workers have ended."""
 
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
         """Force shutdown when ``owner`` is garbage-collected or the interpreter exits."""
@@ -176,7 +176,7 @@ class Backend(ABC, Generic[_W]):
         raise NotImplementedError(f"{type(self).__name__} cannot restart workers")
 
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
-        """Return the arrays of a worker, or for another process, the arguments to map them."""
+        """Return a worker's arrays; for another process, the arguments to map them."""
         return (self._arrays.slice(lo, hi),)
 
     def _functions(self, lo: int, hi: int) -> Any:

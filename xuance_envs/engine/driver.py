@@ -20,7 +20,7 @@ from xuance_envs.engine.serialization import copy_of
 
 
 class Driver(ABC):
-    """Handle on one group, local or remote: on the environments ``lo`` to ``hi - 1``."""
+    """Handle on one local or remote group, which has the environments ``lo`` to ``hi - 1``."""
 
     runs_in_result = False  # the group runs only inside :meth:`result`
     shares_objects = False  # commands and results are objects, not pickles or transfer buffers
@@ -96,7 +96,7 @@ class SavingDriver(Driver):
 
     @abstractmethod
     def submit_and_save(self, tag: int, packed: Any, *how: Any) -> None:
-        """Start a command, or a step if None, with further arguments of ``run_and_save``."""
+        """Start a command, or a step if it is None, with further arguments of ``run_and_save``."""
 
 
 class CommonDriver(ABC):
@@ -110,7 +110,7 @@ class CommonDriver(ABC):
 
     @abstractmethod
     def outcomes(self) -> list[tuple[int, Outcome]]:
-        """Wait for the step; return groups and their outcomes, except those that are OK."""
+        """Wait for the step; return the groups whose outcome is not OK, with their outcomes."""
 
     @abstractmethod
     def started_by_drivers(self, tag: int) -> None:
@@ -168,7 +168,7 @@ class LocalDriver(ObjectDriver):
 
     @abstractmethod
     def _method(self, command: str) -> Callable[..., Any]:
-        """Return a command's function; that of a step also gets the tag, to detect repetitions."""
+        """Return a command's function; for a step, it also gets the tag, to detect repetitions."""
 
     @override
     def discard(self) -> Any:

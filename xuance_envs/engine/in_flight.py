@@ -43,7 +43,7 @@ class InFlight:
         self._with_deadline: set[int] = set()
 
     def groups_completed_by(self, env_ids: NDArray[np.intp]) -> list[int]:
-        """Return the groups whose last missing actions are those for ``env_ids``."""
+        """Return the groups whose actions are complete once ``env_ids`` are sent."""
         already_sent = self.envs[env_ids]
         if already_sent.any():
             raise AlreadySteppingError(

@@ -1,4 +1,4 @@
-"""Recovery from failures: the restart policy, and recordings that reproduce or resume steps.
+"""Recovery from failures: the restart policy, and recordings for reproducing or resuming steps.
 
 States are saved periodically, and the actions and results after each save are recorded outside the
 worker. A new worker loads the states, replays the steps, compares each result with the recorded one
@@ -122,7 +122,7 @@ class Recording:
         return self.resumes_next
 
     def _obstacle(self, to_truncate: bool) -> str:
-        """Return why a new worker cannot continue the episodes; empty if it can."""
+        """Return the reason why a new worker cannot continue the episodes; empty if it can."""
         if self._tried:
             return "the new worker failed as well"
         if to_truncate:

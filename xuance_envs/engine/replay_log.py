@@ -124,7 +124,7 @@ class ReplayLog:
         self.interval_log2 = min(math.ceil(math.log2(wanted * per_step)), most)
 
     def find_new_nan(self, first: int) -> str | None:
-        """Describe NaNs in observations or rewards in the step in which they first occur."""
+        """Describe NaNs in observations or rewards when they first occur."""
         if self._has_nan:
             return None
         numbers = [self._arrays.rewards, *self._arrays.observations.parts]

@@ -1,16 +1,17 @@
 """Worker restarts: a failed worker is replaced, and its environments are created again.
 
-A worker fails when its process ends, exceeds a timeout or, if requested, when an
-environment raises. The driver's reaction depends on the command that failed, or on the first
+A worker fails when its process ends, when it exceeds a timeout or, if requested, when one of its
+environments raises. The driver's reaction depends on the command that failed, or on the first
 command after the failure:
 
 - Step: the environments are reset, and the step reports their episodes as truncated.
-- Step of some environments: the same applies to these environments. The next step of the others
-  truncates their episodes, unless the user resets them first.
-- Reset: the given environments are reset. The next step of the others truncates their episodes.
+- Step of some environments: the same applies to these environments. The next step of the other
+  environments truncates their episodes, unless the user resets them first.
+- Reset: the given environments are reset. The next step of the other environments truncates their
+  episodes.
 - Any other command: if the worker failed during the command, the command raises, because it may
-  have run in part. If the worker had failed before, the command runs on the reset environments. In
-  both cases, the next step truncates the episodes.
+  have partially executed. If the worker had failed before, the command runs on the reset
+  environments. In both cases, the next step truncates the episodes.
 
 Other workers do not wait for a restart.
 """
@@ -291,7 +292,7 @@ class RestartingDriver(SavingDriver):
         return [self._new_seed(place) for place in range(self.hi - self.lo)]
 
     def _new_seed(self, place: int, seed: int | None = None) -> int | None:
-        """Derive a seed from the requested one or the last one used."""
+        """Derive a seed from the requested seed or the last used seed."""
         last, restarts = self.seeds[place]
         seed = last if seed is None else seed
         return None if seed is None else derived_seed(seed, restarts)

@@ -1,7 +1,7 @@
 """Deep copies, and pickling between the main process and workers.
 
-Workers do not import the main process's ``__main__``, so its definitions are pickled by value,
-like those of modules registered with ``cloudpickle.register_pickle_by_value``.
+Workers do not import the main process's ``__main__``, so its definitions are pickled by value, like
+the definitions in modules registered with ``cloudpickle.register_pickle_by_value``.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class PeerGoneError(Exception):
 
 
 class Sender:
-    """Sending end of a non-blocking pipe or socket, which holds one message."""
+    """Sending end of a non-blocking pipe or socket; it holds one message."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -61,7 +61,7 @@ class Sender:
 
 
 class Receiver:
-    """Receiving end of a pipe or socket, which keeps the first message until :meth:`clear`.
+    """Receiving end of a pipe or socket; it keeps the first message until :meth:`clear`.
 
     The last field of a ``header`` is the size of the data behind it. A message whose first byte is
     not in ``with_header`` is only this byte. Buffers of up to ``max_kept`` bytes are reused.
@@ -99,7 +99,7 @@ class Receiver:
         return sum(self.counts) - self._start
 
     def _size(self, start: int, have: int) -> int:
-        """Return the size of the message at an offset; with part of its header, a lower bound."""
+        """Return the message size at an offset; a lower bound if the header is incomplete."""
         header = self._header
         if have and self._buffer[start] not in self._with_header:
             return 1

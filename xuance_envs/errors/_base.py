@@ -36,7 +36,7 @@ class AlreadySteppingError(VecEnvError):
 
 
 class NotSteppingError(VecEnvError):
-    """``step_wait`` was called without a pending step, or ``recv`` while nothing is in progress.
+    """``step_wait`` was called without a pending step, or ``recv`` without a pending request.
 
     Example:
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])

@@ -61,13 +61,13 @@ class StateError(EnvError):
 
 
 class StateMismatchError(StateError):
-    """A state was saved from an environment that differs from the one it is loaded into.
+    """A state was saved from an environment that differs from the target environment.
 
     Attributes:
-        what (str): the difference: ``"wrappers"``, ``"id"``, ``"kwargs"``, a space, the
+        what (str): the part that differs: ``"wrappers"``, ``"id"``, ``"kwargs"``, a space, the
             ``"model"`` or the ``"ROM"``, contents of a function or class, or a library version.
-        saved: its value in the saved state.
-        here: its value in the environment.
+        saved: the value in the saved state.
+        here: the value in the environment.
 
     Example:
         >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env, StateMismatchError
@@ -103,7 +103,7 @@ def invalid_reward(shape: tuple[int, ...], expected: tuple[int, ...] = ()) -> st
     """Return the text of an error about a reward whose shape differs from the declared one."""
     if expected:
         return (
-            f"invalid reward: expected shape {expected}, that of the environment's reward_space, "
+            f"invalid reward: expected shape {expected}, as in the environment's reward_space, "
             f"got {f'shape {shape}' if shape else 'a number'}; a wrapper that changes the shape "
             "of rewards needs a reward_space of its own, or reward_space = None if it returns "
             "numbers"

@@ -141,7 +141,7 @@ class WorkerTimeoutError(_WorkerError):
 
     def __str__(self) -> str:
         if self.pid is None and self.command == "recv":
-            return f"none of {name_envs(self.env_indices)} answered within {self.timeout:g} s"
+            return f"no reply from {name_envs(self.env_indices)} within {self.timeout:g} s"
         return self._message(f"did not answer {self.command!r} within {self.timeout:g} s")
 
 

@@ -48,7 +48,7 @@ class Atari_Env(EnvWrapper):
     ============= ================================
 
     Observations are :class:`~xuance_envs.gym.lazy_frames.LazyFrames`, oldest frame first.
-    Consecutive observations share their common frames. Every info, including that of a reset, has
+    Consecutive observations share their common frames. Every info, even the info of a reset, has
     these keys:
 
     - ``episode_step`` (int) and ``episode_score`` (float): steps and unclipped rewards of the
@@ -222,11 +222,11 @@ class Atari_Env(EnvWrapper):
     ) -> tuple[LazyFrames, dict[str, Any]]:
         """Start a new episode.
 
-        Without arguments, right after a step that lost a life, the same game continues with one
-        no-op as its next episode. The no-op and its reward are not counted, and the infos keep
-        counting from the start of the game. Otherwise a new game starts with no-ops and FIRE; if
-        these end the game, a new game starts. In both cases the first observation repeats one
-        frame, so that no observation spans two episodes.
+        If it is called without arguments right after a step that lost a life, the same game
+        continues. One no-op starts the next episode. It is not counted, nor is its reward, and the
+        infos keep counting from the start of the game. Otherwise a new game starts with no-ops and
+        FIRE; if these end the game, a new game starts. In both cases the first observation repeats
+        one frame, so that no observation spans two episodes.
 
         Args:
             seed: restarts the game's random stream. None continues it; the first reset then uses
@@ -369,7 +369,7 @@ class Atari_Env(EnvWrapper):
                 ``(128,)`` for RAM.
 
         Returns:
-            The frame. The width of its last axis is that of the observation space divided by
+            The frame. Its last axis is as long as the observation space's last axis divided by
             ``num_stack``. A subclass that returns a different shape or dtype must set
             ``observation_space`` accordingly.
         """

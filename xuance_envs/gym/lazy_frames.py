@@ -29,7 +29,7 @@ class LazyFrames:
     returns a new, writable array; the concatenated array is never cached.
 
     The frames are not copied and must not be modified afterwards. If an environment reuses its
-    observation buffer, pass copies. :meth:`from_stack` copies.
+    observation buffer, pass copies, or use :meth:`from_stack`, which copies frames.
 
     Args:
         frames: the frames, oldest first: at least one, with equal dtypes and equal shapes except
@@ -174,7 +174,7 @@ class LazyFrames:
             np.concatenate(self._frames, axis=-1, out=out, casting=casting)
 
     def _merge(self, out: Array) -> bool:
-        """Interleave image channels with OpenCV if it is loaded, which is faster."""
+        """Interleave image channels, with OpenCV if it is loaded, because it is faster."""
         merge = getattr(sys.modules.get("cv2"), "merge", None)
         return (
             merge is not None

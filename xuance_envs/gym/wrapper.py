@@ -12,7 +12,7 @@ from xuance_envs.errors import caller_stacklevel
 
 
 class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper with a fixed render mode that can be closed repeatedly."""
+    """A wrapper with a fixed render mode; it can be closed repeatedly."""
 
     _is_closed = False
     _has_warned = False

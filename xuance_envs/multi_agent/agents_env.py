@@ -65,7 +65,7 @@ class AgentsEnv:
         self.__set_env_state__(state["_record"])
 
     def __env_state__(self) -> Any:
-        """Return the adapter's own state, without that of the environment."""
+        """Return the adapter's own state, without the environment's state."""
         record = self._record
         agents, alive = list(record.agent_set.agents), record.fields["alive"].tolist()
         episode = [array.copy() for array in record.episode_arrays]

@@ -182,8 +182,8 @@ class EnvRecord:
             for agent in agent_set.agents:
                 if agent not in values and not (name in _FLAGS and _ALL_AGENTS in values):
                     raise BadValueError(
-                        f"agent {agent!r}: expected it in the {name} that step returned, because "
-                        f"it was active, got {list(values)}"
+                        f"agent {agent!r}: expected an entry in the {name} that step returned, "
+                        f"because the agent was active, got {list(values)}"
                     )
         observations, rewards, *flags = stepped
         for k, agent in enumerate(agent_set.agents):

@@ -100,7 +100,7 @@ def infos_by_agent(
 
 
 class InfoMerger:
-    """Merger of the agents' infos into one dict, without masks and with agents in the keys."""
+    """Merger of the agents' infos into one dict, without masks; the keys name the agents."""
 
     def __init__(self, team: Team, masks: Masks) -> None:
         self._masks = masks

@@ -54,8 +54,8 @@ def make_multi_agent_vec(
 
     Raises:
         ValueError: the name is invalid, ``num_envs`` is below 1, or an argument is out of range.
-        TypeError: an option is unknown, or ``env_kwargs`` has one that belongs in
-            ``vector_kwargs``.
+        TypeError: an option is unknown, or an option of the vectorized environment is among
+            ``env_kwargs``.
         ImportError: there is no such module.
         EnvError: an environment could not be created.
         RuntimeError: the environments' agents or spaces differ.

@@ -41,7 +41,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
     """Vectorized multi-agent environment.
 
     It supports PettingZoo's parallel environments, parallelizable turn-based ones, and XuanCe's
-    ``RawMultiAgentEnv``. These libraries are not imported; an environment only needs their
+    ``RawMultiAgentEnv``. These libraries are not imported; an environment only needs the same
     attributes and methods.
 
     Each step steps every environment once with the actions of its active agents. A PettingZoo
@@ -58,16 +58,16 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
             result in ``autotuned``. The measurement samples actions without masks. If an
             environment rejects one, worker processes are used without a measurement.
         groups: the agents of each group, by group name. The agents of a group share arrays. By
-            default, agents with equal spaces form a group, named after its first agent without the
-            number. If all spaces are equal, results and actions are not grouped: they are plain
-            arrays.
+            default, agents with equal spaces form a group, which is named after its first agent,
+            without the agent's number. If all spaces are equal, results and actions are not
+            grouped: they are plain arrays.
         state: whether to return the environments' ``state()``: True, False, or ``"auto"`` for
             environments that have a ``state_space``. If ``state()`` fails after an episode's last
             step, the state before that step is returned.
         action_masks: whether to return action masks. Environments provide them under the key
             ``"action_mask"`` of an agent's observation or info, or as XuanCe's ``avail_actions``.
-            With ``"auto"``, the first reset of each environment decides: masks are returned until
-            all have been reset, and afterwards only if one of them provided a mask.
+            With ``"auto"``, masks are returned until all environments have been reset, and
+            afterwards only if one of them provided a mask at its first reset.
         check_actions: True to check that the action of every active agent is in its space.
         allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         actors: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
@@ -355,9 +355,9 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
         """Restore saved states; see :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
 
         Returns:
-            The environments' last results before saving, in the order of ``env_ids``; where the
-            last step before saving ended an episode, the start of the next episode. ``first`` is
-            None. The agents in ``alive`` act next.
+            The environments' last results before saving, in the order of ``env_ids``. If the last
+            step before saving ended an episode, the result is the start of the next episode.
+            ``first`` is None. The agents in ``alive`` act next.
 
         Raises:
             VecEnvError, TypeError, ValueError: as for that method.

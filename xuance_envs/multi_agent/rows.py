@@ -22,9 +22,9 @@ def per_agent_rows(
     worker failed and was restarted, the rows of its active agents are truncated.
 
     While an agent is inactive in a running episode, its row is padding: zeros, reward 0 and no
-    flags. Padding ends with ``terminated`` in the step before the agent becomes active, so that
-    returns do not cross the gap. ``acted`` in the infos is False for padding and in the step of a
-    worker failure; do not learn from these rows.
+    flags. In the last step before the agent becomes active, ``terminated`` is True, so that returns
+    do not extend across the padding. ``acted`` in the infos is False for padding and in the step of
+    a worker failure; do not learn from these rows.
 
     To use the Gymnasium form as a ``VecEnv``, pass it to
     :func:`~xuance_envs.compat.native.from_gymnasium`. Transforms and

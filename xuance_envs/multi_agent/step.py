@@ -63,7 +63,7 @@ class MultiAgentStep(NamedTuple):
     """Results of a step of k environments with A agents each.
 
     In the step in which an agent ends, its row has its last observation, last reward and flags.
-    Afterwards, its rows are zeros without flags; those of XuanCe environments keep the values that
+    Afterwards, its rows are zeros without flags. In XuanCe environments, they keep the values that
     the environment returns. If an episode ended, all fields describe that episode. The environment
     has then been reset, and ``first`` has the first observations of the next episode.
 
@@ -134,7 +134,8 @@ class MultiAgentStep(NamedTuple):
     def next(self) -> MultiAgentStart:
         """Return the inputs for the next actions in all k environments.
 
-        These are the step's own values, or those of ``first`` for environments whose episode ended.
+        These are the step's own values, or the values of ``first`` for environments whose episode
+        ended.
         """
         current = MultiAgentStart(
             self.env_ids, self.obs, self.alive, self.state, self.action_masks, self.infos

@@ -76,7 +76,7 @@ class DummyVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
 
     @property
     def envs(self) -> list[Any]:
-        """New list of the environments; empty once closed."""
+        """The environments, in a new list; empty once closed."""
         (*environments,) = self.envs_of_agents.environments
         return environments
 
@@ -146,7 +146,8 @@ class _StarCraft2(_Battles):
             ``(num_envs,)`` int32.
         dead_allies_count (numpy.ndarray): sums of ``dead_allies`` in the episodes' last infos,
             ``(num_envs,)`` int32.
-        dead_enemies_count (numpy.ndarray): sums of ``dead_enemies``, likewise.
+        dead_enemies_count (numpy.ndarray): sums of ``dead_enemies`` in the episodes' last infos,
+            ``(num_envs,)`` int32.
 
     Example:
         >>> from xuance_envs import MPE_Env, DummyVecEnv_StarCraft2

@@ -108,6 +108,6 @@ class XuanCeAgentsEnv(AgentsEnv):
 
 
 def _method_or_attribute(env: Any, name: str) -> Any:
-    """Return a value: XuanCe's environments have it as a method, its wrapper as an attribute."""
+    """Return a value: XuanCe's environments have a method for it, its wrapper an attribute."""
     value = getattr(env, name, None)
     return value() if callable(value) else value

@@ -204,7 +204,7 @@ class XuanCeVecMultiAgentEnv(ClosedOnExit):
         return [{agent: dicts[agent] for agent in order} for dicts in found]
 
     def render(self, mode: str | None = None) -> list[Any]:
-        """Render every environment, with the mode if its ``render`` has this argument."""
+        """Render every environment; pass the mode if its ``render`` accepts one."""
         return self.envs_of_agents.render(mode)
 
     def close(self) -> None:

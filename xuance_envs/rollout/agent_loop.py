@@ -46,7 +46,7 @@ class AgentLoop(EpisodeMetrics):
         action_dtype (torch.dtype): float32 for Box, otherwise int32.
         device (torch.device): device of the tensors.
         statistics (EpisodeHistory): statistics of finished episodes.
-        global_steps (int): environment steps so far, without those of ``test_agent``.
+        global_steps (int): environment steps so far, without the steps of ``test_agent``.
     """
 
     _envs_class: type[SingleAgentEnvs] | type[MultiAgentEnvs] = SingleAgentEnvs
@@ -146,9 +146,9 @@ class AgentLoop(EpisodeMetrics):
         Returns:
             ``(states, rewards, done_flags, trunc_flags)``: states ``(N, *state_shape)``, float32
             rewards ``(N,)`` or ``(N, k)``, and int32 flags ``(N,)``: ``done_flags`` is 1 where the
-            environment terminated, ``trunc_flags`` where it was truncated. There, ``states`` has
-            the episode's last state; ``t_states`` and :meth:`env_reset` have the first state of the
-            next episode.
+            environment terminated, ``trunc_flags`` where it was truncated. In these rows,
+            ``states`` has the episode's last state; ``t_states`` and :meth:`env_reset` have the
+            first state of the next episode.
 
         Raises:
             ValueError: the actions have the wrong shape or values; no environment was stepped.

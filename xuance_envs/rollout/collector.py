@@ -68,8 +68,9 @@ class RolloutCollector(RolloutLoop):
         steps_per_env: steps per environment and rollout.
         device: device of the tensors; None for the agent's device, else CUDA if available, else
             the CPU.
-        state_dtype: dtype of the states. ``torch.uint8`` keeps images as bytes, in a quarter of
-            the memory. For a Dict space, an integer dtype applies only to the parts that fit it.
+        state_dtype: dtype of the states. ``torch.uint8`` keeps images as bytes, in a quarter of the
+            memory. For a Dict space, an integer dtype applies only to parts whose values it can
+            represent.
         channels_first: True to permute images from (H, W, C) to (C, H, W), False to keep them,
             ``"auto"`` to permute all images that are not already channels-first.
         progress: True to show a progress bar during rollouts.
@@ -81,7 +82,7 @@ class RolloutCollector(RolloutLoop):
             actions for the other half. It is faster if the agent and the environments use different
             cores. The agent then samples actions for one half at a time. It needs two or more
             workers and no ``recorder``. 1 steps all environments together. ``"auto"`` measures both
-            modes during the first steps and keeps the faster one; it is 1 where 2 is not possible.
+            modes during the first steps and keeps the faster one. If 2 is not possible, it uses 1.
         scalarize: turns vector rewards into numbers: k weights of the components, or a function of
             rewards ``(n, k)`` (in multi-agent environments ``(n, A, k)``) that returns a number for
             each vector. None keeps vectors; the agent must then return one value per component.
@@ -90,7 +91,7 @@ class RolloutCollector(RolloutLoop):
         ValueError: an argument is out of range, observations cannot become tensors, or the action
             space is not Discrete, MultiDiscrete, MultiBinary or Box.
         TypeError: ``vec_env`` is not a vec env of this package; the message names the adapter for
-            those of Gymnasium and XuanCe.
+            Gymnasium's and XuanCe's.
 
     Attributes:
         states: ``(T, N, *state_shape)`` of ``state_dtype``, the states before each step; for a Dict

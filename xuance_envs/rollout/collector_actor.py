@@ -255,7 +255,7 @@ def set_rng_states(agent: Any, rng_states: bytes) -> None:
 def _iter_generators(
     agent: Any,
 ) -> Iterator[tuple[Any, Callable[[Any], Any], Callable[[Any, Any], Any]]]:
-    """Yield the agent's generators, also those of its parts, each with how to get and set it."""
+    """Yield the generators of the agent and its parts, with functions that get and set each one."""
     queue = deque(agent.modules() if isinstance(agent, torch.nn.Module) else [agent])
     seen: dict[int, Any] = {}
     while queue:

@@ -70,7 +70,7 @@ class CollectorActorPool:
     # -- starting ---------------------------------------------------------------------
 
     def start(self) -> tuple[Any, ...]:
-        """Return the three spaces, which all collectors share, and the first states of each."""
+        """Return the three spaces that all collectors share, and each collector's first states."""
         for number in range(len(self._plans)):
             self._launch(number)
         found = []

@@ -62,10 +62,10 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
 
     Each collector is an actor. Its environments run in worker processes that share memory with it,
     or, with one CPU, in the actor itself. Only complete rollouts and the agent's weights cross the
-    network. The collectors have consecutive environments, and the tensors are those of a
-    :class:`~xuance_envs.rollout.collector.RolloutCollector` over all of them. They are bitwise
-    identical for any number of collectors if the agent is deterministic and its outputs for a state
-    do not depend on the rest of the batch.
+    network. The collectors have consecutive environments. The tensors have the form that a
+    :class:`~xuance_envs.rollout.collector.RolloutCollector` over all environments returns. They are
+    bitwise identical for any number of collectors if the agent is deterministic and its outputs for
+    a state do not depend on the rest of the batch.
 
     Collector 0 starts with this process's torch generator and with the generators of torch, NumPy,
     Python and Gymnasium's spaces that the agent or its parts hold. The other collectors derive
@@ -107,8 +107,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             capacity.
 
     Attributes:
-        policy_lag (torch.Tensor): ``(T, N)`` int32, number of :meth:`update_agent` calls that the
-            weights of the acting copy were behind when :meth:`rollout` returned.
+        policy_lag (torch.Tensor): ``(T, N)`` int32, the number of :meth:`update_agent` calls by
+            which the weights of the acting copy were behind when :meth:`rollout` returned.
         global_steps (int): environment steps of all collected rollouts.
 
     Example:
@@ -238,7 +238,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         If it is interrupted, the next call returns the pending rollout.
 
         Raises:
-            EnvError: an environment failed; the message names it, its collector and node.
+            EnvError: an environment failed; the message names the environment, its
+                collector and its node.
             WorkerDiedError: a collector failed and no restarts are left.
             WorkerTimeoutError: a step exceeded ``step_timeout``, or a restarted collector did not
                 start in time.
@@ -272,7 +273,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         The weights are sent once to each machine.
 
         Args:
-            state_dict: the weights; None for those of ``agent``.
+            state_dict: the weights; None for the weights of ``agent``.
 
         Raises:
             ClosedVecEnvError: the collector is closed.
@@ -313,9 +314,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     def state_dict(self) -> dict[str, Any]:
         """Save everything the collectors need to continue, except the agent and its optimizer.
 
-        The format is that of :meth:`RolloutCollector.state_dict
-        <xuance_envs.rollout.agent_loop.AgentLoop.state_dict>`, with the generators of each
-        collector and agent copy added. Either class can load it.
+        The dict has the format of
+        :meth:`RolloutCollector.state_dict <xuance_envs.rollout.agent_loop.AgentLoop.state_dict>`,
+        and also the generators of each collector and agent copy. Either class can load it.
 
         Raises:
             AlreadySteppingError: a rollout is pending; call :meth:`rollout` first.
@@ -336,7 +337,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         """Continue from a saved state, with any number of collectors.
 
         With the same number of collectors, each one restores its own generators, so that random
-        agents continue identically. Otherwise each derives its generators from those in the state.
+        agents continue identically. Otherwise, each collector derives its generators from the
+        generators in the state.
 
         Args:
             state: the result of :meth:`state_dict`, of this class or of

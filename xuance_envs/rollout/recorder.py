@@ -58,8 +58,8 @@ class GifRecorder:
     with k counting from 0.
 
     Args:
-        render_every: interval between recordings, in steps summed over all environments. The next
-            episode that starts after it is recorded.
+        render_every: interval between recordings, in steps summed over all environments. The first
+            episode that starts after an interval is recorded.
         fps: frames per second of the GIF.
         folder: folder of the GIFs, created immediately; None for :func:`render_folder`, evaluated
             at each recording.
@@ -108,7 +108,7 @@ class GifRecorder:
 
     @property
     def count(self) -> int:
-        """Number of saved recordings; also the number in the name of the next one."""
+        """Number of saved recordings; the next file is named after this number."""
         return len(self.paths)
 
     @property

@@ -1,4 +1,4 @@
-"""The results of a rollout, their advantages, and joining those of several collectors."""
+"""Results of rollouts, their advantages, and the joining of several collectors' results."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class SyncVecEnv(RolloutCollector):
 
     @property
     def envs(self) -> list[Any]:
-        """The environments; :class:`AttributeError` unless ``backend="dummy"``."""
+        """The environments; raises :class:`AttributeError` unless ``backend="dummy"``."""
         envs: list[Any] = self.vec_env.envs
         return envs
 
@@ -236,7 +236,7 @@ class SyncVecEnv(RolloutCollector):
 
     @property
     def record_episode(self) -> int:
-        """Number of saved recordings, which is also the number of the next one."""
+        """Number of saved recordings; the next file is named after this number."""
         return 0 if self.recorder is None else self.recorder.count
 
 

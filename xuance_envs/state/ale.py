@@ -112,7 +112,7 @@ def _temper(word: int) -> int:
 
 @functools.cache
 def _untemper(drawn: int) -> int:
-    """Return the word that a draw was computed from."""
+    """Return the word from which a draw was computed."""
     word = drawn ^ (drawn >> 18)
     word ^= (word << 15) & 0xEFC60000
     half = word

@@ -27,8 +27,8 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
 
     One environment takes random actions and is saved. A second environment with a different history
     loads the state. Both then take the same actions, in turn. All observations, rewards, flags and
-    infos must be bitwise identical, including those of resets. Only the wall-clock time
-    ``episode["t"]`` may differ.
+    infos must be bitwise identical, also after resets. Only the wall-clock time ``episode["t"]``
+    may differ.
 
     Args:
         env_fn: creates the environment; called twice.
@@ -178,7 +178,7 @@ def _compare_continuations(
                 continue
             return (
                 f"in step {number} after saving, {what} differs{where}: expected "
-                f"{_abbreviated(one)} as without saving, got {_abbreviated(other)} from the saved "
+                f"{_abbreviated(one)}, as without saving, got {_abbreviated(other)} from the saved "
                 f"state. {cause or _NO_ATTRIBUTE}"
             )
     return None

@@ -141,7 +141,7 @@ class EnvStates:
             shared: a value for all environments together; None to add none.
 
         Raises:
-            ValueError: the number of values is not that of the environments.
+            ValueError: the number of values differs from the number of environments.
         """
         envs = [
             replace(env, extras={**env.extras, name: dumps_plain(value)})

@@ -24,7 +24,7 @@ class FaultError(Exception):
 
 
 class MismatchError(FaultError):
-    """The saved environment differs from the one that the state is loaded into."""
+    """A state was saved from an environment that differs from the target environment."""
 
     def __init__(self, what: str, saved: Any, here: Any, reason: str = "") -> None:
         given, expected = shortened(saved), shortened(here)

@@ -43,7 +43,7 @@ class Layer:
     def replace(
         self, values: Mapping[str, Any], kept: Mapping[str, Any], others: str | None
     ) -> None:
-        """Set attributes; delete all others, except ``kept`` and the names in ``others``."""
+        """Set attributes; delete all others, except ``kept`` and the names listed in ``others``."""
         own = self.attributes
         if not self.slots:
             before = len(own)
@@ -64,7 +64,7 @@ class Layer:
 
 
 def layers_of(env: Any) -> list[Layer]:
-    """Return the environment, then those it wraps, outermost first, then those in attributes."""
+    """Return the environment and all it wraps, outermost first; then environments in attributes."""
     layers: list[Layer] = []
     _add_layers(env, layers, set())
     return layers

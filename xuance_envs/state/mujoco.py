@@ -7,7 +7,7 @@ arena.
 
 Environments change their models at resets. Each model is therefore compared with a copy from the
 environment's creation, and the differences are saved. The copies of the saved environment and of
-the target must be the same.
+the target must be equal.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def cell() -> Any:
 
 
 def same(value: Any) -> Any:
-    """Return the value itself: a closure cell that the environment also holds as a value."""
+    """Return the argument, a closure cell that the environment also holds as a value."""
     return value
 
 

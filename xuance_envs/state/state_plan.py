@@ -58,7 +58,7 @@ _MAX_BOUNDS = 1 << 12
 
 @functools.cache
 def why_refused(kind: Any) -> str | None:
-    """Return why objects of a type can be neither saved nor kept, or None."""
+    """Return the reason why objects of a type can be neither saved nor kept, or None."""
     if kind.__module__.partition(".")[0] in _NATIVE_MODULES and kind.__name__ != "Action":
         return "its library hides its state from Python"
     if kind in weakref.ProxyTypes:
@@ -250,7 +250,7 @@ class StatePlan:
         return any(handler.replays for handler, *_ in self.handled)
 
     def attributes_are_shared(self) -> bool:
-        """Return whether something else may hold the dict of a layer's attributes."""
+        """Return whether other objects may hold the dict of a layer's attributes."""
         return max(map(sys.getrefcount, self._attributes), default=0) > _HOLDERS
 
     def is_current(self) -> bool:
@@ -297,7 +297,7 @@ class StatePlan:
         return Constants([type(layer.obj) for layer in self.layers], self.tokens())
 
     def find_kept(self, table: tuple[Any, ...]) -> list[Any]:
-        """Return this environment's objects that correspond to those in a saved table."""
+        """Return this environment's objects that correspond to the objects in a saved table."""
         if table == self.table:
             return [kept.obj for kept in self.kept]
         candidates = {k: self._candidates(name, paths) for k, (name, paths) in enumerate(table)}
@@ -354,7 +354,7 @@ class StatePlan:
         return found | {id(layer.obj): ("layer", k) for k, layer in enumerate(self.layers)}
 
     def contents(self) -> Attributes:
-        """Return all that is saved: attributes, states of handled objects, spaces' generators."""
+        """Return all saved values: attributes, states of handled objects, spaces' generators."""
         found = Attributes()
         for k, (layer, excluded) in enumerate(zip(self.layers, self.excluded, strict=True)):
             if k not in self.self_saving_layers:

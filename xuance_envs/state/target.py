@@ -101,7 +101,7 @@ class Target:
                 own[name] = value
 
     def with_dict(self, made: Any, state: Any) -> None:
-        """Set the dict of a new object's attributes, which others hold too; trusted states only."""
+        """Set a new object's ``__dict__``, which other values also hold; trusted states only."""
         attributes, slots = state if type(state) is tuple else (state, {})
         self.with_attributes(made, slots)
         made.__dict__ = attributes
@@ -112,7 +112,7 @@ class Target:
         made.__cause__, made.__context__, made.__suppress_context__ = content[1]
 
     def variable(self, kind: type, name: str) -> Any:
-        """Return an object() that a variable of the module of a class holds."""
+        """Return an object() from a variable in the module of a class."""
         for _, function in functions_of_class(kind):
             if type(function.__globals__.get(name)) is object:
                 return function.__globals__[name]

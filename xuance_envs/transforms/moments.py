@@ -53,8 +53,8 @@ class MomentBuffers:
     def sums(self, samples: NDArray[Any], origin: Any) -> tuple[Any, Any]:
         """Return the sums of deviations from an origin and of their squares.
 
-        Both are float64, or Python floats for scalar samples, whose arithmetic is identical but
-        faster.
+        Both are float64 arrays. For scalar samples, they are Python floats, whose arithmetic is
+        identical but faster.
         """
         ones, means, deviations, squares = self._views_for(samples)
         if origin is not self._mean:
@@ -188,5 +188,5 @@ def check_finite(*samples: NDArray[Any] | None) -> None:
 
 
 def find_unusable(numbers: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the indices of NaN, infinity and too large numbers, ``(k, ndim)``."""
+    """Return the indices, ``(k, ndim)``, of NaNs, infinities and too large numbers."""
     return np.argwhere(~(np.abs(numbers) <= MAX_MAGNITUDE))

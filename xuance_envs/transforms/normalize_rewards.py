@@ -44,13 +44,13 @@ class NormalizeRewards(RewardTransform):
 
     Each environment has its own R, which restarts at 0 with each episode. Each call first counts
     the returns of all environments that made a step, and then divides their rewards. A step that
-    truncates episodes because a worker was restarted is not counted. The mean is not subtracted:
-    that would change the optimal policy. Each component of a vector reward is normalized by its own
-    returns.
+    truncates episodes because a worker was restarted is not counted. The mean is not subtracted,
+    because this would change the optimal policy. Each component of a vector reward is normalized by
+    its own returns.
 
     Args:
         vec_env: the vectorized environment.
-        gamma: discount factor from 0 to 1, ideally that of the learning algorithm.
+        gamma: discount factor from 0 to 1, ideally the learning algorithm's.
         epsilon: added to the variance; above 0.
         clip: largest magnitude of the result, above 0; ``math.inf`` for no limit.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.

@@ -54,7 +54,7 @@ class ObservationTransform(Transform):
 
     @property
     def buf_obs(self) -> Any:
-        """Latest observations of all environments, in an array that may be modified."""
+        """Latest observations of all environments, in a writable array."""
         if self._buf_obs is None:
             self._buf_obs = self._state.rows.copy_writable()
         return self._buf_obs

@@ -37,12 +37,12 @@ class RewardTransform(Transform):
     ) -> None:
         """Declare the shape and bounds of the transformed rewards; call it in the constructor.
 
-        It sets ``reward_space``, to None for numbers.
+        This sets ``reward_space``; for numbers, it becomes None.
 
         Args:
             shape: shape of one reward: ``()`` for numbers, ``(k,)`` for vectors.
-            low: smallest reward, a number or one per component.
-            high: largest reward, likewise.
+            low: smallest reward: a number, or one number per component.
+            high: largest reward, in the same form.
         """
         self.reward_space = None
         if shape:
@@ -152,9 +152,9 @@ class TransformRewards(RewardTransform):
     Args:
         vec_env: the vectorized environment.
         function: called with the rewards ``(n,)`` of any number n of environments: float64 from
-            ``step``, float32 from ``recv``. Returns n numbers, each of which must depend only on
-            its own reward. Vector rewards are ``(n, k)``; for them the function returns n numbers
-            or vectors ``(n, j)``, and is called once with ones at creation to find this shape.
+            ``step``, float32 from ``recv``. Returns n numbers. Each number must depend only on its
+            own reward. Vector rewards are ``(n, k)``; for them the function returns n numbers or
+            vectors ``(n, j)``, and is called once with ones at creation to find this shape.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:

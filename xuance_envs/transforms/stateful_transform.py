@@ -77,8 +77,8 @@ class StatefulTransform:
         """Copy learned data from transforms of other environments, for example to evaluate.
 
         Args:
-            other: the outermost transform to copy from, such as that of the training environments.
-                It may have more transforms than this one.
+            other: the outermost transform to copy from, for example around the training
+                environments. It may have more transforms than this one.
 
         Raises:
             TypeError: ``other`` is not a transform.

@@ -1,4 +1,4 @@
-"""Results of one call, as transforms pass them on."""
+"""Results of one call, in the form that transforms pass to each other."""
 
 from __future__ import annotations
 

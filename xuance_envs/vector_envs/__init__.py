@@ -1,1 +1,1 @@
-"""Vectorized environments in this process, in worker processes and on Ray clusters."""
+"""Vectorized environments in this process, in threads, in worker processes and on Ray clusters."""

@@ -29,7 +29,7 @@ class ClosedOnExit:
 
 
 class VecEnvAliases(ClosedOnExit):
-    """Special methods, and aliases from other libraries. ``dir()`` omits those of XuanCe."""
+    """Special methods, and other libraries' attribute names. ``dir()`` omits XuanCe's names."""
 
     num_envs: int
     closed: Any

@@ -46,7 +46,7 @@ def checked_recipe(
     autoreset: Autoreset = Autoreset.SAME_STEP,
     num_workers_hint: str = "num_workers={}",
 ) -> Recipe:
-    """Validate ``env_fns`` and ``env_seed``; an error about the latter contains the hint."""
+    """Validate ``env_fns`` and ``env_seed``; an error about ``env_seed`` contains the hint."""
     functions = checked_functions(env_fns)
     if env_seed is None:
         keywords: list[Mapping[str, Any]] = [{}] * len(functions)
@@ -133,7 +133,7 @@ def env_indices(
 
 
 def seed_per_env(seed: Seeds, ids: Sequence[int]) -> list[int | None]:
-    """Return one seed per environment; an int is offset by the environment's index."""
+    """Return one seed per environment; from an int, environment i gets ``seed + i``."""
     if seed is None:
         return [None] * len(ids)
     if isinstance(seed, int | str | bytes) or not np.iterable(seed):

@@ -19,8 +19,8 @@ __all__ = ["DummyVecEnv"]
 class DummyVecEnv(GroupedVecEnv):
     """Vectorized environment that steps its environments one after another in this process.
 
-    It has all features of :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` without
-    worker processes. Use it for debugging, and for a few cheap environments, which it steps faster.
+    It returns the same results as :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`,
+    without worker processes. Use it for debugging. For a few cheap environments, it is also faster.
 
     Args:
         env_fns: callables that create one environment each.
@@ -67,5 +67,5 @@ class DummyVecEnv(GroupedVecEnv):
 
     @property
     def envs(self) -> list[Any]:
-        """New list of the environments; empty once closed."""
+        """The environments, in a new list; empty once closed."""
         return self._local.envs

@@ -45,7 +45,7 @@ OTHER_LIBRARIES_NAMES = {
 
 
 def backends_with(options: Mapping[str, Any], with_threads: bool = False) -> list[str]:
-    """Return the backends that have all these options, with or without threads."""
+    """Return the backends that have all these options; include threads only if requested."""
     for name in options:
         if name not in BackendOptions.__annotations__:
             raise TypeError(
@@ -66,7 +66,7 @@ def backends_with(options: Mapping[str, Any], with_threads: bool = False) -> lis
 
 @contextmanager
 def naming_misplaced_options(env_kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Replace the error of an environment that received an option of its backend."""
+    """If an environment rejects an option of its backend, raise an error that names the option."""
     try:
         yield
     except (EnvError, TypeError) as error:

@@ -53,7 +53,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
             has room for. ``"core"`` starts one actor per worker. ``"auto"`` uses ``"machine"`` if
             several workers would share a node and ``scheduling_strategy`` lets Ray choose nodes.
         num_cpus_per_worker: CPUs that each worker reserves, possibly a fraction. An actor reserves
-            those of all its workers.
+            the CPUs of all its workers.
         resources: further resources per worker, such as ``{"GPU": 0.5}`` or custom resources.
         runtime_env: Ray runtime environment of the actors. Local folders are allowed only if this
             vectorized environment opens the connection; otherwise pass them to :func:`ray.init`.
@@ -65,8 +65,9 @@ class RayVecEnv_Gym(GroupedVecEnv):
             It also covers the wait for free resources of the cluster.
         on_worker_failure: action if an actor or its node fails, or exceeds ``step_timeout``.
             ``"raise"`` raises an error and closes the vec env. ``"restart"`` starts a new actor on
-            any node with room for it. The failed step truncates the episodes of its environments:
-            reward 0, the last known observation, and ``infos[i]["worker_restarted"]``.
+            any node with room for it. The failed step truncates the episodes of the failed actor's
+            environments: reward 0, the last known observation, and
+            ``infos[i]["worker_restarted"]``.
         max_restarts: total number of restarts before a failure raises; None for no limit.
         restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures;
             it requires an ``on_worker_failure`` other than ``"raise"``.

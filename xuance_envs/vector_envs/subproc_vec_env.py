@@ -57,19 +57,19 @@ class SubprocVecEnv(GroupedVecEnv):
             process and splits the environments evenly. Use 1 for environments that wait (for a
             network or an external simulator) or that share global state. At most one of
             ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
-        context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. The last
-            one warns if forking is unsafe, for example after CUDA was initialized.
+        context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
+            ``"fork"`` warns if forking is unsafe, for example after CUDA was initialized.
         caller_steps: True to step one share of the environments in the main process, while the
             workers step theirs.
         step_timeout: seconds a worker may take to answer any command, such as a step including
             resets; None for no limit.
         on_worker_failure: action if a worker crashes or exceeds ``step_timeout``. ``"raise"``
-            raises an error and closes the vec env. ``"restart"`` starts a new worker; the failed
-            step truncates the episodes of its environments: reward 0, the last known observation,
-            and ``infos[i]["worker_restarted"]``. ``"resume"`` saves the environments' states
-            periodically. The new worker loads them and replays the steps since then, so that no
-            data is lost. If the replay diverges, the mode acts as ``"restart"``. No mode covers
-            the main process's own share (``caller_steps``).
+            raises an error and closes the vec env. ``"restart"`` starts a new worker. The failed
+            step truncates the episodes of the failed worker's environments: reward 0, the last
+            known observation, and ``infos[i]["worker_restarted"]``. ``"resume"`` saves the
+            environments' states periodically. The new worker loads them and replays the steps since
+            then, so that no data is lost. If the replay diverges, the mode acts as ``"restart"``.
+            No mode covers the main process's own share (``caller_steps``).
         max_restarts: total number of restarts before a failure raises; None for no limit.
         restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures;
             it requires an ``on_worker_failure`` other than ``"raise"``.
@@ -193,7 +193,7 @@ def _main_process_may_spin(workers: int) -> bool:
     """Return whether the main process may spin while it waits for this many workers.
 
     A spinning process without a CPU of its own takes CPU time from a worker. On two CPUs, this
-    costs more than waking up late. On four CPUs it costs less, and on eight spinning saves a
+    costs more than waking up late. On four CPUs it costs less. On eight CPUs, spinning saves a
     quarter of the time of a fast step. Under a CPU quota, spinning would use up the quota.
     """
     cpus = available_cpus()

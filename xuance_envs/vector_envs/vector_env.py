@@ -30,9 +30,9 @@ class VecEnv(VecEnvAliases, ABC):
     """Vectorized environment: several environments that are stepped together.
 
     :meth:`step` steps every environment once. An environment whose episode ends is reset in the
-    same step. The observation is then the episode's last one. ``infos[i]["reset_obs"]`` is the next
-    episode's first one, to which the next action belongs. All backends return bitwise identical
-    results if the environments use only their own random generators.
+    same step. The step returns that episode's last observation. ``infos[i]["reset_obs"]`` is the
+    first observation of the next episode, and the next action belongs to that episode. All backends
+    return bitwise identical results if the environments use only their own random generators.
 
     Used as a context manager, a vectorized environment is closed on exit. After :meth:`close`,
     operations on the environments raise a :class:`~xuance_envs.errors.ClosedVecEnvError`. While a
@@ -43,10 +43,10 @@ class VecEnv(VecEnvAliases, ABC):
     Arguments named ``env_ids`` are sequences of distinct indices from 0 to ``num_envs - 1``. Other
     values raise a :class:`ValueError`, and nothing is done. An exception of an environment in
     :meth:`call`, :meth:`get_attr`, :meth:`set_attr` or :meth:`render` raises an
-    :class:`~xuance_envs.errors.EnvError`. Values for other processes that cannot be pickled raise a
+    :class:`~xuance_envs.errors.EnvError`. Values that cannot be pickled for a worker raise a
     :class:`TypeError`. In both cases, the vectorized environment stays usable. If a worker fails in
-    an operation other than a step or reset, the operation raises even if the worker is restarted;
-    the error's ``restarted`` is then True, and the vectorized environment is usable.
+    any other operation than a step or reset, the operation raises an error. If the worker is
+    restarted, the error's ``restarted`` is True, and the vec env stays usable.
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
     and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``
@@ -61,7 +61,7 @@ class VecEnv(VecEnvAliases, ABC):
         render_mode (str | None): render mode of the first environment.
         metadata (dict): metadata of the first environment.
         reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of vector rewards, if any.
-        buf_obs: observations as :meth:`step` returns them, in new and writable arrays each time.
+        buf_obs: the latest observations, in writable arrays; each step or reset sets new ones.
         buf_rews: ``rewards`` of the last step.
         buf_dones: ``terminated`` of the last step.
         buf_truncations: ``truncated`` of the last step.
@@ -259,8 +259,8 @@ class VecEnv(VecEnvAliases, ABC):
     def action_masks(self) -> Any:
         """Return the action masks for the next actions.
 
-        After the end of an episode, the mask is that of the next episode's first state. An
-        environment provides its mask in its info under ``"action_mask"``, or else under
+        If an episode has just ended, its environment's mask is for the first state of the next
+        episode. An environment provides its mask in its info under ``"action_mask"``, or else under
         ``"avail_actions"``, or else by its method ``action_masks()``. From the first call on, the
         method runs in the environment's worker after each step and reset.
 
@@ -339,13 +339,13 @@ class VecEnv(VecEnvAliases, ABC):
         bitwise identical to those after saving. ``buf_obs`` and the other buffers are restored too.
 
         Args:
-            state: one state per environment, saved by a vectorized environment of any backend whose
-                environments are created in the same way.
+            state: one state per environment, from a vectorized environment of any backend that
+                creates its environments in the same way.
             env_ids: environments to restore, in the order of the states; None for all.
 
         Returns:
             ``(obs, infos)`` in the form of :meth:`reset`: the observations for the next actions and
-            their infos. If the last step before saving ended an episode, these are the first ones
+            their infos. If the last step before saving ended an episode, they belong to the start
             of the next episode.
 
         Raises:
@@ -364,7 +364,7 @@ class VecEnv(VecEnvAliases, ABC):
             src_ids: source environments: one for all targets, or one per target.
             dst_ids: target environments, without duplicates.
             fork_rng: True to give each target new random streams, derived from its source's streams
-                and from its own index; False to continue the same random streams as the source.
+                and the target's index; False to continue the source's random streams.
 
         Returns:
             ``(obs, infos)`` as :meth:`load_state` returns them, in the order of ``dst_ids``.
@@ -373,7 +373,7 @@ class VecEnv(VecEnvAliases, ABC):
             StateError: a state cannot be saved. Nothing has changed.
             StateMismatchError: a source and its target were made differently. Nothing has changed.
             ValueError: an index is out of range, a target is repeated, or the number of sources is
-                neither 1 nor that of the targets.
+                neither 1 nor the number of targets.
         """
         self._not_supported("clone_state")
 
@@ -381,7 +381,7 @@ class VecEnv(VecEnvAliases, ABC):
         """Render all or some environments; return a list of the results of their ``render``.
 
         Args:
-            mode: passed to environments whose ``render`` has a mode argument; None for none.
+            mode: passed to environments whose ``render`` accepts a mode, unless it is None.
             env_ids: indices of the environments, in the order of the results; None for all.
         """
         self._not_supported("render")

@@ -168,7 +168,7 @@ class InfoArrays:
         return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes.copy())
 
     def with_numbers(self, cells: Any, kinds: Any) -> InfoArrays:
-        """Return read-only arrays of these shapes on the bytes of other numbers."""
+        """Return arrays of the same shapes over read-only buffers of numbers and kinds."""
         cells = np.ndarray(self.cells.shape, self.cells.dtype, cells)
         return InfoArrays(cells, np.ndarray(self.kinds.shape, self.kinds.dtype, kinds), self.bytes)
 

@@ -36,7 +36,7 @@ _STORE_ERRORS = AttributeError, BufferError, LookupError, NotImplementedError, T
 
 
 class _VectorCells:
-    """Cells of a column of vectors; ``cells[i] = vector`` rejects any other kind."""
+    """Cells of a column of vectors; ``cells[i] = value`` rejects values of other kinds."""
 
     __slots__ = ("_rows",)
 
@@ -48,7 +48,7 @@ class _VectorCells:
 
 
 class _ArrayCells:
-    """Cells of a column of arrays; ``cells[i] = array`` rejects any other kind."""
+    """Cells of a column of arrays; ``cells[i] = value`` rejects values of other kinds."""
 
     __slots__ = ("_dtype", "_form", "_fortran", "_shape", "_stored")
 
@@ -102,8 +102,8 @@ class InfoWriter:
 
     Columns are in the key order of the infos. An info with a different key order stores its order
     in the rest, which also contains the values outside columns. A key's first array gets a column.
-    An array of a different kind gets one only when it comes twice in a row. Otherwise, changing
-    shapes would cause a new layout each time.
+    An array of a different kind gets a column only if it occurs twice in a row, because changing
+    shapes would otherwise cause a new layout each time.
     """
 
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
@@ -126,7 +126,7 @@ class InfoWriter:
         self._candidates: list[dict[Any, tuple[Kind, int]]] = [{}] * n
 
     def forget(self) -> None:
-        """Make the next writes complete, because the cells may have been overwritten."""
+        """Make the next writes store all cells, because the cells may have been overwritten."""
         n = len(self._layouts)
         self._layouts[:], self._keys_in_order[:] = [_REWRITE] * n, [()] * n
 

@@ -12,7 +12,7 @@ ArraySpec = tuple[np.dtype[Any], tuple[int, ...], int, int]  # dtype, shape, sta
 
 
 def array_specs(arrays: Iterable[tuple[np.dtype[Any], tuple[int, ...]]]) -> Iterator[ArraySpec]:
-    """Yield the specs of arrays that follow each other, from their dtypes and shapes."""
+    """Yield the specs of consecutive arrays with these dtypes and shapes."""
     start = 0
     for dtype, shape in arrays:
         end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))

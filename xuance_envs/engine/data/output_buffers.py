@@ -1,4 +1,4 @@
-"""Shared buffers of observations that a step returns, so that the main process copies none.
+"""Shared buffers for observations, which a step returns without a copy in the main process.
 
 The main process chooses a free buffer before a step of all environments. At the end of its step,
 each group copies its observations from the step arrays to this buffer, in parallel with the others.
@@ -29,7 +29,7 @@ NUM_BUFFERS = 3  # two that the user compares, and one being filled
 
 
 class OutputBuffers:
-    """All buffers, or one group's part of each; a page before them holds the chosen number."""
+    """All buffers, or one group's part of each; a page before them has the chosen number."""
 
     def __init__(
         self, layout: SpaceLayout, num_envs: int, memory: Any, start: int, lo: int, hi: int

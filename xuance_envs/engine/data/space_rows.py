@@ -303,7 +303,7 @@ def _has_shape(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 def checked_memoryview(vector: NDArray[Any]) -> memoryview | None:
-    """Return a memoryview, which rejects a wrong dtype or length; None for other dtypes."""
+    """Return a memoryview, which checks dtype and length; None if it does not support the dtype."""
     dtype = vector.dtype
     if dtype.char not in _MEMORYVIEW_FORMATS or not dtype.isnative:
         return None

@@ -116,7 +116,7 @@ class StepArrays:
 
 
 def as_float32(rewards: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Cast rewards; those beyond float32's range become infinite."""
+    """Cast rewards; values beyond float32's range become infinite."""
     try:
         return rewards.astype(_FLOAT32)
     except (RuntimeWarning, FloatingPointError):  # if NumPy's overflow warning raises

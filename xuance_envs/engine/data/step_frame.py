@@ -91,13 +91,13 @@ class GroupCodec:
 
     @property
     def form(self) -> list[list[Any]]:
-        """Dtypes and shapes: of the arrays in every result, then of reset observations."""
+        """Dtypes and shapes of the arrays in every result, and then of reset observations."""
         arrays = [*self._always, *self._reset_observations]
         return [[array.dtype.str, list(array.shape)] for array in arrays]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of results with the last extents and the episode ends that the arrays hold now."""
+        """Size of the results in bytes, for the last extents and the episode ends in the arrays."""
         per_end = sum(array.nbytes for array in (*self._end_rows, *self._end_columns))
         per_end //= len(self._arrays.rewards)
         per_step: int = sum(part.nbytes for part in self._parts)

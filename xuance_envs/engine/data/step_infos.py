@@ -172,7 +172,7 @@ class StepInfos(LazyInfos):
         return len(self.envs)
 
     def __iter__(self) -> Iterator[dict[Any, Any]]:
-        """Build all missing dicts together, which is faster, and iterate over all dicts."""
+        """Build all missing dicts together, because this is faster, and iterate over all dicts."""
         if len(self._built) < len(self):
             for position, info in enumerate(self._batch.dicts(self.envs)):
                 if position not in self._built:

@@ -162,7 +162,7 @@ class AsyncGroup(ResumableGroup):
         self.calls, self._prepared_for = calls, key
 
     def _drop_calls(self) -> None:
-        """Forget the last calls; cancel those still running after an error or an interrupt."""
+        """Discard the last calls; cancel those still running after an error or an interrupt."""
         calls, self.calls, self._prepared_for = self.calls, {}, None
         if not all([call.is_finished for call in calls.values()]):
             self.loop.post(partial(cancel, calls))

@@ -67,7 +67,7 @@ def running_tasks(calls: Calls) -> dict[int, asyncio.Task[Any]]:
 
 
 def all_of(calls: Calls) -> Awaitable[Any]:
-    """Start calls and return an awaitable for all; a single one runs in the current task."""
+    """Start calls and return an awaitable for all; a single call runs in the current task."""
     if len(calls) == 1:
         (call,) = calls.values()
         call.task = asyncio.current_task()

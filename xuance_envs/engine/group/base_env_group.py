@@ -101,7 +101,7 @@ class BaseEnvGroup:
     def apply(
         self, places: Sequence[int], function: Callable[..., Any], arguments: Sequence[Any]
     ) -> list[Any]:
-        """Call ``function(env, *arguments)`` for some environments, each with its own copies."""
+        """Call ``function(env, *arguments)`` for some environments, each time with new copies."""
         act = lambda env, values: function(env, *copy_of(values))  # noqa: E731  # like the other methods
         return self._each("call", places, act, None, arguments)
 

@@ -111,7 +111,7 @@ class OutcomeBuilder:
         return self._infos.table.version + self._reset_infos.table.version
 
     def outcome(self, ended: bool) -> Outcome:
-        """Return the command's outcome; repeated calls return the same."""
+        """Return the command's outcome; repeated calls return the same outcome."""
         infos, resets, version = self._infos, self._reset_infos, self._version
         if version == self._version_at_begin and not (
             infos.rest or resets.rest or self._observations

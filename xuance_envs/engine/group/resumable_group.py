@@ -223,7 +223,7 @@ class ResumableGroup(EnvGroup):
         return RecordedInfos(infos, resets, outcome.rest or NO_EXTRAS)
 
     def _step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
-        """Step with these action leaves, and restore those in the arrays afterwards."""
+        """Step with these action leaves, and then restore the arrays' previous actions."""
         kept = [part.copy() for part in self._actions.parts]
         try:
             for part, leaf in zip(self._actions.parts, actions, strict=True):

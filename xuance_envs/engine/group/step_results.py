@@ -144,7 +144,7 @@ class StepResults:
         self.nbytes = 0
 
     def record(self, at: int, infos: RecordedInfos) -> None:
-        """Record the results in the arrays as those of step ``at``."""
+        """Record the results in the arrays as the results of step ``at``."""
         for recorded, part, size in self._copies:
             recorded[at * size : (at + 1) * size] = part
         for column in self._digests:
@@ -217,8 +217,8 @@ class _Copies:
 class _Digests:
     """Digests of a large array's rows, one per step.
 
-    A digest is the sum of the row's 32-bit words, each times an odd random number. It detects
-    every change of a single word, and takes less time than a checksum.
+    A digest is the sum of the row's 32-bit words, each multiplied by an odd random number. It
+    detects every change of a single word, and takes less time than a checksum.
     """
 
     def __init__(self, part: NDArray[Any], capacity: int) -> None:

@@ -38,7 +38,7 @@ class StoredStates(GroupStates):
     def prepare_stored(
         self, places: Sequence[int], numbers: Sequence[int], registry: bytes | None
     ) -> list[str]:
-        """Check states that this process keeps against some environments; return warnings."""
+        """Check some environments against states that this process keeps; return warnings."""
         found = [self._stored[number] for number in numbers]
         sources = [(False, k) for k in range(len(places))]
         digests = [digest for _, (digest, _) in found]

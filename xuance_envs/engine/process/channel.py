@@ -53,7 +53,7 @@ def _poll_of(*fds: int) -> _Poll:
 
 
 class Inbox(Receiver):
-    """Receiving end of a pipe, which holds one message at a time.
+    """Receiving end of a pipe; it holds one message at a time.
 
     A wait spins before it blocks, because waking a blocked process costs more than a short wait.
     It does not spin if the gaps between messages are usually longer than the spin time.
@@ -197,7 +197,7 @@ class Channel(Sender):
         return self._inbox.fd
 
     def receive_available(self) -> int:
-        """Read what is available; return the number of bytes of the reply received so far."""
+        """Read the available bytes; return the number of bytes of the reply received so far."""
         with suppress(PeerGoneError):  # wait_reply raises it
             self._inbox.read()
         return self._inbox.num_unread

@@ -9,9 +9,9 @@ four event counters (eventfd) and an array with one byte per worker:
 - ``tokens``: a semaphore. A worker that has finished takes a token. A worker that finds none
   is the last: it refills the tokens and rings the bell.
 - ``bell``: the main process waits for it, and for the end of any worker.
-- ``codes``: ``WAITING`` asks a worker for a step, and the worker replaces it by its reply. A worker
-  that finds another code does not step. It only takes a token, and then reads its request from its
-  pipe.
+- ``codes``: ``WAITING`` requests a step from a worker, which replaces the code by its reply. A
+  worker that finds another code does not step. It only takes a token, and then reads its request
+  from its pipe.
 
 The main process is *armed* when the next step can use the common wake-up.
 
@@ -24,10 +24,11 @@ Invariants:
    complete when the bell has rung. The system calls in between are memory barriers.
 3. After the bell has rung, the main process clears the counter of that step and increments the
    other one. So every worker has reacted to a wake-up before it is cleared.
-4. A failure (a worker ended or a deadline passed) disarms the main process, because it cannot know
-   which tokens were taken. It then polls the workers' codes. To re-arm, it clears ``starts``, and
-   starts a step through the pipes that also tells each worker to wait for ``starts[0]`` next. Once
-   all workers have replied, none uses ``tokens`` and ``bell``, so it can set them.
+4. A failure (a worker ended or a deadline passed) disarms the main process, because it has no
+   record of the tokens that were taken. It then polls the workers' codes. To re-arm, it clears
+   ``starts``, and starts a step through the pipes, whose requests also make each worker wait for
+   ``starts[0]`` next. Once all workers have replied, none uses ``tokens`` and ``bell``, so it can
+   set them.
 5. Every call can be repeated after an interrupt such as KeyboardInterrupt. For this, a write and
    the record that it happened are made in a single C call (``list.extend(map(os.write, ...))``),
    and related attributes are assigned in one statement.
@@ -114,7 +115,7 @@ class CommonStep(CommonDriver):
     def attach(
         self, workers: Sequence[Any], drivers: Sequence[Driver], timeout: float | None
     ) -> None:
-        """Set the workers' drivers, which restarts replace, and the groups' drivers around them."""
+        """Set the workers' drivers, which restarts replace, and the drivers that wrap them."""
         self._workers, self._drivers, self._timeout = workers, drivers, timeout
         self._local = [(k, each) for k, each in enumerate(drivers) if each.runs_in_result]
         self._through_drivers = drivers[0] is not workers[0]

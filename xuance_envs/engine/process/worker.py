@@ -118,7 +118,7 @@ class Worker:
 
 
 def _detach_in_forks(*fds: int) -> None:
-    """Stop processes that environments fork from using this worker's pipes and counters."""
+    """Prevent processes forked by environments from using this worker's pipes and counters."""
 
     def redirect() -> None:
         null = os.open(os.devnull, os.O_RDWR)

@@ -36,7 +36,7 @@ class GroupActor:
         self._codec = ActorCodec(self._hosting.allocate(loads(spaces)), self._plan.split)
 
     def answer(self, number: int, request: bytes, *states: bytes) -> bytes:
-        """Return the reply to a request, which may be repeated, and is executed only once."""
+        """Return the reply to a request; a repeated request is executed only once."""
         return b"".join(self.answer_buffers(number, request, *states))
 
     def answer_buffers(self, number: int, request: bytes, *states: bytes) -> list[Any]:

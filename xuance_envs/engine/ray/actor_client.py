@@ -213,7 +213,7 @@ class ActorClient:
         return None if call is None or call.replies is None else call.replies[group]
 
     def has_answered(self, group: int) -> bool:
-        """Return True if a group's reply has arrived, or never will."""
+        """Return True if a group's reply has arrived, or can no longer arrive."""
         return self.lost is not None or self.reply(group) is not None
 
     def read(self) -> bool:
@@ -230,7 +230,7 @@ class ActorClient:
         return connection.broken is None
 
     def fetch(self, call: ActorCall) -> None:
-        """Process a call's reply that Ray has brought."""
+        """Process a call's reply, which Ray has delivered."""
         try:
             self._process(call, self._cluster.get(call.ref, _FETCH_TIMEOUT))
         except TimeoutError:

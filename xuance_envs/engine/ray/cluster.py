@@ -103,7 +103,7 @@ class RayGroupActor(GroupActor):
 
 
 class RayCluster:
-    """Connection to Ray: the process's own, or a new one that its last holder shuts down."""
+    """Connection to Ray: the process's existing one, or a new one, which its last user closes."""
 
     # The connection that this class has opened: its identity, runtime_env and number of holders.
     _shared: tuple[str, str] | None = None
@@ -244,14 +244,14 @@ class RayCluster:
             time.sleep(RELEASE_DELAY / 20)
 
     def free_workers(self, options: ActorOptions) -> int:
-        """Return how many actors fit in the cluster now, at least 1."""
+        """Return the number of actors that fit in the cluster now, at least 1."""
         return max(1, self._free_capacity(options))
 
     def _free_capacity(self, options: ActorOptions) -> int:
         return _capacity(self._ray.available_resources(), options.counted)
 
     def capacities(self, options: ActorOptions) -> dict[str, tuple[int, int]]:
-        """Return, by node id, how many actors fit now, and how many fit when the node is idle."""
+        """Return by node id how many actors fit now, and how many fit when the node is idle."""
         from ray._private import state
 
         # A Ray Client connection only reports total resources.
@@ -307,7 +307,7 @@ def _import_ray() -> Any:
 
 @contextmanager
 def _no_usage_statistics() -> Iterator[None]:
-    """Disable usage reports of a cluster started inside this context, unless the user set them."""
+    """Disable usage reports of clusters started in this context, unless the user chose a value."""
     name = "RAY_USAGE_STATS_ENABLED"
     if name in os.environ:
         yield

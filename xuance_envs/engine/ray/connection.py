@@ -53,7 +53,7 @@ class MessageReader(Receiver):
 
 
 class DirectConnection(Sender):
-    """Connection that carries numbered requests and replies; ``serve_ref`` is Ray's reference."""
+    """Connection for numbered requests and replies; ``serve_ref`` is the actor's Ray task."""
 
     def __init__(self, connection: socket.socket, key: bytes, serve_ref: Any) -> None:
         super().__init__(connection.fileno())

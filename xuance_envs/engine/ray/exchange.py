@@ -29,7 +29,7 @@ class Exchange(Poller):
         self._next_check = 0.0
 
     def submit(self, actor: ActorClient, group: int, packed: PackedCommand) -> None:
-        """Queue a group's command until :meth:`send` combines it with those of other groups."""
+        """Queue a group's command until :meth:`send` combines it with other groups' commands."""
         actor.queued[group] = packed
         self._all_sent = False
 
@@ -102,5 +102,5 @@ class Exchange(Poller):
         connections = [actor.connection for actor in actors]
         by_ref = {each.serve_ref: each for each in connections if each is not None}
         for ref in self._cluster.wait([*by_ref], len(by_ref), 0.0):
-            by_ref[ref].mark_broken("the actor stopped serving it")
+            by_ref[ref].mark_broken("the actor no longer serves the connection")
             self._all_sent = False

@@ -1,4 +1,4 @@
-"""Groups of environments in an actor: in its own process, or each in a worker process."""
+"""Groups of environments of an actor, in the actor's process or in one worker process each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The calls of this operating system, as the module ``system``.
 
-The modules ``linux``, ``macos`` and ``windows`` define the same names. Nothing else in the package
-asks which system it runs on.
+The modules ``linux``, ``macos`` and ``windows`` define the same names. No other code in the package
+checks the operating system.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def become_guardian() -> None:
 
 
 def signal_after_main(number: int) -> int | None:
-    """Have the kernel signal this process when the main one ends; return an fd to keep open."""
+    """Make the kernel signal this process when the main process ends; return an fd to keep open."""
     import fcntl
 
     parent = multiprocessing.parent_process()

@@ -50,7 +50,7 @@ def open_end_watch(pid: int) -> int | None:
 
 
 def open_counters(*semaphores: bool) -> tuple[int, ...] | None:
-    """Open non-blocking event counters, semaphores or not; return None if unsupported."""
+    """Open non-blocking event counters, optionally as semaphores; return None if unsupported."""
     counters: list[int] = []
     try:
         for semaphore in semaphores:

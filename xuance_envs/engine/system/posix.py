@@ -129,7 +129,7 @@ def ignore_sigint() -> None:
 def start_group() -> None:
     """Start a process group, so that signals for it and for the former group stay separate.
 
-    A session per worker would separate them, too. But the kernel schedules each session as a unit,
+    A session per worker would also separate them. But the kernel schedules each session as a unit,
     and a step would take 5 % longer. The kernel stops background groups that use the terminal,
     unless they ignore SIGTTOU and SIGTTIN.
     """

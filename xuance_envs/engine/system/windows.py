@@ -1,8 +1,8 @@
 """Calls of Windows.
 
-``select`` waits only for sockets there. So workers are connected by pairs of sockets instead of
-pipes, and a thread per worker closes a socket when the worker's process ends. Shared memory is a
-temporary file, which Windows keeps in memory as long as there is enough.
+On Windows, ``select`` waits only for sockets. So workers are connected by pairs of sockets instead
+of pipes, and a thread per worker closes a socket when the worker's process ends. Shared memory is a
+temporary file, which Windows keeps in memory unless memory runs out.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ close_end_watch = close
 
 
 def start_group() -> None:
-    """Have all processes that this one starts end with it."""
+    """Make all processes that this process starts end with it."""
     kernel = ctypes.WinDLL("kernel32")
     kernel.CreateJobObjectW.restype = kernel.GetCurrentProcess.restype = ctypes.c_void_p
     job = ctypes.c_void_p(kernel.CreateJobObjectW(None, None))  # open until this process ends

@@ -55,7 +55,7 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
             ) from error
 
     def placed(self, on_loop: Callable[[ThreadDriver], list[Any]]) -> list[Any]:
-        """Move an asynchronous group to the event loop, and any other group off it."""
+        """Move an asynchronous group to the event loop, and any other group off the loop."""
         return on_loop(self) if self.host.group.is_asynchronous else [self]
 
     # -- in the thread ----------------------------------------------------------------

@@ -158,7 +158,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     allow.add_argument("--any-action", action="store_true",
         help="accept actions outside the action space")  # fmt: skip
     limits = parser.add_argument_group(
-        "limits; a request beyond one is delayed, or refused with a 4xx status that names the limit"
+        "limits; a request beyond a limit is delayed, or refused with a 4xx status that names it"
     )
     for option, name, unit, text in _LIMITS:
         default = (getattr(_DEFAULTS, name) or 0) / unit
@@ -254,7 +254,7 @@ def _limits(args: argparse.Namespace) -> Limits:
 
 
 def _limits_by_tokens(args: argparse.Namespace) -> frozenset[str]:
-    """Return the limits that the user did not set; they follow the number of token names."""
+    """Return the limits that the user did not set; they depend on the number of token names."""
     names = {*LIMIT_SHARES, *LIMIT_SHARES.values()}
     return frozenset(name for name in names if getattr(args, f"limit_{name}") is None)
 

@@ -1,4 +1,4 @@
-"""Clients of an HTTP server of environments."""
+"""Clients of the environment server."""
 
 from xuance_envs.lazy_exports import lazy_exports
 

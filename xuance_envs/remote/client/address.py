@@ -39,7 +39,7 @@ class Address(NamedTuple):
 
 
 def redacted(url: str) -> str:
-    """Remove user and password from an address, to display it."""
+    """Return an address without user and password, for display."""
     return re.sub(r"^([a-z][a-z0-9+.-]*://)?.*@", r"\1", url, flags=re.DOTALL | re.IGNORECASE)
 
 

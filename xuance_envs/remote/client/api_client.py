@@ -74,7 +74,7 @@ class ApiClient:
         self._transport = HttpTransport(server, headers, verify)
 
     def check_version(self) -> str:
-        """Raise unless the server uses this protocol version; log and return its own version."""
+        """Raise unless the protocol versions are equal; log and return the server's version."""
         try:
             answer = self.request("GET", f"{API_PREFIX}/version", repeatable=True)
         except (RemoteAuthenticationError, RemoteUnreachableError):

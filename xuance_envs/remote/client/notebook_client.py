@@ -179,8 +179,8 @@ class StudentGymEnvVectorized:
               ``(num_envs, n)`` for vector rewards of n components.
             - ``terminateds``, ``truncateds``: ``(num_envs,)`` bool.
             - ``infos``: a list of dicts with ``step``, ``terminated`` and ``truncated`` of the last
-              step, and the keys that the operator allows. ``step`` is the zero-based index in the
-              episode.
+              step, and the keys that the operator allows. ``step`` is the zero-based index of the
+              last step in its episode.
 
         Raises:
             ValueError: the actions do not match the action space; no environment was stepped.
@@ -298,15 +298,15 @@ class StudentGymEnvVectorized:
         Args:
             src_ids: indices of the environments to copy; one for all targets, or one per target.
             dst_ids: indices of the environments to overwrite, without duplicates.
-            fork_rng: True to give each copy its own random streams, False to continue those of
-                its source.
+            fork_rng: True to give each copy its own random streams, False to continue its source's
+                streams.
 
         Returns:
-            ``(observations, infos)`` as from :meth:`load_state`, in the order of ``dst_ids``.
+            ``(observations, infos)`` in the form of :meth:`load_state`, ordered as ``dst_ids``.
 
         Raises:
             ValueError: an index is out of range, a target is repeated, or the number of sources is
-                neither 1 nor that of the targets.
+                neither 1 nor the number of targets.
             RemoteConflictError: a source was never reset.
             AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
         """

@@ -1,4 +1,4 @@
-"""Client side of a session: numbered requests, and repeating interrupted ones."""
+"""Client side of a session: numbered requests, which are repeated after an interrupt."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ class _Connection(io.BufferedReader):
         super().__init__(self.stream, _PIECE)
 
     def makefile(self, _: str) -> _Connection:
-        """Return the file that a response reads, as a socket does."""
+        """Return the file from which ``http.client`` reads a response."""
         return self
 
     @override

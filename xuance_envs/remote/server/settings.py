@@ -23,7 +23,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on what clients may request.
+    """Limits on clients' requests and resources.
 
     The server refuses a request beyond a limit with a 4xx status and a message that names the
     limit. Rate limits delay requests, and refuse a request only if the delay would be too long.
@@ -205,7 +205,7 @@ class Settings:
     Attributes:
         catalogue: environments that clients may create.
         tokens: accepted tokens.
-        limits: limits on what clients may request.
+        limits: limits on clients' requests and resources.
         permissions: names that clients may call, get and set, and infos that they receive.
         context: start method of worker processes; by default the fastest one that is safe here.
         access_log: whether requests are logged.

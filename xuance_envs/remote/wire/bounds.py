@@ -27,7 +27,7 @@ class TooManyNodesError(WireError):
 
 
 class TooLargeError(Exception):
-    """The encoded reply would exceed the server's limit in bytes, which is the argument."""
+    """The encoded reply would exceed the server's limit in bytes, the exception's argument."""
 
     def __str__(self) -> str:
         allowed = f"{self.args[0]} bytes that this server allows"
@@ -104,7 +104,7 @@ def has_more_nodes(node: Any, limit: int) -> bool:
 
 
 def check_json_nodes(data: bytes, limit: int) -> None:
-    """Raise if a JSON message may have more than ``limit`` nodes, counting those inside strings."""
+    """Raise if a JSON message may have more than ``limit`` nodes; separators in strings count."""
     count = 1
     for start in range(0, len(data), _SLICE):
         piece = data[start : start + _SLICE]

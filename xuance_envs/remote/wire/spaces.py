@@ -57,7 +57,7 @@ def _names() -> str:
 
 
 def reward_space_from_wire(answer: Mapping[str, Any]) -> spaces.Box | None:
-    """Decode the space of vector rewards, which replies have only if rewards are vectors."""
+    """Decode the reward space, which replies contain only if rewards are vectors."""
     if "reward_space" not in answer:
         return None
     space = space_from_wire(answer["reward_space"])

@@ -175,7 +175,7 @@ def _bool_arrays(rows: Sequence[SpaceRows]) -> list[NDArray[Any]]:
 
 
 def _layout_to_wire(layout: ColumnLayout) -> dict[str, Any] | None:
-    """Return a layout's message; None if messages have no values of one of its kinds."""
+    """Encode a layout; return None if messages cannot carry one of its kinds."""
     kinds: list[Any] = []
     for kind in layout.kinds:
         if kind is not None and DTYPES.get(kind.dtype.name) != kind.dtype:

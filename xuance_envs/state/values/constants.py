@@ -46,9 +46,9 @@ class Constants:
         self._reached: dict[frozenset[Any], tuple[list[Any], list[tuple[Any, str]]]] = {}
 
     def _reach(self, own: Mapping[Any, None]) -> tuple[list[Any], list[tuple[Any, str]]]:
-        """Return the other classes that own code names, and the module variables that it assigns.
+        """Return other classes named, and module variables assigned, in the environment's code.
 
-        A variable is a function that assigns it, and its name.
+        Each variable is given as a function that assigns it, and its name.
         """
         found = self._reached.get(frozenset(own))
         if found is not None:

@@ -249,7 +249,7 @@ def _reduce_generator(value: np.random.Generator) -> Any:
 
 
 def _seeded(bits: Any) -> tuple[str, dict[str, Any], Any]:
-    """Return the kind, state and seed; parameters suffice for a seed that nothing else holds."""
+    """Return kind, state and seed; a seed that nothing else holds is reduced to its parameters."""
     seed = bits.seed_seq
     if seed is not None and sys.getrefcount(seed) == _BIT_GENERATOR_ONLY:
         seed = seed_parameters_of(seed) or seed

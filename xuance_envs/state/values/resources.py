@@ -22,14 +22,14 @@ def _held(value: Any) -> str | None:
 def _readable(value: Any) -> str | None:
     with suppress(ValueError):  # it is closed
         if value.readable():
-            return "how far it has been read is not known"
+            return "its read position is unknown"
     return None
 
 
 def _connected(value: Any) -> str | None:
     with suppress(OSError):
         value.getpeername()
-        return "it is connected, and the state of its peer is not known"
+        return "it is connected, and the state of its peer is unknown"
     return None
 
 

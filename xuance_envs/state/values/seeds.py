@@ -1,4 +1,4 @@
-"""Seeds of NumPy's bit generators that are built only if they are used."""
+"""Lazily built seeds of NumPy's bit generators."""
 
 from __future__ import annotations
 

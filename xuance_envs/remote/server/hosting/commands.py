@@ -178,7 +178,7 @@ def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp]) -> list[Any] | Lazy
 
 
 def _pickled_infos_to_wire(infos: Sequence[Any]) -> list[Any] | LazyList:
-    """Encode infos, of which some are pickled."""
+    """Encode infos; some of them are pickled."""
     nodes = (_info_to_wire(loads(each) if isinstance(each, bytes) else each) for each in infos)
     if sum(len(each) for each in infos if isinstance(each, bytes)) <= LARGE_INFOS:
         return list(nodes)

@@ -97,7 +97,7 @@ class HostedVecEnv(GroupedVecEnv):
         return next((driver.worker.pid for driver in self.backend.workers), None)
 
     def receive_available(self) -> int:
-        """Read what the worker has sent; return the number of bytes of its reply so far."""
+        """Read the bytes that have arrived; return the number of bytes of the reply so far."""
         return self._driver.worker.channel.receive_available()
 
     @property
@@ -159,8 +159,8 @@ class HostedVecEnv(GroupedVecEnv):
     def store_states(self, envs: Sequence[int], numbers: Sequence[int], room: float) -> list[int]:
         """Save states in the worker under these numbers; return their sizes in bytes.
 
-        If they exceed ``room`` together, the worker keeps none. The last size is then that of the
-        state with which they exceed it.
+        If they exceed ``room`` together, the worker keeps none. The last returned size then belongs
+        to the first state beyond ``room``.
         """
         self._groups.check_idle("save_state")
         save = partial(self._run, "store_states", envs, numbers, packed_registry(), room)

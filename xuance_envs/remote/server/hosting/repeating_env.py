@@ -96,7 +96,7 @@ def has_objects(layout: SpaceLayout) -> bool:
 
 
 class ObjectCounter(InfoFilter):
-    """Wrapper that counts the bytes of observations without a fixed shape, which are limited."""
+    """Wrapper that counts the bytes of observations without a fixed shape, to limit the reply."""
 
     def __init__(self, env: Any, index: int, infos: InfoKeys, objects: ObjectBudget) -> None:
         super().__init__(env, infos)
@@ -182,7 +182,7 @@ class RepeatingEnv(ObjectCounter):
         return result
 
     def repeat(self, actions: Mapping[int, Any], times: int, request: int) -> RepeatResult:
-        """Repeat an action until the episode ends; then return its final result, with reward 0."""
+        """Repeat an action; after the episode's end, return its final result with reward 0."""
         self._objects.begin(request)
         if self._ended is not None:
             return self._ended

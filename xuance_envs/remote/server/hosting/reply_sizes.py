@@ -15,7 +15,7 @@ from xuance_envs.remote.wire.formats import WireFormat, dumps
 
 
 class ReplyEncoder:
-    """Encoder of replies; those beyond the limit are refused."""
+    """Encoder of replies; replies beyond the limit are refused."""
 
     def __init__(self, space: Space[Any], limit: int) -> None:
         self._limit = limit

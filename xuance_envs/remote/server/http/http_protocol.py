@@ -188,7 +188,7 @@ class ServerConnection(HttpToolsProtocol):
 
     @property
     def _is_between_requests(self) -> bool:
-        """Return whether the last request was read and answered and nothing has arrived since."""
+        """Return whether the last request is answered and no further bytes have arrived."""
         cycle: Any = self.cycle
         return (
             self._head_since is None

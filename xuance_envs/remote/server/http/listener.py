@@ -1,7 +1,8 @@
 """Listener that counts connections towards the connection limit when it accepts them.
 
 The listeners of asyncio and uvloop count a TLS connection only after its handshake, so they accept
-any number of silent clients. That of uvloop also accepts only one connection per loop iteration.
+any number of silent clients. The listener of uvloop also accepts only one connection per loop
+iteration.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class RateLimiter:
             self._free_at = max(self._free_at, now - BURST) + amount / self.per_second
 
     def delay(self) -> float:
-        """Return the seconds until the next request may run; raise if they are too many."""
+        """Return the seconds until the next request may run; raise if this is too long."""
         if self.per_second is None:
             return 0.0
         seconds = self._free_at - monotonic()

@@ -27,9 +27,7 @@ def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> Befor
             if is_item is not None and isinstance(value, list):
                 for index, item in enumerate(value):
                     if not is_item(item):
-                        raise ValueError(
-                            f"item {index}: expected a valid one, got {shortened(item)}"
-                        )
+                        raise ValueError(f"item {index} is invalid: {shortened(item)}")
             if isinstance(value, dict) and not all(type(key) is str for key in value):
                 raise ValueError("expected strings as keys")
         return value
@@ -128,8 +126,8 @@ class Step(SessionRequestModel):
     )
     layout: Annotated[int, Field(ge=0, le=2**53)] | None = Field(
         None,
-        description="only for replies in msgpack: the last layout of frames that the client has, 0 "
-        "for none. The reply is then a frame if its values are numbers and arrays",
+        description="only for replies in msgpack: number of the last frame layout that the client "
+        "has received, or 0. The reply is then a frame if all its values are numbers or arrays",
     )
 
 

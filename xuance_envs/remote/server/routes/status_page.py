@@ -27,7 +27,7 @@ MAX_CACHED = 16
 
 
 def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], None]:
-    """Add the routes, which show token names only to admins; return the check of a token."""
+    """Add the routes, which show token names only to admins; return the token check."""
     sessions, metrics, png_cache = api.sessions, api.metrics, PngCache()
     page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
     headers = {"Content-Security-Policy": policy_for(page), "X-Content-Type-Options": "nosniff"}
