@@ -14,7 +14,8 @@ REPOSITORY = "https://github.com/xuance-envs/xuance_envs"
 VERSION = runpy.run_path(str(ROOT / "xuance_envs" / "_version.py"))["__version__"]
 
 # Upper bounds for Python 3.10 are the last releases with wheels for it. Markers with an upper bound
-# of the Python leave out libraries that have no wheels for newer ones; pygame-ce replaces pygame.
+# of the Python leave out libraries that cannot be installed from wheels on newer ones; pygame-ce
+# replaces pygame.
 EXTRAS = {
     "atari": [
         'ale-py>=0.10.2; python_version < "3.15"',
@@ -29,7 +30,10 @@ EXTRAS = {
         'mujoco>=3.3.4; python_version >= "3.11"',
         'mujoco>=3.3.4,<4; python_version < "3.11"',
     ],
-    "multi-agent": ['mpe2>=1; python_version < "3.14"', "pettingzoo>=1.25"],
+    "multi-agent": [
+        'mpe2>=1; python_version < "3.14"',
+        'pettingzoo>=1.25; python_version < "3.15"',
+    ],
     "multi-objective": ['mo-gymnasium>=1.3; python_version < "3.14"'],
     "torch": ["torch>=2.4", "tqdm>=4.64", "Pillow>=10.1"],
     "remote": [
@@ -68,7 +72,7 @@ EXTRAS["test"] = [
     'and python_version < "3.15"',
     "httpx>=0.27",
     "hypothesis>=6.136",
-    "moviepy>=1.0.3",  # for Stable-Baselines3's VecVideoRecorder
+    'moviepy>=1.0.3; python_version < "3.15"',  # for Stable-Baselines3's VecVideoRecorder
     "pytest>=8.4",
     "pytest-timeout>=2.3.1",
     "pytest-xdist>=3.8",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import runpy
+import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from warm_python import run_python
 
-from xuance_envs.extras import EXTRAS
+from xuance_envs.extras import EXTRAS, LEFT_OUT_FROM, how_to_install
 
 ROOT = Path(__file__).parents[1]
 MODULES = {module for modules in EXTRAS.values() for module in modules}
@@ -99,5 +103,37 @@ def test_the_error_names_the_extra_to_install(module: str, extra: str, code: str
     for imported_before in {"cv2": ["ale_py"], "uvicorn": ["fastapi", "msgpack"]}.get(module, []):
         pytest.importorskip(imported_before)
     text = output_without({module}, f"try:\n    {code}\nexcept Exception as error: print(error)")
-    expected = f"requires {module}, which is not installed: pip install "
-    assert f'{expected}"xuance_envs[{extra}]"' in text
+    expected = f"requires {module}, which is not installed: {how_to_install(extra, module)}"
+    assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("minor", "missing", "expected"),
+    [
+        (13, ["mpe2"], 'pip install "xuance_envs[multi-agent]"'),
+        (14, ["mpe2"], "not available for Python 3.14 or later"),
+        (14, ["mpe2", "pettingzoo"], 'pip install "xuance_envs[multi-agent]"'),
+        (15, ["mpe2", "pettingzoo"], "not available for Python 3.15 or later"),
+        (15, [], 'pip install "xuance_envs[multi-agent]"'),
+    ],
+)
+def test_extras_that_would_not_install_the_module_are_not_recommended(
+    monkeypatch: pytest.MonkeyPatch, minor: int, missing: list[str], expected: str
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, minor))
+    assert how_to_install("multi-agent", *missing) == expected
+
+
+def test_extras_leave_out_the_stated_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    setuptools = pytest.importorskip("setuptools")
+    monkeypatch.chdir(ROOT)
+    with mock.patch.object(setuptools, "setup") as setup:
+        runpy.run_path("setup.py")
+    declared = setup.call_args.kwargs["extras_require"]
+    markers = {}
+    for requirement in {each for extra in EXTRAS for each in declared[extra]}:
+        if found := re.match(r'([\w-]+).*; python_version < "3\.(1[2-9])"', requirement):
+            module = "Box2D" if "[box2d]" in requirement else found[1].replace("-", "_")
+            markers[module] = int(found[2])
+    markers.pop("orjson")  # optional: JSON works without it
+    assert markers == LEFT_OUT_FROM

@@ -23,7 +23,7 @@ from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.gil import gil_is_enabled
-from xuance_envs.extras import EXTRAS, install_command, missing_modules
+from xuance_envs.extras import EXTRAS, how_to_install, missing_modules
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.report import markdown_table
@@ -128,7 +128,7 @@ def _extra(extra: str) -> list[str]:
     missing = missing_modules(extra)
     if not missing:
         return [extra, "yes"]
-    return [extra, f"{', '.join(missing)} missing: {install_command(extra)}"]
+    return [extra, f"{', '.join(missing)} missing: {how_to_install(extra, *missing)}"]
 
 
 def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContextManager[Any]]]]:

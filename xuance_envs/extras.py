@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import importlib.util
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -27,6 +28,11 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "torch": ("torch", "tqdm", "PIL"),
 }
 """Modules that each extra installs."""
+LEFT_OUT_FROM = {
+    **{"Box2D": 14, "mo_gymnasium": 14, "mpe2": 14},
+    **{"ale_py": 15, "pettingzoo": 15, "ray": 15},
+}
+"""Minor versions of Python from which on an extra leaves a module out, for want of wheels."""
 
 
 def missing_modules(extra: str) -> list[str]:
@@ -34,7 +40,11 @@ def missing_modules(extra: str) -> list[str]:
     return [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
 
 
-def install_command(extra: str) -> str:
+def how_to_install(extra: str, *missing: str) -> str:
+    """Return the command that installs an extra, unless it leaves all missing modules out here."""
+    left_out = [LEFT_OUT_FROM.get(name, 100) for name in missing]
+    if missing and max(left_out) <= sys.version_info[1]:
+        return f"not available for Python 3.{max(left_out)} or later"
     return f'pip install "xuance_envs[{extra}]"'
 
 
@@ -44,7 +54,9 @@ def missing_extra(feature: str, extra: str, error: ImportError) -> ImportError:
     reason = f"which cannot be imported ({error})"
     if isinstance(error, ModuleNotFoundError) and "." not in name:
         reason = "which is not installed"
-    return type(error)(f"{feature} requires {name}, {reason}: {install_command(extra)}", name=name)
+    return type(error)(
+        f"{feature} requires {name}, {reason}: {how_to_install(extra, name)}", name=name
+    )
 
 
 def require_attributes(requirement: str, owner: Any, names: str) -> None:

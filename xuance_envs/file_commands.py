@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.failure_files import FailureRecord
 from xuance_envs.errors import EnvError
-from xuance_envs.extras import install_command
+from xuance_envs.extras import how_to_install
 from xuance_envs.report import markdown_table
 from xuance_envs.state.file_format import header_of
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
@@ -183,7 +183,7 @@ class _FrameHistory:
         try:
             from PIL import Image
         except ImportError:
-            print(f"saving a GIF requires Pillow: {install_command('torch')}")
+            print(f"saving a GIF requires Pillow: {how_to_install('torch')}")
             return
         image, *rest = map(Image.fromarray, images)
         image.save(path, save_all=True, append_images=rest, duration=_FRAME_MILLISECONDS, loop=0)

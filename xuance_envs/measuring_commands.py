@@ -19,7 +19,7 @@ import numpy as np
 
 from xuance_envs import tuning
 from xuance_envs.errors import EnvError
-from xuance_envs.extras import install_command
+from xuance_envs.extras import how_to_install
 from xuance_envs.gym.atari_games import UnknownGameError, full_id
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
 from xuance_envs.gym.gym_vec_env import (
@@ -364,4 +364,4 @@ def _require(command: str, extra: str, *modules: str) -> None:
     """Raise an error that names the extra to install if an optional module is missing."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
-        raise CommandError(f"{command} requires {' and '.join(missing)}: {install_command(extra)}")
+        raise CommandError(f"{command} requires {' and '.join(missing)}: {how_to_install(extra)}")

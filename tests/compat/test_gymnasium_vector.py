@@ -155,8 +155,6 @@ def test_any_space_is_batched_as_gymnasium_does(closing, kind, space):
         with pytest.raises(error, match=r"shared.memory"):
             kind(functions)
         return
-    if kind is Quick and space.dtype == np.float16:
-        pytest.importorskip("gymnasium", "1.4", "older: no float16 in shared memory")
     own = closing(gymnasium.vector.SyncVectorEnv(functions, autoreset_mode="SameStep"))
     envs = closing(kind(functions, autoreset_mode="SameStep"))
     assert type(envs.observation_space) is type(own.observation_space)

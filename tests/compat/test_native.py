@@ -325,6 +325,7 @@ def test_what_an_engine_cannot_do_is_refused_with_the_reason(make_vec_env, name,
 
 
 def test_frames(closing):
+    pytest.importorskip("pygame")
     vec_env = closing(make_native("CartPole-v1", 2, render_mode="rgb_array"))
     vec_env.reset(seed=0)
     frames = vec_env.render()

@@ -277,10 +277,13 @@ def test_their_wrappers_do_the_same(closing, kind, own, wrapper):
 
 
 @kinds
-def test_videos_are_recorded(kind, tmp_path, monkeypatch):
+def test_videos_are_recorded(closing, kind, tmp_path, monkeypatch):
+    for library in ("moviepy", "pygame"):
+        pytest.importorskip(library)
     monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # or its thread outlives the test
     functions = [partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array")]
-    vec_env = theirs.VecVideoRecorder(kind(functions), str(tmp_path), lambda step: step == 0, 5)
+    envs = closing(kind(functions))
+    vec_env = theirs.VecVideoRecorder(envs, str(tmp_path), lambda step: step == 0, 5)
     vec_env.reset()
     for _ in range(8):
         vec_env.step(np.zeros(1, int))

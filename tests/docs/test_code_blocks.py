@@ -93,7 +93,10 @@ NEEDS = {
     "migrating.md": ("stable_baselines3",),
     "index.md": ("stable_baselines3",),
     "ray.md": ("torch",),
+    "multi_agent.md": ("mpe2",),
+    "multi_agent_how_to.md": ("mpe2",),
     "multi_objective.md": ("mo_gymnasium", "torch"),
+    "README.md": ("mpe2",),
     "remote.md": ("httpx",),
 }
 """What a page's Python imports, its stand-ins included, and only extras bring."""

@@ -26,4 +26,4 @@ def test_no_instant_leaves_an_exception_behind() -> None:
             handled()
         assert sys.exc_info() == (None, None, None), instant.place
         came, number = instant.came, number + 1
-    assert number > 5
+    assert number > 4

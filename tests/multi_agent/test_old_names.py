@@ -46,6 +46,7 @@ def test_arguments(construct):
 
 
 def test_arguments_on_a_server():
+    pytest.importorskip("mpe2")
     with pytest.warns(DeprecationWarning, match=RENAMED):
         env = make_agents_env("mpe2:simple_spread_v3", action_mask=False)
     env.env.close()

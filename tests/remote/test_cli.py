@@ -182,6 +182,7 @@ def test_every_option_is_found_in_the_documentation() -> None:
 
 
 def test_limits_and_names_reach_the_server() -> None:
+    pytest.importorskip("pygame")
     options = options_of(
         *("--env", "CartPole-v1", "--allow-kwarg", "render_mode", "--allow-get", "gravity"),
         *("--max-envs-per-session", "3", "--max-repeats", "7", "--worker-memory", "0"),

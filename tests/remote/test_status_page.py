@@ -110,6 +110,7 @@ def test_the_pages_ask_for_a_token_where_the_operator_says_so(serve: ServerMaker
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
 def test_a_browser_shows_it(serve: ServerMaker, tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
     server = serve({"CartPole-v1": rendering_cart_pole})
     with RemoteVecEnv(server.url, None, 4, share_frames=True) as envs:
         envs.reset(seed=0)

@@ -346,6 +346,9 @@ def test_held_states_of_any_kind_stay_as_they_are(observations):
             assert torch.equal(one, other)
 
 
+@pytest.mark.skipif(
+    not buffer_pool.HAS_REFCOUNTS, reason="without the GIL, no memory is used again"
+)
 @pytest.mark.usefixtures("always_recycled")
 @pytest.mark.parametrize(("held", "places"), [(0, 1), (1, 2)])
 def test_memory_of_rollouts_that_nobody_holds_is_used_again(held, places):

@@ -266,6 +266,7 @@ def test_what_is_no_picture_is_an_error_that_says_what_to_do(size):
 
 
 def test_a_real_environment_is_recorded_from_a_worker():
+    pytest.importorskip("pygame")
     envs = SyncVecEnv(
         partial(Gym_Env, "CartPole-v1", render_mode="rgb_array"),
         2,

@@ -269,6 +269,7 @@ def test_after_a_test_that_raised_everything_begins_again(tmp_path):
 
 
 def test_an_agent_plays_on_after_the_end_of_an_episode():
+    pytest.importorskip("pygame")
     functions = [partial(Gym_Env, "CartPole-v1", render_mode="rgb_array")] * 2
     with RolloutCollector(DummyVecEnv_Gym(functions), Player(TWO), 60, seed=0) as collector:
         collector.test_agent(30)

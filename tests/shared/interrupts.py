@@ -71,10 +71,11 @@ class RandomInterrupts:
             self.count += 1
 
 
-NO_INSTANT = ("RESUME", "PUSH_EXC_INFO")
+NO_INSTANT = ("RESUME", "PUSH_EXC_INFO", "NOT_TAKEN")
 """Instructions before which none is: a call before PUSH_EXC_INFO raised, and did not return.
 
-An exception there would have its handler restore the wrong exception, which stays for ever.
+An exception there would have its handler restore the wrong exception, which stays for ever. Python
+does not check for signals at NOT_TAKEN, to which no handler applies.
 """
 
 

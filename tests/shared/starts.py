@@ -25,7 +25,7 @@ import sys, warnings
 sys.path.append({str(Path(__file__).parent)!r})
 from starts import start_by
 start_by("fork")
-warnings.filterwarnings("ignore", "context='fork'")
+warnings.filterwarnings("ignore", "context='fork'|This process .* is multi-threaded")
 """
 """Code for scripts of ``warm_python``: other workers would import all libraries again."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -141,9 +142,11 @@ def check_spaces(
 
 
 def check_shareable(space: Space[Any]) -> None:
-    """Raise Gymnasium's error for a space that it cannot put into shared memory."""
+    """Raise Gymnasium's error for a kind of space that it cannot put into shared memory."""
+    # Otherwise it raises for float16, too, before version 1.4 or with Python 3.15.
+    any_dtype: Any = SimpleNamespace(Array=lambda *_: multiprocessing.Array("B", 1))
     try:
-        create_shared_memory(space, n=1)
+        create_shared_memory(space, n=1, ctx=any_dtype)
     except CustomSpaceError as error:
         raise ValueError(
             "Using `AsyncVector(..., shared_memory=True)` caused an error, you can disable this "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from xuance_envs.extras import install_command
+from xuance_envs.extras import how_to_install
 
 __all__ = ["MPE_Env", "MultiAgentEnv", "RawMultiAgentEnv", "XuanCeMultiAgentEnvWrapper"]
 
@@ -350,5 +350,5 @@ def _module_of(env_id: str) -> Any:
             continue
     raise ImportError(
         f"environment {env_id!r} was found neither in mpe2 nor in pettingzoo.mpe: check the id, or "
-        f"install mpe2 with {install_command('multi-agent')}"
+        f"install mpe2 ({how_to_install('multi-agent', 'mpe2')})"
     )
