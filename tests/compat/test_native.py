@@ -17,7 +17,7 @@ from xuance_envs.compat.native import make_native
 from xuance_envs.errors import ClosedVecEnvError, EnvError, NotSteppingError
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-NUM = 5
+NUM = 3  # each game of ale-py takes 70 ms to load
 cartpole = partial(gymnasium.make_vec, "CartPole-v1", vectorization_mode="vector_entry_point")
 
 
@@ -234,7 +234,7 @@ def test_an_engines_error_is_an_env_error_and_closes(make_vec_env):
     vec_env = make_vec_env(ENGINES["CartPoleVectorEnv"])
     vec_env.reset()
     with pytest.raises(EnvError, match="CartPoleVectorEnv") as caught:
-        vec_env.step([0, 1, 2, 3, 4])
+        vec_env.step([0, 1, 2])
     assert isinstance(caught.value.__cause__, AssertionError)
     assert vec_env.closed
 
@@ -264,13 +264,13 @@ def test_some_can_be_reset(make_vec_env, name):
     vec_env.reset()
     for _ in range(3):
         obs, *_ = vec_env.step([1] * NUM)
-    first, infos = vec_env.reset(env_ids=[3, 1])
+    first, infos = vec_env.reset(env_ids=[2, 0])
     assert first.shape == (2, *vec_env.obs_shape)
     assert [info["episode_step"] for info in infos] == [0, 0]
-    assert np.array_equal(vec_env.buf_obs[[3, 1]], first)
-    assert np.array_equal(vec_env.buf_obs[0], obs[0])
+    assert np.array_equal(vec_env.buf_obs[[2, 0]], first)
+    assert np.array_equal(vec_env.buf_obs[1], obs[1])
     *_, infos = vec_env.step([1] * NUM)
-    assert [info["episode_step"] for info in infos] == [4, 1, 4, 1, 4]
+    assert [info["episode_step"] for info in infos] == [1, 4, 1]
     assert all("episode_score" in info for info in infos)
 
 
@@ -289,12 +289,12 @@ def test_atari_takes_a_seed_for_each(make_vec_env):
     vec_env.step([1] * NUM)
     part, _ = vec_env.reset(seed=3, env_ids=[2, 1])
     assert np.array_equal(part, whole[[2, 1]])
-    listed, _ = vec_env.reset(seed=[3, 4, 5, 6, 7])
+    listed, _ = vec_env.reset(seed=[3, 4, 5])
     assert np.array_equal(listed, whole)
 
 
 REFUSED = {
-    "seeds-for-each": ("CartPoleVectorEnv", lambda e: e.reset(seed=[4, 1, 3, 2, 5]), "generator"),
+    "seeds-for-each": ("CartPoleVectorEnv", lambda e: e.reset(seed=[4, 1, 3]), "generator"),
     "a-seed-for-some": ("CartPoleVectorEnv", lambda e: e.reset(seed=1, env_ids=[0]), "generator"),
     "options-for-some": (
         "CartPoleVectorEnv",
@@ -303,7 +303,7 @@ REFUSED = {
     ),
     "seeds-for-some-of-all": (
         "AtariVectorEnv",
-        lambda e: e.reset(seed=[1, None, 2, 3, 4]),
+        lambda e: e.reset(seed=[1, None, 2]),
         "a seed for each",
     ),
     "a-seed-for-a-pool": ("EnvPool", lambda e: e.reset(seed=1), "to the constructor"),

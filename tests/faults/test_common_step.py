@@ -317,8 +317,9 @@ def test_a_worker_that_was_stopped_for_a_while_loses_no_step() -> None:
             assert is_common(envs)
 
 
+@pytest.mark.parametrize("looks", [False, True])
 @pytest.mark.parametrize("mode", ["raise", pytest.param("restart", marks=pytest.mark.long)])
-def test_an_interrupt_at_any_instant_loses_and_repeats_no_step(mode: str) -> None:
+def test_an_interrupt_at_any_instant_loses_and_repeats_no_step(mode: str, looks: bool) -> None:
     with make(on_worker_failure=mode) as envs:
         envs.reset()
         count = int(step(envs)[0])
@@ -329,6 +330,7 @@ def test_an_interrupt_at_any_instant_loses_and_repeats_no_step(mode: str) -> Non
                 envs.step_wait()
             came, number = instant.came, number + 1
             if envs.waiting:
+                assert not looks or envs._ledger.ready_by(time.monotonic() + 20), instant.place
                 envs.step_wait()
             counts = envs.buf_obs[:, 0].tolist()
             assert counts in ([count] * N, [count + 1] * N), instant.place

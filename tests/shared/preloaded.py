@@ -25,6 +25,7 @@ MODULES = [
     "compat_envs",
     "example_envs",
     "faulty_envs",
+    "image_envs",
     "masked_envs",
     "play_envs",
     "stateful_envs",

@@ -934,6 +934,20 @@ def mapped(size: int) -> Any:
     return np.frombuffer(importlib.import_module("mmap").mmap(-1, 8 * size), np.float64)
 
 
+class Shaped(Base):
+    def __init__(self, space: Any = spaces.Box(0, 1, (8,))) -> None:  # noqa: B008  # is compared
+        self.shape = space.shape
+
+    def look(self, action: int) -> float:
+        return self.steps
+
+
+def test_default_spaces_are_the_same_before_and_after_their_text_is_cached() -> None:
+    with DummyVecEnv([Shaped]) as envs:
+        envs.reset(seed=1)
+        envs.load_state(envs.save_state())
+
+
 def test_a_refused_load_changes_nothing_and_closes_nothing() -> None:
     Mapped.sizes.extend([3, 3, 4])
     with DummyVecEnv([Mapped] * 2) as envs, DummyVecEnv([Mapped]) as longer:

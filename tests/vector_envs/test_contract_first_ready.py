@@ -475,18 +475,19 @@ def test_statistics_say_how_long_steps_take(make):
     assert [s.steps for s in envs.statistics()] == [0] * len(envs.statistics())
     assert all(np.isnan(s.p50) and s.slowest_env is None for s in envs.statistics())
     envs.reset()
-    for _ in range(65):  # of so many, two are timed environment by environment
-        envs.step([0, 0, 0, 25, 0])
+    for step in range(65):
+        is_timed = step % 64 == 0  # environment by environment, with longer waits than stalls are
+        envs.step([0, 0, 0, 500 if is_timed else 4, 0])
     statistics = envs.statistics()
     assert [i for s in statistics for i in s.env_ids] == list(range(5))
     (slow,) = [s for s in statistics if 3 in s.env_ids]
     assert slow.slowest_env == 3
-    assert 0.025 <= slow.slowest_time < 5
+    assert 0.5 <= slow.slowest_time < 5
     for each in statistics:
         assert each.steps == 65
         assert 0 <= each.p50 <= each.p99 < 60
         assert 0 < each.busy_fraction <= 1
-    assert slow.p50 >= 0.025
+    assert slow.p50 >= 0.004
 
 
 def test_statistics_can_be_asked_for_at_any_time():

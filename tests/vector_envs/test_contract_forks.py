@@ -113,6 +113,7 @@ def test_there_it_can_be_used_for_nothing_and_trying_does_nothing(make: Any, pen
         return
     PENDING[pending](envs)
     check(outcomes_in_a_fork(USES, envs))
+    assert not in_a_fork(lambda: envs.waiting)
     if pending == "nothing":
         batch = envs.step([0, 0, 0])
     else:

@@ -7,17 +7,16 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 import warnings
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from image_envs import HANG, IMAGE, KILL, ImageEnv
 from leftovers import is_running, wait_until
 
 from xuance_envs import DummyVecEnv, SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
@@ -27,44 +26,11 @@ pytestmark = pytest.mark.skipif(
     not buffer_pool.HAS_REFCOUNTS, reason="without the GIL, observations are copied"
 )
 
-IMAGE = spaces.Box(0, 255, (64, 64, 4), np.uint8)
-KILL, HANG = 100, 101
-
-
-class ImageEnv(gymnasium.Env[Any, Any]):
-    """Observations tell the number of the step and the action."""
-
-    action_space = spaces.Discrete(102)
-
-    def __init__(self, space: spaces.Space[Any] = IMAGE, length: int = 5) -> None:
-        self.observation_space = space
-        self.length = length
-
-    def observation(self, action: int) -> Any:
-        image = np.full(IMAGE.shape, 16 * self.steps + action, np.uint8)
-        if isinstance(self.observation_space, spaces.Dict):
-            return {"image": image, "speed": np.full(3, self.steps, np.float32)}
-        return image
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.observation(9), {}
-
-    def step(self, action: Any) -> Any:
-        if action == KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
-        while action == HANG:
-            time.sleep(1)
-        self.steps += 1
-        return self.observation(int(action)), 1.0, self.steps == self.length, False, {}
-
-
 DICT = spaces.Dict({"image": IMAGE, "speed": spaces.Box(0, 100, (3,), np.float32)})
 
 
 def make(n: int = 4, space: Any = IMAGE, **options: Any) -> SubprocVecEnv:
-    given: dict[str, Any] = {"context": "fork", "in_series": 2, **options}
+    given: dict[str, Any] = {"in_series": 2, **options}
     envs = SubprocVecEnv([partial(ImageEnv, space)] * n, **given)
     envs.reset(seed=0)
     return envs
@@ -235,7 +201,7 @@ def test_a_failed_worker_leaves_held_arrays(action: int) -> None:
 @pytest.mark.parametrize("mode", ["restart", "resume"])
 def test_a_restart_keeps_what_a_step_returns(mode: Any) -> None:
     """The killed worker's environments return their last observations, or continue."""
-    with make(on_worker_failure=mode, context="forkserver") as envs:
+    with make(on_worker_failure=mode) as envs:
         held = [step(envs, 1)]
         kill(envs.pids[0])
         held.append(step(envs, 2))
@@ -247,7 +213,7 @@ def test_a_restart_keeps_what_a_step_returns(mode: Any) -> None:
 
 
 def test_a_worker_that_cannot_be_killed_detaches_the_buffers(monkeypatch: Any) -> None:
-    with make(on_worker_failure="restart", context="forkserver") as envs:
+    with make(on_worker_failure="restart") as envs:
         obs = step(envs, 1)
         worker = envs._backend.workers[0].worker
         monkeypatch.setattr(
@@ -262,7 +228,7 @@ def test_a_worker_that_cannot_be_killed_detaches_the_buffers(monkeypatch: Any) -
 
 def test_a_step_after_a_restart_in_another_command_truncates() -> None:
     """After a restart in another command, the step that truncates returns the stored rows."""
-    with make(on_worker_failure="restart", context="forkserver") as envs:
+    with make(on_worker_failure="restart") as envs:
         step(envs, 1)
         kill(envs.pids[0])
         envs.get_attr("length")  # the worker has ended before the command begins
@@ -306,7 +272,7 @@ def test_without_a_count_of_references_observations_are_copied(monkeypatch: Any)
     ids=["small", "views", "objects"],
 )
 def test_it_is_for_large_arrays_that_are_copied(n: int, space: Any, copy: bool) -> None:
-    with SubprocVecEnv([partial(ImageEnv, space)] * n, context="fork", copy=copy) as envs:
+    with SubprocVecEnv([partial(ImageEnv, space)] * n, copy=copy) as envs:
         assert envs._arrays.outputs is None
 
 

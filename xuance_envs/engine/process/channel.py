@@ -153,7 +153,8 @@ class Channel(Sender):
         # No call in between, so that an interrupt finds either the old request or the new one.
         self.tag, self._message, self._has_reply, self._sent = tag, message, False, False
         self._written, inbox.counts, self._wait_code = [], [], None
-        if not self._write() or self._written[0] < len(message):
+        self._write()
+        if self._written != [len(message)]:
             self._flush(deadline)
         self._sent = True
 

@@ -102,11 +102,11 @@ class Constants:
     def _fact(self, name: str, value: Any) -> tuple[Any, str]:
         if type(value) in ATOMIC:
             return node(value).head, repr(value)[:200]
+        text = without_addresses(_describe.repr(value))  # spaces cache parts of it in attributes
         try:
-            found = digest(value, self._tokens)
+            return digest(value, self._tokens), text
         except FaultError as fault:
             raise FaultError(f"{name}{fault.where}", fault.reason) from None
-        return found, without_addresses(_describe.repr(value))
 
     def _is_own(self, module: str) -> bool:
         return module.partition(".")[0] in self._packages or not is_installed(module)
