@@ -51,15 +51,15 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
     if no such call is pending, and ``multiprocessing.TimeoutError`` after ``timeout`` seconds.
 
     Args:
-        shared_memory: True to reject spaces that Gymnasium cannot put into shared memory. Workers
-            share memory with this process in either case.
+        shared_memory: True to reject spaces that Gymnasium cannot put into shared memory. Unless
+            ``worker`` is given, workers share memory with this process in either case.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None is
             Python's default, but ``"spawn"`` if forking is unsafe. ``"thread"`` selects threads,
             as in :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
-        daemon: has no effect. Environments can always start processes of their own, which
-            Gymnasium allows only with ``daemon=False``.
+        daemon: has no effect unless ``worker`` is given. Environments can always start processes
+            of their own, which Gymnasium allows only with ``daemon=False``.
         worker: replacement for Gymnasium's worker function. It selects Gymnasium's own
-            implementation, with one process per environment and at its speed.
+            implementation, with one process per environment, and without this class's speedup.
         max_concurrency: maximum number of workers, and so of environments that step at the same
             time.
         **options: further arguments of

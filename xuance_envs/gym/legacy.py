@@ -145,7 +145,7 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
 
     @property
     def np_random_seed(self) -> int:
-        """Last seed, or -1 if there was none."""
+        """Seed of the current generator, or -1 if it is not known."""
         return -1 if self._np_random_seed is None else self._np_random_seed
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:

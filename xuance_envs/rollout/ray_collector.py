@@ -336,9 +336,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     def load_state_dict(self, state: Mapping[str, Any], *, trusted: bool = False) -> None:
         """Continue from a saved state, with any number of collectors.
 
-        With the same number of collectors, each one restores its own generators, so that random
-        agents continue identically. Otherwise, each collector derives its generators from the
-        generators in the state.
+        With the same number of collectors, each one restores its own generators, so that
+        stochastic policies continue identically. Otherwise, each collector derives its generators
+        from the generators in the state.
 
         Args:
             state: the result of :meth:`state_dict`, of this class or of

@@ -209,7 +209,7 @@ def fork_hazard() -> str | None:
         return "other threads may hold locks for which a forked process would wait forever"
     if (threads := count_native_threads()) > 0:
         return (
-            f"{threads} threads of native libraries (such as OpenCV or OpenMP) are running, and a "
+            f"{threads} threads of native libraries (such as PyTorch or OpenMP) are running, and a "
             "forked process may wait for them forever"
         )
     return None

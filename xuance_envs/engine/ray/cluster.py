@@ -1,4 +1,4 @@
-"""Connection to a Ray cluster; the only module that imports Ray, which it does on first use."""
+"""Connection to a Ray cluster; Ray is imported on first use."""
 
 from __future__ import annotations
 
