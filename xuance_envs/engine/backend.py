@@ -140,10 +140,8 @@ class Backend(ABC, Generic[_W]):
         self._start(index, lambda worker: self.workers.__setitem__(index, worker))
         return self.workers[index]
 
-    def before_step(self) -> None:
-        """Prepare for a step; called before each one."""
-
     state_transfer = StateTransfer()  # of states too large for commands
+    before_step: Callable[[], None] | None = None  # called before each step
     after_submit: Callable[[], None] | None = None  # called after commands were submitted
 
     def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:

@@ -58,7 +58,7 @@ class Groups(ABC):
         self.arrays = arrays
         self.masks = ActionMasks(description.action_space, arrays, self.info_collector)
         self.closed = False
-        self.users: dict[int, None] = {}
+        self.users: dict[int, bool] = {}
         self.name = "vector environment"
         self._wrong_process: WrongProcessProxy | None = None
         if not all(driver.survives_fork for driver in drivers):

@@ -158,9 +158,6 @@ class GroupedVecEnv(VecEnv):
     @override
     @exclusive_wait
     def step_wait(self) -> StepResult:
-        return self._finish_step()
-
-    def _finish_step(self) -> StepResult:
         ledger, arrays = self._ledger, self._arrays
         if ledger.pending is not _STEP:
             self._groups.check_open()
@@ -183,6 +180,8 @@ class GroupedVecEnv(VecEnv):
         self.buf_infos = infos
         ledger.settle()
         return obs, rewards, terminated, truncated, infos
+
+    _finish_step: Callable[..., StepResult] = step_wait.__wrapped__  # type: ignore[attr-defined]
 
     # -- asynchronous stepping --------------------------------------------------------
 

@@ -77,9 +77,7 @@ class ProcessBackend(Backend[ProcessDriver]):
         """Start pinning workers to CPUs while their steps are fast."""
         pids = [driver.worker.pid for driver in self.workers] if self._pin else ()
         self._pinner = CpuPinner(pids, self._caller_steps, available_cpus())
-
-    def before_step(self) -> None:
-        self._pinner.step()
+        self.before_step = self._pinner.step
 
     @override
     def restart(self, index: int) -> ProcessDriver:

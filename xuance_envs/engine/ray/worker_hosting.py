@@ -100,8 +100,9 @@ class _WorkerGroup(HostedGroup):
         except (OSError, MemoryError) as error:  # the worker was not involved
             self._failure = error
             return
-        if packed.command == "step" and not self._index:
-            self._hosting.backend.before_step()
+        before_step = self._hosting.backend.before_step
+        if packed.command == "step" and not self._index and before_step is not None:
+            before_step()
         if packed.command == "step" and not packed.payload:
             self._worker.submit_step(number, None)
         else:

@@ -1,7 +1,8 @@
 """Errors for the use of one vectorized environment by two threads at the same time.
 
-``self._groups.users`` holds the threads that are in a decorated method. Decorated methods must not
-call each other. An entry is set and deleted without a call, so an interrupt cannot leave it behind.
+``self._groups.users`` maps each thread that has called a decorated method to True while it is in
+one. Decorated methods must not call each other. Entries stay, because a dict whose keys come and go
+is rebuilt every few steps. They are set without a call, so that an interrupt cannot prevent it.
 """
 
 from __future__ import annotations
@@ -27,13 +28,12 @@ def exclusive(
     def checked(self: Any, /, *args: Any, **kwargs: Any) -> _Result:
         users, thread = self._groups.users, get_ident()
         try:
-            users[thread] = None
-            if len(users) > 1:
+            users[thread] = True
+            if len(users) > 1 and sum(list(users.values())) > 1:
                 raise _in_use(self._groups.name)
             return method(self, *args, **kwargs)
         finally:
-            if thread in users:
-                del users[thread]
+            users[thread] = False
 
     return checked
 
@@ -45,13 +45,12 @@ def exclusive_start(method: Callable[[_Self, Any], None]) -> Callable[[_Self, An
     def checked(self: Any, actions: Any) -> None:
         users, thread = self._groups.users, get_ident()
         try:
-            users[thread] = None
-            if len(users) > 1:
+            users[thread] = True
+            if len(users) > 1 and sum(list(users.values())) > 1:
                 raise _in_use(self._groups.name)
             method(self, actions)
         finally:
-            if thread in users:
-                del users[thread]
+            users[thread] = False
 
     return checked
 
@@ -63,13 +62,12 @@ def exclusive_wait(method: Callable[[_Self], _Result]) -> Callable[[_Self], _Res
     def checked(self: Any) -> _Result:
         users, thread = self._groups.users, get_ident()
         try:
-            users[thread] = None
-            if len(users) > 1:
+            users[thread] = True
+            if len(users) > 1 and sum(list(users.values())) > 1:
                 raise _in_use(self._groups.name)
             return method(self)
         finally:
-            if thread in users:
-                del users[thread]
+            users[thread] = False
 
     return checked
 
