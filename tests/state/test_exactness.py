@@ -508,25 +508,7 @@ class Exceptions(Base):
         return result
 
 
-class DictIterators(Base):
-    """Iterates over dicts whose values change."""
-
-    def begin(self) -> None:
-        self.speeds = {number: number for number in range(12)}
-        self.values, self.names = iter(self.speeds.values()), reversed(self.speeds)
-        self.pairs = zip(self.speeds.items(), map(self.faster, self.speeds.values()), strict=False)
-
-    def faster(self, speed: int) -> int:
-        return speed + self.steps
-
-    def look(self, action: int) -> float:
-        self.speeds[(action + self.steps + 1) % 12] += 7
-        (name, speed), faster = next(self.pairs)
-        return next(self.values) + 100 * next(self.names) + 1000 * (name + speed + faster)
-
-
 EXACT = [
-    DictIterators,
     *(AttributeDicts, Sentinels, RandomWithAttributes, Exceptions),
     *(BuiltinMethods, Partials, BaseMethods),
     *(TwoLambdas, Closures, FunctionAttributes, ModuleFunctions, RecursiveFunction),
@@ -780,15 +762,6 @@ class WidensInPlace(Base):
         return float(self.observation_space.high[0])
 
 
-class WidensLargeInPlace(Base):
-    def __init__(self) -> None:
-        self.screen = spaces.Box(-10.0, 10.0, (50, 50), np.float64)
-
-    def look(self, action: int) -> float:
-        self.screen.low[49, 49] -= action
-        return float(self.screen.low[49, 49])
-
-
 class Angry(Base):
     def look(self, action: int) -> float:
         return 2.0
@@ -805,7 +778,6 @@ class BecomesAngry(Base):
     [
         (Widens, "inner spaces"),
         (WidensInPlace, "observation space"),
-        (WidensLargeInPlace, "inner spaces"),
         (BecomesAngry, "wrappers"),
     ],
 )

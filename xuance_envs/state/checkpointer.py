@@ -21,8 +21,7 @@ from xuance_envs.state.unpickling import StateUnpickler
 from xuance_envs.state.values.constants import check as check_constants
 from xuance_envs.state.values.graph import parts_of
 
-_VERSION = 3
-_WITHOUT_CONTENTS = 2  # states of 0.3.0 lack the contents of module variables
+_VERSION = 2
 _PARTS_OF_0_2 = 6
 _STRING = frozenset({str})
 _GENERATORS = np.random.Generator, np.random.RandomState, type(None)
@@ -108,17 +107,15 @@ class EnvCheckpointer:
             if is_old:
                 state.resolved.kept_table(plan.table)
                 content = old_states.converted(content, plan)
-            _, version, names, attributes, handled, generators, seen = content
+            _, _, names, attributes, handled, generators, seen = content
             facts = state.load_facts()
         except FaultError:
             raise
         except Exception as error:
             raise FaultError("", f"cannot read the state: {type_name(error)}: {error}") from error
         target = state.resolved
-        target.check_existing(attributes)
-        doubts: list[str] = []
         if not is_old and facts != (here := plan.facts(target.used)):
-            doubts = check_constants(facts, here, with_contents=version > _WITHOUT_CONTENTS)
+            check_constants(facts, here)
         if not len(names) == len(attributes) == len(plan.layers):
             raise FaultError(
                 "",
@@ -130,6 +127,7 @@ class EnvCheckpointer:
             unknown = sorted(set(generators) - plan.generator_names)
             own = sorted(plan.generator_names)
             raise FaultError("", f"expected generators of the spaces {own}, got those of {unknown}")
+        doubts: list[str] = []
         for handler, obj, value, _ in pairs:
             if handler.check is not None and (doubt := handler.check(obj, value)):
                 doubts.append(doubt)

@@ -18,9 +18,8 @@ import hashlib
 import importlib
 import sys
 import weakref
-from collections.abc import Callable
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any
 
 import numpy as np
@@ -57,12 +56,12 @@ class _Model:
 
     def __init__(self, model: Any) -> None:
         self.original = copy.copy(model)
-        self.of = weakref.ref(model, _remover(_models, id(model)))
+        self._model = weakref.ref(model)
 
     @cached_property
     def regions(self) -> list[tuple[int, int, int]]:
         """Addresses of each region in the model and in the copy, and its size."""
-        structs = [model_struct(each) for each in (self.of(), self.original)]
+        structs = [model_struct(each) for each in (self._model(), self.original)]
         starts = [ctypes.addressof(each) for each in structs]
         sizes = [(each.nq, each.nbody, each.nbuffer) for each in (*structs, self.original)]
         fields = [getattr(type(structs[0]), name) for name in _OPTIONS]
@@ -83,14 +82,8 @@ class _Model:
             digest.update(_view(original, size))
         return digest.digest()
 
-    @cached_property
-    def _options(self) -> tuple[memoryview, bytes]:
-        address, original, size = self.regions[1]
-        return _view(address, size), bytes(_view(original, size))
-
     def is_original(self) -> bool:
-        current, original = self._options  # faster than a second memcmp
-        return bytes(current) == original and not memcmp(*self.regions[0])
+        return not any(starmap(memcmp, self.regions))
 
     def changes(self) -> _Changes:
         found: _Changes = []
@@ -124,12 +117,7 @@ def _view(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
-_models: dict[int, _Model] = {}
-"""By the id of the model; faster than a WeakKeyDictionary."""
-
-
-def _remover(owners: dict[int, Any], key: int) -> Callable[[Any], None]:
-    return lambda _: owners.pop(key, None)
+_models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
 
 
 def keep_original_models(env: Any) -> None:
@@ -143,10 +131,10 @@ def keep_original_models(env: Any) -> None:
 
 
 def _model(model: Any) -> _Model:
-    own = _models.get(id(model))
-    if own is None or own.of() is not model:
-        own = _models[id(model)] = _Model(model)
-    return own
+    try:
+        return _models[model]
+    except KeyError:
+        return _models.setdefault(model, _Model(model))
 
 
 def _save_model(model: Any, _: Any) -> tuple[bytes, _Changes]:
@@ -202,7 +190,6 @@ class _Data:
     """Memory of one MjData."""
 
     def __init__(self, data: Any) -> None:
-        self.of = weakref.ref(data, _remover(_simulations, id(data)))
         self.struct = struct = data_struct(data)
         kind, start = type(struct), ctypes.addressof(struct)
         if (struct.nbuffer, struct.narena, struct.time) != (data.nbuffer, data.narena, data.time):
@@ -268,14 +255,14 @@ class _Data:
         return [self._solver[k][: count * each] for k, count in enumerate(counts) if count]
 
 
-_simulations: dict[int, _Data] = {}
+_simulations: weakref.WeakKeyDictionary[Any, _Data] = weakref.WeakKeyDictionary()
 
 
 def _simulation(data: Any) -> _Data:
-    own = _simulations.get(id(data))
-    if own is None or own.of() is not data:
-        own = _simulations[id(data)] = _Data(data)
-    return own
+    try:
+        return _simulations[data]
+    except KeyError:
+        return _simulations.setdefault(data, _Data(data))
 
 
 def _save(data: Any, _: Any) -> _Value:

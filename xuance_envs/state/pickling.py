@@ -35,7 +35,6 @@ from xuance_envs.state.values.reducers import (
     BUFFERS,
     ONE_HOLDER,
     REDUCERS,
-    constructs,
     dict_holders,
     has_foreign_memory,
     hidden_attributes,
@@ -128,25 +127,9 @@ class StatePickler(pickle.Pickler):
             return reduce_with_dict(obj)
         if kind is object and (found := self._sentinel(obj)) is not None:
             return found
-        named = (others := self._plan.named_by_id).get(id(obj))
-        if named and not (named.current() is obj and named.is_self_contained(others)):
-            named = None
-        if named is not None and named.is_fixed:
-            self.used.append(kind)
-            return rebuild.constant, (named.label,)
         if incomplete(kind):
             return reduction(obj)
-        reduced = self._reduce_completely(obj) if overrides_pickling(kind) else NotImplemented
-        if named is None and not constructs(kind):
-            return reduced
-        if reduced is NotImplemented:
-            reduced = reduction(obj)
-        if type(reduced) is not tuple:
-            return reduced
-        make, arguments, state, items, pairs, load = [*reduced, None, None, None, None][:6]
-        content = load, state, items and list(items), pairs and list(pairs)
-        how = "" if named is None else named.label, make, *arguments
-        return rebuild.constructed, how, content, None, None, rebuild.with_content_of
+        return self._reduce_completely(obj) if overrides_pickling(kind) else NotImplemented
 
     def _sentinel(self, obj: Any) -> Any:
         """Return a reference to an ``object()`` in a class attribute or module variable."""
@@ -300,8 +283,6 @@ class _NoPlan:
     attributes_are_shared = bool
     layers: tuple[Any, ...] = ()
     code = CodeIndex((), ())
-    named: Any = types.MappingProxyType({})
-    named_by_id = named
     held = types.SimpleNamespace(named={}, functions=(), buffers=())
 
     def resolve(self, path: Any) -> Any:

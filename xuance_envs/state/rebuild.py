@@ -58,9 +58,6 @@ bound = _of_target("bound")
 partial = _of_target("partial")
 with_arguments = _of_target("with_arguments")
 variable = _of_target("variable")
-constant = _of_target("constant")
-constructed = _of_target("constructed")
-with_content_of = _of_target("with_content_of")
 with_links = _of_target("with_links")
 with_dict = _of_target("with_dict")
 with_attributes = _of_target("with_attributes")
@@ -91,15 +88,6 @@ def logger(name: str) -> Any:
 def new_resource(name: str) -> Any:
     """Return a new lock or clock."""
     return NEW_RESOURCES[name]()
-
-
-def dict_iterator(owner: dict[Any, Any], name: str, is_reversed: bool, left: int) -> Any:
-    """Return an iterator over a dict's keys, values or items, with some of them left."""
-    view: Any = {"keys": owner.keys, "values": owner.values, "items": owner.items}[name]()
-    made = reversed(view) if is_reversed else iter(view)
-    for _ in range(len(owner) - left):
-        next(made)
-    return made
 
 
 def array(data: bytes, dtype: str, shape: tuple[int, ...], form: int) -> NDArray[Any]:
@@ -358,7 +346,7 @@ PLAIN_FUNCTIONS: dict[str, Any] = {
         *(storage, array_storage, tensor, parameter, with_gradient),
         *(bit_generator, generator, seeded_generator, seed_sequence),
         *(random_state, random_state_on, python_random),
-        *(cell, same, with_cell_content, logger, new_resource, dict_iterator),
+        *(cell, same, with_cell_content, logger, new_resource),
         *(surface, subsurface, mask, event),
     )
 }

@@ -9,11 +9,9 @@ object. The handler then restores the state in it.
 
 from __future__ import annotations
 
-import enum
 import functools
 import io
 import pickle
-import random
 import sys
 import threading
 import types
@@ -34,11 +32,10 @@ from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, layers_of
 from xuance_envs.state.rebuild import NEW_RESOURCES, REFERENCES
 from xuance_envs.state.values.canonical import Difference, first_difference
 from xuance_envs.state.values.code_index import CodeIndex
-from xuance_envs.state.values.constants import Constants, Facts, Named
+from xuance_envs.state.values.constants import Constants, Facts
 from xuance_envs.state.values.foreign import FOREIGN, handler_for
 from xuance_envs.state.values.functions import full_name, is_installed
 from xuance_envs.state.values.graph import ATOMIC, Attributes, follow, parts_of, step_text
-from xuance_envs.state.values.known_spaces import KnownSpaces
 from xuance_envs.state.values.reducers import BUFFERS, memory_owner
 from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
 
@@ -55,7 +52,8 @@ _SHARED = {"multiprocessing.shared_memory.SharedMemory", "multiprocessing.manage
 _RECORDERS = "xuance_envs.state."
 _CACHED: Any = type(functools.lru_cache(len))
 _MAX_PATHS = 8
-_MAX_NAMED = 10_000
+_MAX_BOUNDS = 1 << 12
+"""Bytes of a space's array up to which a change in place is noticed."""
 
 
 @functools.cache
@@ -140,7 +138,17 @@ class StatePlan:
             if not layer.slots
             for item in excluded.items()
         ]
-        self._known_spaces = KnownSpaces(self.spaces)
+        self._known_spaces = [(vars(space), dict(vars(space))) for space in self.spaces]
+        self._bounds = [
+            value.reshape(-1).view(np.uint8).data
+            for space in self.spaces
+            for value in vars(space).values()
+            if isinstance(value, np.ndarray)
+            and value.flags.c_contiguous
+            and not value.dtype.hasobject
+            and value.nbytes <= _MAX_BOUNDS
+        ]
+        self._known_bounds = b"".join(self._bounds)
         self._attributes = [layer.attributes for layer in self.layers]
         self._located = [kept for kept in self.kept if id(kept.obj) in self.kept_numbers]
         self.handled = [
@@ -193,26 +201,17 @@ class StatePlan:
                 yield name, value
 
     def _walk(self) -> _Walk:
-        walk = self._new_walk()
-        walk.run()
-        return walk
-
-    def holds(self, value: Any) -> bool:
-        """Return whether the environment refers to a value now."""
-        return id(value) in self._new_walk().run()
-
-    def _new_walk(self) -> _Walk:
         walk = _Walk(self.layers, self.known)
         for k, (layer, excluded) in enumerate(zip(self.layers, self.excluded, strict=True)):
             if k not in self.self_saving_layers:
                 walk.add_layer(k, {n: v for n, v in layer.items() if n not in excluded})
+        walk.run()
         return walk
 
     def update_index(self) -> None:
         """Update the index of the functions and classes that the environment holds."""
         self.held = self._walk()
-        for name in ("code", "named", "named_by_id"):
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("code", None)
 
     def _keep(self, found: Iterable[Kept]) -> None:
         """Decide how each kept object is found in a target environment."""
@@ -231,18 +230,15 @@ class StatePlan:
             self.kept.append(kept)
 
     def _caches(self) -> list[str]:
-        """Name the caches of methods and functions, which all environments share."""
+        """Name the caches of methods, which all objects of a class share."""
         kinds = [*self._kinds, *self.held.classes]
         own = [b for kind in kinds for b in kind.__mro__ if not is_installed(b.__module__ or "")]
-        methods = [
+        return [
             f"{kind.__qualname__}.{name}: functools.lru_cache"
             for kind in dict.fromkeys(own)
             for name, value in vars(kind).items()
             if isinstance(value, _CACHED)
         ]
-        named = self._constants.named([*self.held.classes, *self.held.functions])
-        functions = [each for each in named if isinstance(each.obj, _CACHED)]
-        return methods + [f"{each.label}: functools.lru_cache" for each in functions]
 
     def owner(self, path: Path) -> Any:
         """Return the layer that a path starts from."""
@@ -261,8 +257,15 @@ class StatePlan:
         """Return whether the spaces are the same and all kept objects are still at their paths."""
         if [*map(type, self._objects)] != self._kinds:
             return False
-        if not self._known_spaces.are_current():
+        try:
+            for current, known in self._known_spaces:
+                known["_np_random"] = current["_np_random"]
+                if current != known:
+                    return False
+        except ValueError:  # an array was replaced
             return False
+        if b"".join(self._bounds) != self._known_bounds:
+            return False  # written in place
         layers = self._attributes
         for k, name, value in self._excluded_in_dicts:
             if layers[k].get(name) is not value:
@@ -288,33 +291,6 @@ class StatePlan:
         """Return the constants of the layers' classes, and of the classes and functions in use."""
         constants = self._constants
         return constants.facts(used) if used or constants.classes else {}
-
-    @functools.cached_property
-    def named(self) -> dict[str, Named]:
-        """Objects of the environment's code that a state refers to by name, by their label."""
-        waiting = deque(self._constants.named([*self.held.classes, *self.held.functions]))
-        found: dict[int, Named] = {}
-        while waiting and len(found) < _MAX_NAMED:
-            one = waiting.popleft()
-            known = id(one.obj) in self.known or id(one.obj) in found
-            if not known and self._has_identity(one.obj):
-                found[id(one.obj)] = one
-                waiting += one.parts() if one.is_fixed else ()
-        return {one.label: one for one in found.values()}
-
-    @functools.cached_property
-    def named_by_id(self) -> dict[int, Named]:
-        return {id(each.obj): each for each in self.named.values()}
-
-    @staticmethod
-    def _has_identity(value: Any) -> bool:
-        """Return whether a value is an instance whose copy would be another object to ``is``."""
-        kind: Any = type(value)
-        return (
-            kind not in ATOMIC
-            and not isinstance(value, (*_NAMED, *_REBUILT, enum.Enum, types.MethodType))
-            and not (is_space(value) or is_resource(value) or handler_for(value))
-        )
 
     @functools.cached_property
     def _constants(self) -> Constants:
@@ -433,8 +409,8 @@ class _Walk:
     def add_layer(self, k: int, attributes: dict[str, Any]) -> None:
         self._waiting += [(value, (k, name)) for name, value in attributes.items()]
 
-    def run(self) -> set[int]:
-        """Visit all values, those nearest to a layer first; return their ids."""
+    def run(self) -> None:
+        """Visit all values, those nearest to a layer first."""
         while self._waiting:
             value, path = self._waiting.popleft()
             kind: Any = type(value)
@@ -446,9 +422,7 @@ class _Walk:
                     kept.paths.append(path)
             elif id(value) not in self._seen:
                 self._visit(value, kind, path)
-        visited = {*self._seen}
         self._seen.clear()  # its references would count as holders of the values
-        return visited
 
     def _visit(self, value: Any, kind: Any, path: Path) -> None:
         handler = handler_for(value)
@@ -481,10 +455,6 @@ _HOLDERS = max(map(sys.getrefcount, [_SAMPLE.attributes]))
 """References to the dict of a layer's attributes if the environment holds no other one."""
 
 _BYTES = np.dtype(np.uint8)
-_REBUILT: Any = (
-    *(dict, list, tuple, set, frozenset, deque, *BUFFERS),
-    *(random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator),
-)
 _NAMED = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 
 

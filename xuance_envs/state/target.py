@@ -6,17 +6,15 @@ import functools
 import importlib
 import operator
 import random
-import sys
 import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from xuance_envs.state import rebuild
-from xuance_envs.state.faults import FaultError, MismatchError, type_name
+from xuance_envs.state.faults import FaultError, MismatchError
 from xuance_envs.state.handlers import Handler
 from xuance_envs.state.state_plan import StatePlan
-from xuance_envs.state.values.canonical import first_difference
 from xuance_envs.state.values.foreign import FOREIGN, handler_for
 from xuance_envs.state.values.functions import (
     code_digest,
@@ -24,8 +22,6 @@ from xuance_envs.state.values.functions import (
     full_name,
     functions_of_class,
 )
-from xuance_envs.state.values.graph import ATOMIC, parts_of
-from xuance_envs.state.values.reducers import hidden_attributes, reduction
 
 _SAFE = {
     "builtins": "complex frozenset set bytearray range slice int float list dict",
@@ -62,9 +58,6 @@ class Target:
         self._table: tuple[Any, ...] = ()
         self._new: dict[int, Any] = {}
         self.used: list[Any] = []
-        # Each constructed object by its id, and True if nothing else refers to it.
-        self._constructed: dict[int, tuple[Any, bool]] = {}
-        self._existing: list[tuple[Any, tuple[Any, ...]]] = []
         self.there = plan.resolve
         self.kept = self.kept_objects.__getitem__
         self._plan = plan
@@ -135,73 +128,6 @@ class Target:
             for part in state if type(state) is tuple else (state,):
                 self.with_attributes(made, part or {})
         self.with_attributes(made, attributes)
-
-    def constant(self, label: str) -> Any:
-        """Return the object that a class attribute or module variable holds."""
-        named = self._search(lambda plan: plan.named.get(label))
-        found = None if named is None else named.current()
-        if found is None:
-            raise MismatchError(label, "an object", "nothing")
-        self.used.append(type(found))
-        return found
-
-    def constructed(self, label: str, make: Any, *arguments: Any) -> Any:
-        """Return a new object, or the one that the target has in its place.
-
-        Such are the objects of a class that returns the same one for the same arguments, and, with
-        a label, one that a class attribute or module variable holds, if the environment has it too.
-        """
-        named = self._plan.named.get(label)
-        found = None if named is None else named.current()
-        if found is not None and self._plan.holds(found):
-            made, is_new = found, False
-        else:
-            made, holders = _made_by(make, arguments)
-            is_new = holders == _NEW
-        if id(made) in self._constructed:
-            raise FaultError("", f"two {type_name(made)} objects would become the same object")
-        self._constructed[id(made)] = made, is_new
-        return made
-
-    def with_content_of(self, made: Any, content: tuple[Any, ...]) -> None:
-        """Fill a new object; trusted states only. One that existed already is compared later."""
-        if not self._trusted:
-            raise unsafe_class_error(type(made).__module__, type(made).__qualname__)
-        _, is_new = self._constructed[id(made)]
-        if not is_new:
-            self._existing.append((made, content))
-            return
-        load, state, items, pairs = content
-        for item in items or ():
-            made.append(item)
-        for key, value in pairs or ():
-            made[key] = value
-        if load is not None:
-            load(made, state)
-        elif state is not None:
-            self.with_all_attributes(made, (state, {}))
-
-    def check_existing(self, attributes: Any) -> None:
-        """Raise a fault if an object that existed already differs from the one in the state."""
-        if not self._existing:
-            return
-        tokens = self._plan.tokens()
-        known = {id(made) for made, _ in self._existing}
-        held = _parts_in([attributes], {*known})
-        for made, (load, state, items, pairs) in self._existing:
-            _, _, here, own_items, own_pairs = [*reduction(made), None, None, None][:5]
-            if load == self.with_all_attributes:
-                own = hidden_attributes(made)
-                here = here, {name: own.get(name) for name in state[1]}
-            saved = state, items, pairs
-            now = here, own_items and list(own_items), own_pairs and list(own_pairs)
-            difference = first_difference(saved, now, tokens, tokens)
-            name = f"{type_name(made)} object, which exists already"
-            if difference is not None:
-                path = difference.path.removeprefix("[0]")
-                raise MismatchError(f"{name}: {path}", *difference[1:])
-            if not held.isdisjoint(_parts_in([saved], {*known})):
-                raise FaultError("", f"the environment also holds parts of a {name}")
 
     def with_random(self, made: Any, state: tuple[Any, dict[str, Any]]) -> None:
         """Set the state and attributes of a new object derived from ``random.Random``."""
@@ -314,29 +240,6 @@ class Target:
         """Return a method that a class in the owner's MRO defines."""
         bind = kind.__dict__[name].__get__
         return bind(None, owner) if isinstance(owner, type) else bind(owner, type(owner))
-
-
-def _made_by(make: Any, arguments: tuple[Any, ...]) -> tuple[Any, int]:
-    """Return a constructed object and the number of references to it."""
-    made = make(*arguments)
-    return made, sys.getrefcount(made)
-
-
-_NEW = _made_by(object, ())[1]
-
-
-def _parts_in(waiting: list[Any], seen: set[int]) -> set[int]:
-    """Return the ids of all objects with parts in some values, except for those already seen."""
-    found: dict[int, Any] = {}
-    while waiting:
-        value = waiting.pop()
-        if type(value) in ATOMIC or id(value) in seen or id(value) in found:
-            continue
-        parts = [part for _, part in parts_of(value)]
-        if parts or isinstance(value, (list, dict, set)):
-            found[id(value)] = value
-        waiting += parts
-    return {*found}
 
 
 class InspectionTarget:

@@ -6,7 +6,6 @@ Sets compare regardless of their order, functions by their code, and classes by 
 from __future__ import annotations
 
 import hashlib
-import types
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
@@ -17,7 +16,6 @@ import numpy as np
 from xuance_envs.state.faults import FaultError, shortened, type_name
 from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.rebuild import address_of
-from xuance_envs.state.values.functions import code_digest, full_name
 from xuance_envs.state.values.graph import (
     Node,
     Step,
@@ -101,8 +99,6 @@ class ValueTokens:
         handler = handler_of(kind)
         if handler is not None:
             return Node(("state of", type_name(value)), [(None, handler.save(value, None))])
-        if kind is types.FunctionType and _is_of_script(value):  # a worker finds it in no module
-            return Node(("function", full_name(value), code_digest(value.__code__)), (), False)
         if kind in (list, tuple) and len(value) >= _MIN_COMPACT and is_atomic_sequence(value):
             return Node((kind.__name__, [node(item).head for item in value]), (), kind is list)
         try:
@@ -125,10 +121,6 @@ class ValueTokens:
         key = storage_address(owner) if is_tensor_class(kind) else id(owner)
         number, first = self._memory.setdefault(key, (len(self._memory), address))
         return number, address - first
-
-
-def _is_of_script(function: types.FunctionType) -> bool:
-    return function.__module__ == "__main__" and "<" not in function.__qualname__
 
 
 def digest(

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 _DIGEST = 12
 _LIBRARIES = frozenset({"gymnasium", "gym", "xuance_envs", "ale_py", "mujoco", "builtins"})
@@ -80,46 +80,16 @@ def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from nested_codes(constant)
 
 
-class Names(NamedTuple):
-    """Names in the code of a function and of the functions defined in it."""
-
-    used: frozenset[str]
-    variables: frozenset[str]
-    """Variables of its module."""
-    assigned: frozenset[str]
-    """Variables of its module and attributes that it assigns."""
-    changes_containers: bool
-
-
-_CHANGES = frozenset(
-    {
-        *("add", "append", "appendleft", "extend", "insert", "setdefault", "update"),
-        *("clear", "discard", "pop", "popitem", "popleft", "remove"),
-    }
-)
-"""Methods that change containers."""
-
-
 @functools.lru_cache(maxsize=4096)
-def names_in(code: types.CodeType) -> Names:
-    """Return the names in a function's code."""
-    by_operation: dict[str, set[str]] = {}
+def names_in(code: types.CodeType) -> tuple[list[str], list[str]]:
+    """Return the names that a function uses, and the module variables that it assigns."""
     used: set[str] = set()
+    assigned: set[str] = set()
     for each in nested_codes(code):
         used.update(each.co_names)
-        for one in dis.get_instructions(each):
-            by_operation.setdefault(one.opname, set()).add(str(one.argval))
-    loaded, inner, variables, attributes = (
-        frozenset(by_operation.get(name, ()))
-        for name in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_ATTR")
-    )
-    changes = "STORE_SUBSCR" in by_operation or "DELETE_SUBSCR" in by_operation
-    return Names(
-        frozenset(used),
-        loaded | inner | variables,
-        variables | attributes,
-        changes or not _CHANGES.isdisjoint(used),
-    )
+        found = dis.get_instructions(each)
+        assigned.update(str(one.argval) for one in found if one.opname == "STORE_GLOBAL")
+    return sorted(used), sorted(assigned)
 
 
 def functions_of_class(kind: type) -> Iterator[tuple[str, types.FunctionType]]:

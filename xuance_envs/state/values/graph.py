@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import datetime
 import decimal
 import enum
@@ -15,7 +14,6 @@ import hashlib
 import importlib
 import pathlib
 import re
-import threading
 import types
 import uuid
 from collections import OrderedDict, deque
@@ -208,10 +206,7 @@ def _bit_generator(value: Any) -> Node:
 def _array(value: Any) -> Node:
     content: Any = None
     if not value.dtype.hasobject:
-        plain = value.view(np.ndarray)
-        in_place = plain.flags.c_contiguous and plain.dtype.kind != "T"
-        memory = plain.reshape(-1).view(np.uint8) if in_place and plain.size else value.tobytes()
-        content = hashlib.blake2b(memory, digest_size=16).digest()
+        content = hashlib.blake2b(value.tobytes(), digest_size=16).digest()
     head = "array", full_name(type(value)), str(value.dtype), value.shape, content
     return Node(head, array_parts(value))
 
@@ -276,12 +271,6 @@ _KINDS: dict[Any, Callable[[Any], Node]] = {
     types.CellType: _cell,
     types.ModuleType: lambda value: Node(("module", value.__name__), (), is_shared=False),
     functools.partial: _partial,
-    contextvars.ContextVar: lambda value: Node(
-        ("context variable", value.name), [(("attr", "value"), value.get(None))]
-    ),
-    threading.local: lambda value: Node(
-        "attributes of a thread", [(("attr", name), item) for name, item in vars(value).items()]
-    ),
 }
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import array
 import copyreg
 import ctypes
-import enum
 import functools
-import gc
 import logging
-import operator
 import random
 import sys
 import types
@@ -72,26 +69,9 @@ def overrides_pickling(kind: Any) -> bool:
     for base in kind.__mro__[:-1]:
         for name in ("__getstate__", "__reduce__", "__reduce_ex__"):
             method = base.__dict__.get(name)
-            if _is_own(method):
+            if isinstance(method, types.FunctionType) and not is_installed(method.__module__ or ""):
                 return True
     return False
-
-
-@functools.cache
-def constructs(kind: Any) -> bool:
-    """Return whether code outside libraries creates or fills new objects of a class."""
-    if issubclass(kind, enum.Enum):
-        return False
-    own = [getattr(kind, name, None) for name in ("__new__", "__setstate__")]
-    found = [*own, copyreg.dispatch_table.get(kind)]
-    return overrides_pickling(kind) or any(map(_is_own, found))
-
-
-def _is_own(function: Any) -> bool:
-    module = getattr(function, "__module__", None) or ""
-    return isinstance(function, types.FunctionType) and not (
-        is_installed(module) or module.startswith("namedtuple_")
-    )
 
 
 def hidden_attributes(value: Any) -> dict[str, Any]:
@@ -335,23 +315,6 @@ def _reduce_logger(value: logging.Logger) -> Any:
     return rebuild.logger, (value.name,)
 
 
-# -- iterators ---------------------------------------------------------------------------
-
-
-def _reduce_dict_iterator(value: Any) -> Any:
-    owners = [each for each in gc.get_referents(value) if isinstance(each, dict)]
-    left = operator.length_hint(value)
-    if not left:  # at its end
-        return NotImplemented
-    return rebuild.dict_iterator, (owners[0], *_DICT_ITERATORS[type(value)], left)
-
-
-_DICT_ITERATORS: dict[Any, tuple[str, bool]] = {
-    **{type(iter(getattr({}, name)())): (name, False) for name in ("keys", "values", "items")},
-    **{type(reversed(getattr({}, name)())): (name, True) for name in ("keys", "values", "items")},
-}
-
-
 # -- other objects -----------------------------------------------------------------------
 
 
@@ -405,7 +368,6 @@ REDUCERS: dict[type, Any] = {
     types.MethodType: _reduce_method,
     **dict.fromkeys((logging.Logger, logging.RootLogger), _reduce_logger),
     memoryview: _reduce_memoryview,
-    **dict.fromkeys(_DICT_ITERATORS, _reduce_dict_iterator),
 }
 """Reduce functions by exact type."""
 
