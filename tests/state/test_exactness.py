@@ -508,7 +508,25 @@ class Exceptions(Base):
         return result
 
 
+class DictIterators(Base):
+    """Iterates over dicts whose values change."""
+
+    def begin(self) -> None:
+        self.speeds = {number: number for number in range(12)}
+        self.values, self.names = iter(self.speeds.values()), reversed(self.speeds)
+        self.pairs = zip(self.speeds.items(), map(self.faster, self.speeds.values()), strict=False)
+
+    def faster(self, speed: int) -> int:
+        return speed + self.steps
+
+    def look(self, action: int) -> float:
+        self.speeds[(action + self.steps + 1) % 12] += 7
+        (name, speed), faster = next(self.pairs)
+        return next(self.values) + 100 * next(self.names) + 1000 * (name + speed + faster)
+
+
 EXACT = [
+    DictIterators,
     *(AttributeDicts, Sentinels, RandomWithAttributes, Exceptions),
     *(BuiltinMethods, Partials, BaseMethods),
     *(TwoLambdas, Closures, FunctionAttributes, ModuleFunctions, RecursiveFunction),

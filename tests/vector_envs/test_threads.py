@@ -452,3 +452,24 @@ def test_threads_spin_without_the_gil_and_nothing_differs(monkeypatch: pytest.Mo
         assert (envs.reset(seed=1)[0] == workers.reset(seed=1)[0]).all()
         for _ in range(30):
             assert (envs.step([0, 1])[0] == workers.step([0, 1])[0]).all()
+
+
+def test_threads_that_stepped_are_not_remembered() -> None:
+    done = threading.Event()
+
+    def use() -> None:
+        envs.step([0])
+        used.release()
+        done.wait(20)
+
+    used = threading.Semaphore(0)
+    with DummyVecEnv([cartpole]) as envs:
+        envs.reset(seed=0)
+        threads = [threading.Thread(target=use) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+            assert used.acquire(timeout=20)
+        done.set()
+        for thread in threads:
+            thread.join(20)
+        assert len(envs._groups.users) <= 2

@@ -22,15 +22,16 @@ from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.compat.native_engines import EngineStep, Infos, NativeEngine, make_engine
-from xuance_envs.engine.data.bulk_infos import BulkInfoWriter
-from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Kind, kind_of
+from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, LazyRowExtras
+from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Frozen, Kind, kind_of
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.engine.driver import LocalDriver
 from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.step_clock import StepClock, StepTimes
 from xuance_envs.engine.groups import Groups
+from xuance_envs.engine.info_collector import InfoCollector, Outcomes
 from xuance_envs.engine.serialization import describe_error, traceback_of
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
@@ -168,7 +169,8 @@ class EngineGroup(Groups):
                     f"vector_env: expected an {name} space whose values can be stored in NumPy "
                     f"arrays, got {rows.layout.space}; use DummyVecEnv or SubprocVecEnv"
                 )
-        super().__init__([NativeDriver(engine, arrays)], description, arrays)
+        driver = NativeDriver(engine, arrays)
+        super().__init__([driver], description, arrays, results=NativeInfoCollector(driver, arrays))
         self._engine = engine
 
     @override
@@ -179,14 +181,38 @@ class EngineGroup(Groups):
             logger.warning("closing %s failed", self._engine.name, exc_info=True)
 
 
+class NativeInfoCollector(InfoCollector):
+    """Collector of an engine's infos that builds no dicts per environment."""
+
+    def __init__(self, driver: NativeDriver, arrays: StepArrays) -> None:
+        super().__init__([driver], arrays)
+        self._driver = driver
+
+    _has_own_extras = True
+
+    @override
+    def _take(
+        self, outcomes: Outcomes, envs: NDArray[np.intp] | None
+    ) -> tuple[Mapping[int, Frozen], EpisodeEnds | None]:
+        self.absorb(outcomes)
+        rests, reset_rests = self._driver.rests
+        ended = any([outcome.ended for _, outcome in outcomes])
+        return rests, self._ends(reset_rests, envs) if ended else None
+
+
 class NativeDriver(LocalDriver):
-    """Driver of an engine's environments."""
+    """Driver of an engine's environments.
+
+    ``rests`` holds the infos of the step and of the resets that do not fit into columns.
+    """
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:
         super().__init__(0, engine.num_envs)
         self._engine = engine
         self._arrays = arrays
         self._every = np.arange(engine.num_envs)
+        self._no_envs = LazyRowExtras({}, self._every[:0])
+        self.rests = self._no_envs, self._no_envs
         self._infos = BulkInfoWriter(arrays.infos)
         self._infos.write("episode_step", NUMBER_KINDS[int], 0)
         # Views of the info columns: steps and scores are counted in place. Columns of vectors can
@@ -249,10 +275,6 @@ class NativeDriver(LocalDriver):
             )
             raise EnvError(0, command, reason, traceback_of(error)) from error
 
-    @override
-    def thaw(self, frozen: Callable[[], Any]) -> Any:
-        return frozen()
-
     def times(self) -> StepTimes:
         times = StepTimes.read(self._clock.memory)
         return replace(times, slowest=None, slowest_time=np.nan)
@@ -273,13 +295,15 @@ class NativeDriver(LocalDriver):
         arrays.rewards[:] = step.rewards
         arrays.terminated[:] = step.terminated
         arrays.truncated[:] = step.truncated
+        rests = reset_rests = self._no_envs
         if step.infos:
-            self._write(self._infos, step.infos, self._every)
+            rests = self._write(self._infos, step.infos, self._every)
         has_ends = len(step.ended) > 0
         if has_ends:
             store(arrays.reset_observations, step.reset_observations, step.ended)
             if step.reset_infos:
-                self._write(self._reset_infos, step.reset_infos, step.ended)
+                reset_rests = self._write(self._reset_infos, step.reset_infos, step.ended)
+        self.rests = rests, reset_rests
         self._clock.stop(began)
         return self._outcomes.outcome(has_ends)
 
@@ -315,7 +339,7 @@ class NativeDriver(LocalDriver):
         self._scores[envs] = 0
         self._has_scores = False
         self._ended = np.setdiff1d(self._ended, envs)
-        self._write(self._infos, infos, envs)
+        self.rests = self._write(self._infos, infos, envs), self._no_envs
         return self._outcomes.outcome(False)
 
     def _render(self, places: Sequence[int], mode: str | None) -> list[Any]:
@@ -326,8 +350,8 @@ class NativeDriver(LocalDriver):
             )
         return self._engine.render(places)
 
-    def _write(self, writer: BulkInfoWriter, infos: Infos, envs: NDArray[np.intp]) -> None:
-        """Write an engine's infos into columns, or into the rest."""
+    def _write(self, writer: BulkInfoWriter, infos: Infos, envs: NDArray[np.intp]) -> LazyRowExtras:
+        """Write an engine's infos into columns; return those that do not fit."""
         at: Any = ALL_ENVS if len(envs) == self.hi else envs
         rests = {}
         for key, part in infos.items():
@@ -336,16 +360,7 @@ class NativeDriver(LocalDriver):
             mask = infos.get(f"_{key}")
             if not writer.write(key, _row_kind(part), part, at, mask):
                 rests[key] = np.array(part), mask
-        if rests:
-            writer.rest = {i: partial(_row, rests, row) for row, i in enumerate(envs.tolist())}
-
-
-def _row(parts: Mapping[str, tuple[Any, NDArray[np.bool_] | None]], row: int) -> dict[str, Any]:
-    return {
-        key: np.copy(part[row]) if isinstance(part[row], np.ndarray) else part[row]
-        for key, (part, mask) in parts.items()
-        if mask is None or mask[row]
-    }
+        return LazyRowExtras(rests, envs) if rests else self._no_envs
 
 
 def store(rows: SpaceRows, batch: Any, envs: NDArray[np.intp]) -> None:

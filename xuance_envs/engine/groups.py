@@ -48,9 +48,10 @@ class Groups(ABC):
         description: EnvDescription,
         arrays: StepArrays,
         backend: Backend[Any] | None = None,
+        results: InfoCollector | None = None,
     ) -> None:
         self.drivers = list(drivers)
-        self.info_collector = InfoCollector(self.drivers, arrays)
+        self.info_collector = results or InfoCollector(self.drivers, arrays)
         self.ledger = Ledger(self.drivers, self.info_collector, backend)
         transfer = StateTransfer() if backend is None else backend.state_transfer
         self.saver: Saver = GroupSaver(self.ledger, self.info_collector, transfer)

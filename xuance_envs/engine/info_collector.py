@@ -21,6 +21,7 @@ Outcomes = Collection[tuple[int, Outcome]]  # driver indices and the outcomes of
 
 class InfoCollector:
     read_at_once = False  # infos of each step are read before the next step
+    _has_own_extras = False  # infos may have extras without an outcome
 
     def __init__(self, drivers: Sequence[Driver], arrays: StepArrays) -> None:
         self._drivers = drivers
@@ -40,7 +41,7 @@ class InfoCollector:
         """Return the infos of some or all environments after a command."""
         extras, columns = NO_RESTS, self._infos
         ends: EpisodeEnds | None = None
-        if outcomes:
+        if outcomes or self._has_own_extras:
             extras, ends = self._take(outcomes, envs)
         if envs is None:
             source = columns.batch(extras) if self.read_at_once else columns.snapshot(extras)

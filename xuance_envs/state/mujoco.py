@@ -18,8 +18,9 @@ import hashlib
 import importlib
 import sys
 import weakref
+from collections.abc import Callable
 from functools import cached_property
-from itertools import pairwise, starmap
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,12 +57,12 @@ class _Model:
 
     def __init__(self, model: Any) -> None:
         self.original = copy.copy(model)
-        self._model = weakref.ref(model)
+        self.of = weakref.ref(model, _remover(_models, id(model)))
 
     @cached_property
     def regions(self) -> list[tuple[int, int, int]]:
         """Addresses of each region in the model and in the copy, and its size."""
-        structs = [model_struct(each) for each in (self._model(), self.original)]
+        structs = [model_struct(each) for each in (self.of(), self.original)]
         starts = [ctypes.addressof(each) for each in structs]
         sizes = [(each.nq, each.nbody, each.nbuffer) for each in (*structs, self.original)]
         fields = [getattr(type(structs[0]), name) for name in _OPTIONS]
@@ -82,8 +83,14 @@ class _Model:
             digest.update(_view(original, size))
         return digest.digest()
 
+    @cached_property
+    def _options(self) -> tuple[memoryview, bytes]:
+        address, original, size = self.regions[1]
+        return _view(address, size), bytes(_view(original, size))
+
     def is_original(self) -> bool:
-        return not any(starmap(memcmp, self.regions))
+        current, original = self._options  # faster than a second memcmp
+        return bytes(current) == original and not memcmp(*self.regions[0])
 
     def changes(self) -> _Changes:
         found: _Changes = []
@@ -117,7 +124,12 @@ def _view(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
-_models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
+_models: dict[int, _Model] = {}
+"""By the id of the model; faster than a WeakKeyDictionary."""
+
+
+def _remover(owners: dict[int, Any], key: int) -> Callable[[Any], None]:
+    return lambda _: owners.pop(key, None)
 
 
 def keep_original_models(env: Any) -> None:
@@ -131,10 +143,10 @@ def keep_original_models(env: Any) -> None:
 
 
 def _model(model: Any) -> _Model:
-    try:
-        return _models[model]
-    except KeyError:
-        return _models.setdefault(model, _Model(model))
+    own = _models.get(id(model))
+    if own is None or own.of() is not model:
+        own = _models[id(model)] = _Model(model)
+    return own
 
 
 def _save_model(model: Any, _: Any) -> tuple[bytes, _Changes]:
@@ -190,6 +202,7 @@ class _Data:
     """Memory of one MjData."""
 
     def __init__(self, data: Any) -> None:
+        self.of = weakref.ref(data, _remover(_simulations, id(data)))
         self.struct = struct = data_struct(data)
         kind, start = type(struct), ctypes.addressof(struct)
         if (struct.nbuffer, struct.narena, struct.time) != (data.nbuffer, data.narena, data.time):
@@ -255,14 +268,14 @@ class _Data:
         return [self._solver[k][: count * each] for k, count in enumerate(counts) if count]
 
 
-_simulations: weakref.WeakKeyDictionary[Any, _Data] = weakref.WeakKeyDictionary()
+_simulations: dict[int, _Data] = {}
 
 
 def _simulation(data: Any) -> _Data:
-    try:
-        return _simulations[data]
-    except KeyError:
-        return _simulations.setdefault(data, _Data(data))
+    own = _simulations.get(id(data))
+    if own is None or own.of() is not data:
+        own = _simulations[id(data)] = _Data(data)
+    return own
 
 
 def _save(data: Any, _: Any) -> _Value:

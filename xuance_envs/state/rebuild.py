@@ -90,6 +90,15 @@ def new_resource(name: str) -> Any:
     return NEW_RESOURCES[name]()
 
 
+def dict_iterator(owner: dict[Any, Any], name: str, is_reversed: bool, left: int) -> Any:
+    """Return an iterator over a dict's keys, values or items, with some of them left."""
+    view: Any = {"keys": owner.keys, "values": owner.values, "items": owner.items}[name]()
+    made = reversed(view) if is_reversed else iter(view)
+    for _ in range(len(owner) - left):
+        next(made)
+    return made
+
+
 def array(data: bytes, dtype: str, shape: tuple[int, ...], form: int) -> NDArray[Any]:
     """Return a new array; ``form`` is 1 for Fortran order, plus 2 for read-only."""
     order: Any = "F" if form & 1 else "C"
@@ -346,7 +355,7 @@ PLAIN_FUNCTIONS: dict[str, Any] = {
         *(storage, array_storage, tensor, parameter, with_gradient),
         *(bit_generator, generator, seeded_generator, seed_sequence),
         *(random_state, random_state_on, python_random),
-        *(cell, same, with_cell_content, logger, new_resource),
+        *(cell, same, with_cell_content, logger, new_resource, dict_iterator),
         *(surface, subsurface, mask, event),
     )
 }

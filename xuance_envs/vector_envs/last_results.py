@@ -96,7 +96,7 @@ class LastResults:
         rewards, dones = vec_env.buf_rews.copy(), vec_env.buf_dones.copy()
         truncations, infos = vec_env.buf_truncations.copy(), list(vec_env.buf_infos)
         for i, (observation, exact_reward, *flags, info) in zip(ids, results, strict=True):
-            for part, leaf in zip(parts, observation, strict=False):
+            for part, leaf in zip(parts, observation, strict=True):
                 part[i] = leaf
             self._arrays.rewards[i] = exact_reward
             (rewards[i], dones[i], truncations[i]), infos[i] = flags, info.copy()

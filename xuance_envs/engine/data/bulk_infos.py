@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.column_table import ColumnTable
-from xuance_envs.engine.data.info_columns import NUMBER_KINDS, InfoArrays, Kind
+from xuance_envs.engine.data.info_columns import NUMBER_KINDS, Frozen, InfoArrays, Kind
 
 _ALL = slice(None)
 
@@ -52,3 +53,35 @@ class BulkInfoWriter:
             if at is _ALL:
                 self._full[key] = code
         return True
+
+
+class LazyRowExtras(Mapping[int, Frozen]):
+    """Info values outside columns, by environment; kept as arrays until a dict is built."""
+
+    def __init__(
+        self, parts: Mapping[str, tuple[Any, NDArray[np.bool_] | None]], envs: NDArray[np.intp]
+    ) -> None:
+        self._parts = parts
+        self._envs = envs
+
+    def __getitem__(self, env: int) -> Frozen:
+        row = int(self._envs.searchsorted(env))
+        if row == len(self._envs) or self._envs[row] != env:
+            raise KeyError(env)
+        return self._row, row
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._envs.tolist())
+
+    def __len__(self) -> int:
+        return len(self._envs) if self._parts else 0
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def _row(self, row: int) -> dict[str, Any]:
+        return {
+            key: np.copy(part[row]) if isinstance(part[row], np.ndarray) else part[row]
+            for key, (part, mask) in self._parts.items()
+            if mask is None or mask[row]
+        }

@@ -1,8 +1,9 @@
 """Errors for the use of one vectorized environment by two threads at the same time.
 
 ``self._groups.users`` maps each thread that has called a decorated method to True while it is in
-one. Decorated methods must not call each other. Entries stay, because a dict whose keys come and go
-is rebuilt every few steps. They are set without a call, so that an interrupt cannot prevent it.
+one. Decorated methods must not call each other. Entries stay until another thread calls a method,
+because a dict whose keys come and go is rebuilt every few steps. They are set without a call, so
+that an interrupt cannot prevent it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def exclusive(
         users, thread = self._groups.users, get_ident()
         try:
             users[thread] = True
-            if len(users) > 1 and sum(list(users.values())) > 1:
+            if len(users) > 1 and _others_are_inside(users, thread):
                 raise _in_use(self._groups.name)
             return method(self, *args, **kwargs)
         finally:
@@ -46,7 +47,7 @@ def exclusive_start(method: Callable[[_Self, Any], None]) -> Callable[[_Self, An
         users, thread = self._groups.users, get_ident()
         try:
             users[thread] = True
-            if len(users) > 1 and sum(list(users.values())) > 1:
+            if len(users) > 1 and _others_are_inside(users, thread):
                 raise _in_use(self._groups.name)
             method(self, actions)
         finally:
@@ -63,13 +64,23 @@ def exclusive_wait(method: Callable[[_Self], _Result]) -> Callable[[_Self], _Res
         users, thread = self._groups.users, get_ident()
         try:
             users[thread] = True
-            if len(users) > 1 and sum(list(users.values())) > 1:
+            if len(users) > 1 and _others_are_inside(users, thread):
                 raise _in_use(self._groups.name)
             return method(self)
         finally:
             users[thread] = False
 
     return checked
+
+
+def _others_are_inside(users: dict[int, bool], thread: int) -> bool:
+    """Return whether another thread is in a decorated method, and drop those that are not."""
+    for other, is_inside in list(users.items()):
+        if other != thread:
+            if is_inside:
+                return True
+            users.pop(other, None)
+    return False
 
 
 def _in_use(name: str) -> VecEnvError:

@@ -6,7 +6,9 @@ import array
 import copyreg
 import ctypes
 import functools
+import gc
 import logging
+import operator
 import random
 import sys
 import types
@@ -315,6 +317,23 @@ def _reduce_logger(value: logging.Logger) -> Any:
     return rebuild.logger, (value.name,)
 
 
+# -- iterators ---------------------------------------------------------------------------
+
+
+def _reduce_dict_iterator(value: Any) -> Any:
+    owners = [each for each in gc.get_referents(value) if isinstance(each, dict)]
+    left = operator.length_hint(value)
+    if not left:  # at its end
+        return NotImplemented
+    return rebuild.dict_iterator, (owners[0], *_DICT_ITERATORS[type(value)], left)
+
+
+_DICT_ITERATORS: dict[Any, tuple[str, bool]] = {
+    **{type(iter(getattr({}, name)())): (name, False) for name in ("keys", "values", "items")},
+    **{type(reversed(getattr({}, name)())): (name, True) for name in ("keys", "values", "items")},
+}
+
+
 # -- other objects -----------------------------------------------------------------------
 
 
@@ -368,6 +387,7 @@ REDUCERS: dict[type, Any] = {
     types.MethodType: _reduce_method,
     **dict.fromkeys((logging.Logger, logging.RootLogger), _reduce_logger),
     memoryview: _reduce_memoryview,
+    **dict.fromkeys(_DICT_ITERATORS, _reduce_dict_iterator),
 }
 """Reduce functions by exact type."""
 
