@@ -127,7 +127,7 @@ class Backend(ABC, Generic[_W]):
         watched: Sequence[int],
         then: tuple[str, Sequence[Any]],
     ) -> None:
-        """Restart a worker; request that it rebuilds its environments and runs ``then``."""
+        """Restart a worker; submit a command to rebuild its environments and run ``then``."""
         worker = self.restart(index)
         lo, hi = worker.lo, worker.hi
         worker.attach(self._arrays.slice(lo, hi))

@@ -77,11 +77,12 @@ class MultiAgentStep(NamedTuple):
             :meth:`ends` for agents that ended without a flag.
         truncated: ``(k, A)`` bool: agents that were truncated in this step.
         acted: ``(k, A)`` bool: agents that were active in this step. Learn only from their rows.
-        alive: ``(k, A)`` bool: agents that act in the next step of the episode.
+        alive: ``(k, A)`` bool: agents that act in the next step of the episode, if it goes on.
         episode_over: ``(k,)`` bool: whether the episode ended for all agents.
         state: ``(k, *state_shape)`` in the dtype of ``state_space``: states of the environments;
             None if they have none.
-        action_masks: ``(k, A, m)`` bool for m actions, or a dict by group: actions allowed next;
+        action_masks: ``(k, A, m)`` bool for m actions, or a dict by group: actions allowed next
+            (after an episode's end, in its final state; ``first`` has the next episode's masks);
             all True for agents without a mask. For MultiDiscrete, m is ``sum(nvec)``: the masks of
             the components, concatenated. None with ``action_masks=False``, and with ``"auto"`` if
             all environments have been reset and none provided a mask at its first reset.

@@ -208,7 +208,7 @@ def _check_untrusted(
     for generator in generators.values():
         if not isinstance(generator, _GENERATORS):
             given = type_name(generator)
-            raise FaultError("", f"expected a NumPy generator for a space, got a {given}")
+            raise FaultError("", f"expected a NumPy generator for a space, got {given}")
 
 
 def _explain_failure(

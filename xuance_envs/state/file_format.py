@@ -1,4 +1,4 @@
-r"""File format of saved states: a readable header, and no executed content.
+r"""File format of saved states: a readable header, and data that execute no code unless trusted.
 
 .. code-block:: text
 

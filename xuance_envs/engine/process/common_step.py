@@ -216,7 +216,7 @@ class CommonStep(CommonDriver):
         self._handed_over = True
 
     def wait_code(self, k: int, deadline: float | None) -> int:
-        """Wait until a worker that takes part has replied, and return its code."""
+        """Wait until worker ``k``, which takes part in the step, has replied; return its code."""
         pause = _FIRST_PAUSE
         while (code := self._codes[k]) == WAITING:
             if not self._failed:

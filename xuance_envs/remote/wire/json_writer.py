@@ -120,7 +120,7 @@ class JsonWriter:
 
 
 def _cost(node: Any) -> int:
-    """Return the number of values in a node; above BLOCK, only a lower bound."""
+    """Estimate the cost of a node, in values to encode; above BLOCK, only a lower bound."""
     nodes, cost = [node], 0
     while nodes and cost <= BLOCK:
         node = nodes.pop()

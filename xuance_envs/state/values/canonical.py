@@ -152,7 +152,7 @@ def first_difference(
 
 
 def path_text(steps: _Steps) -> str:
-    """Return the path of steps in Python's notation."""
+    """Return a path of attributes and indices in Python's notation, such as ``.a[0]``."""
     texts = []
     while steps is not None:
         steps, step = steps

@@ -76,7 +76,7 @@ class Tokens:
         for number, (token, _) in enumerate(self._fixed, start=1):
             if not _is_token(token):
                 which = f"token {number} of {len(self._fixed)}"
-                got = "others" if token else "an empty string"
+                got = "other characters" if token else "an empty string"
                 raise ValueError(f"{which}: expected visible ASCII characters only, got {got}")
         self._file = file
         self._limits = limits or {}
