@@ -135,7 +135,7 @@ class SpaceRows:
         return [self.row(i, freeze) for i in range(n)]
 
     def row(self, i: int, freeze: Callable[[Any], Any], *, strict: bool = True) -> Row:
-        """Return environment i's row; with ``strict=False``, the row converts values."""
+        """Return environment i's row; if ``strict``, a vector's row may reject other dtypes."""
         parts = zip(self.parts, self.layout.leaves, strict=True)
         rows = [self._leaf_row(part, i, leaf, freeze, strict) for part, leaf in parts]
         return rows[0] if self.layout.flat else _TreeRow(self.layout, rows)
