@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,8 @@ _OPTIONS = ("opt", "vis", "stat")
 
 _MAX_CHANGES = 10_000
 
+_M = TypeVar("_M")
+
 # -- MjModel -----------------------------------------------------------------------------
 
 _Changes = list[tuple[int, int, bytes]]
@@ -57,12 +59,12 @@ class _Model:
 
     def __init__(self, model: Any) -> None:
         self.original = copy.copy(model)
-        self.of = weakref.ref(model, _remover(_models, id(model)))
+        self._model = weakref.ref(model)
 
     @cached_property
     def regions(self) -> list[tuple[int, int, int]]:
         """Addresses of each region in the model and in the copy, and its size."""
-        structs = [model_struct(each) for each in (self.of(), self.original)]
+        structs = [model_struct(each) for each in (self._model(), self.original)]
         starts = [ctypes.addressof(each) for each in structs]
         sizes = [(each.nq, each.nbody, each.nbuffer) for each in (*structs, self.original)]
         fields = [getattr(type(structs[0]), name) for name in _OPTIONS]
@@ -124,12 +126,21 @@ def _view(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
-_models: dict[int, _Model] = {}
-"""By the id of the model; faster than a WeakKeyDictionary."""
+def _made_once(make: Callable[[Any], _M]) -> Callable[[Any], _M]:
+    """Return ``make`` with a cache by id, which is faster than a WeakKeyDictionary."""
+    made: dict[int, tuple[weakref.ref[Any], _M]] = {}
+
+    def cached(obj: Any) -> _M:
+        key = id(obj)
+        found = made.get(key)
+        if found is None or found[0]() is not obj:
+            found = made[key] = weakref.ref(obj, lambda _: made.pop(key, None)), make(obj)
+        return found[1]
+
+    return cached
 
 
-def _remover(owners: dict[int, Any], key: int) -> Callable[[Any], None]:
-    return lambda _: owners.pop(key, None)
+_model = _made_once(_Model)
 
 
 def keep_original_models(env: Any) -> None:
@@ -140,13 +151,6 @@ def keep_original_models(env: Any) -> None:
         for _, value in layer.items():
             if class_name(type(value)) == MODEL_CLASS:
                 _model(value)
-
-
-def _model(model: Any) -> _Model:
-    own = _models.get(id(model))
-    if own is None or own.of() is not model:
-        own = _models[id(model)] = _Model(model)
-    return own
 
 
 def _save_model(model: Any, _: Any) -> tuple[bytes, _Changes]:
@@ -202,7 +206,6 @@ class _Data:
     """Memory of one MjData."""
 
     def __init__(self, data: Any) -> None:
-        self.of = weakref.ref(data, _remover(_simulations, id(data)))
         self.struct = struct = data_struct(data)
         kind, start = type(struct), ctypes.addressof(struct)
         if (struct.nbuffer, struct.narena, struct.time) != (data.nbuffer, data.narena, data.time):
@@ -268,14 +271,7 @@ class _Data:
         return [self._solver[k][: count * each] for k, count in enumerate(counts) if count]
 
 
-_simulations: dict[int, _Data] = {}
-
-
-def _simulation(data: Any) -> _Data:
-    own = _simulations.get(id(data))
-    if own is None or own.of() is not data:
-        own = _simulations[id(data)] = _Data(data)
-    return own
+_simulation = _made_once(_Data)
 
 
 def _save(data: Any, _: Any) -> _Value:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs._override import override
-from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
 __all__ = ["VecEnvDelegate", "VecEnvWrapper", "checked_vec_env"]
 
@@ -136,9 +136,16 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
     def exact_rewards(self) -> NDArray[np.float64]:
         return self.vec_env.exact_rewards
 
+    # Not forwarded like the others, because this would add 0.2 µs to every step.
+    @override
+    def step_async(self, actions: Any) -> None:
+        self.vec_env.step_async(actions)
+
+    @override
+    def step_wait(self) -> StepResult:
+        return self.vec_env.step_wait()
+
     reset = _forwarded(VecEnv.reset)
-    step_async = _forwarded(VecEnv.step_async)
-    step_wait = _forwarded(VecEnv.step_wait)
     send = _forwarded(VecEnv.send)
     recv = _forwarded(VecEnv.recv)
     action_masks = _forwarded(VecEnv.action_masks)
