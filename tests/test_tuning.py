@@ -19,13 +19,7 @@ from xuance_envs.tuning import Autotuned, Candidate, backend_for
 
 
 class Work(gymnasium.Env[Any, Any]):
-    """Sleeps and computes for so many seconds a step.
-
-    Args:
-        sleep: seconds it sleeps.
-        compute: seconds it computes.
-        making: seconds it takes to be made.
-    """
+    """Sleeps and computes for so many seconds a step."""
 
     observation_space = spaces.Box(0, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)

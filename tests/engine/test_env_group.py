@@ -33,13 +33,7 @@ FIRST = 10
 
 
 class Group:
-    """A group with arrays that have room for two more environments, one before and one after.
-
-    Args:
-        env_fns: makes its environments.
-        freeze: as the group takes it.
-        autoreset: as the group takes it.
-    """
+    """A group with arrays that have room for two more environments, one before and one after."""
 
     def __init__(self, *env_fns, freeze=copy.deepcopy, autoreset=Autoreset.SAME_STEP):
         self.group = ResumableGroup(

@@ -16,12 +16,7 @@ from xuance_envs.engine.data.step_infos import StepInfos
 
 
 class Group:
-    """Infos of some environments, written and read.
-
-    Args:
-        num_envs: how many.
-        info_bytes: room for arrays.
-    """
+    """Infos of some environments, written and read."""
 
     def __init__(self, num_envs=1, info_bytes=1 << 12):
         self.num_envs = num_envs

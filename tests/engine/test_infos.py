@@ -22,12 +22,7 @@ NUM_ENVS = 3
 
 
 class Columns:
-    """A writer on arrays of its own, and the infos as somebody else reads them.
-
-    Args:
-        freeze: as the writer takes it.
-        info_bytes: room for arrays.
-    """
+    """A writer on arrays of its own, and the infos as somebody else reads them."""
 
     def __init__(self, freeze=copy.deepcopy, info_bytes=INFO_BYTES):
         self.arrays = info_arrays(NUM_ENVS, info_bytes)

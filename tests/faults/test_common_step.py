@@ -33,11 +33,7 @@ pytestmark = needs_eventfd
 
 
 class CountingEnv(gymnasium.Env[Any, Any]):
-    """Environment that observes its number of steps, and may end its process around the next one.
-
-    Args:
-        period: steps of an episode; 0 for no end.
-    """
+    """Environment that observes its number of steps, and may end its process around the next one."""
 
     observation_space = spaces.Box(0, np.inf, (1,), np.float64)
     action_space = spaces.Discrete(2)

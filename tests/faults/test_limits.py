@@ -152,12 +152,7 @@ def test_too_few_descriptors_for_a_restart_are_an_error():
 
 
 class Greedy(FaultyEnv):
-    """Takes memory without end, of which its process may have a quarter of a gigabyte more.
-
-    Args:
-        place: where.
-        piece: bytes it takes at a time.
-    """
+    """Takes memory without end, of which its process may have a quarter of a gigabyte more."""
 
     def __init__(self, place, piece):
         self.piece = piece

@@ -36,11 +36,7 @@ def subproc(fns: list[Any], **options: Any) -> SubprocVecEnv:
 def losing(
     envs: SubprocVecEnv, worker: int, command: str, often: float = math.inf
 ) -> Iterator[list[int]]:
-    """Kills a worker before it is asked for a command, as often; the others are asked.
-
-    Yields:
-        The workers that have been killed.
-    """
+    """Kills a worker before it is asked for a command, as often; the others are asked."""
     start, kills = Ledger.start, list[int]()
 
     def killing(ledger: Any, packed: Any) -> None:

@@ -27,12 +27,7 @@ LEAST = 1000
 
 
 class Killer(threading.Thread):
-    """Kills a worker of a vector environment every so often, at random moments.
-
-    Args:
-        envs: the vector environment.
-        seconds: between two kills, on average.
-    """
+    """Kills a worker of a vector environment every so often, at random moments."""
 
     def __init__(self, envs, seconds):
         super().__init__(daemon=True)

@@ -20,11 +20,7 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
 
 
 class Spoiling(Player):
-    """Has its answers changed by a function, once it is set.
-
-    Args:
-        space: of its actions.
-    """
+    """Has its answers changed by a function, once it is set."""
 
     def __init__(self, space):
         super().__init__(space)

@@ -21,12 +21,7 @@ TWO = spaces.Discrete(2)
 
 
 class FilmEnv(gymnasium.Env):
-    """Shows in grey how many steps it has made in all; its episodes take some steps each.
-
-    Args:
-        length: how many.
-        size: of its pictures.
-    """
+    """Shows in grey how many steps it has made in all; its episodes take some steps each."""
 
     observation_space = spaces.Box(-1, 1, (1,))
     action_space = TWO

@@ -134,13 +134,7 @@ ALL_END = {"sheep_0": (1, 2), "sheep_1": (1, 4)}
 
 
 class Broken(Herd):
-    """A herd whose step returns an invalid result.
-
-    Args:
-        broken: the fault: name of a method below.
-        at: the step with the fault.
-        **options: arguments of :class:`Herd`.
-    """
+    """A herd whose step returns an invalid result."""
 
     def __init__(self, broken: str, at: int = 2, **options: Any) -> None:
         super().__init__(**options)
@@ -208,13 +202,7 @@ class Broken(Herd):
 
 
 class Squad:
-    """Environment in the form of XuanCe's ``RawMultiAgentEnv``, with agents that terminate early.
-
-    Args:
-        env_seed: seed of its generator.
-        length: steps of an episode, which is then truncated.
-        lives: number of steps until each agent terminates.
-    """
+    """Environment in the form of XuanCe's ``RawMultiAgentEnv``, with agents that terminate early."""
 
     metadata: Mapping[str, Any] = {}
     render_mode = None
@@ -285,11 +273,7 @@ class Squad:
 
 
 class Crowd(Herd):
-    """A herd whose agents join, end, leave without a flag, and come back, all at random.
-
-    Args:
-        **options: arguments of :class:`Herd`; ``plays`` defines the first agents.
-    """
+    """A herd whose agents join, end, leave without a flag, and come back, all at random."""
 
     def step(self, actions: Mapping[Any, Any]) -> Any:
         assert list(actions) == self.agents

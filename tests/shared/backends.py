@@ -23,15 +23,7 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 
 @dataclass(frozen=True, eq=False)
 class Backend:
-    """A backend of the contract suite.
-
-    Args:
-        name: name in test ids.
-        kind: creates a vectorized environment from functions.
-        options: default arguments of ``kind``.
-        together: arguments with which the first two environments share a process.
-        here: True if the environments are in this process.
-    """
+    """A backend of the contract suite."""
 
     name: str
     kind: Callable[..., VecEnv]
@@ -96,11 +88,7 @@ def rows(backends: list[Backend]) -> list[Any]:
 
 
 class Maker:
-    """Factory of vectorized environments of one backend, which closes them after the test.
-
-    Args:
-        backend: the backend.
-    """
+    """Factory of vectorized environments of one backend, which closes them after the test."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

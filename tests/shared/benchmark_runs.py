@@ -32,15 +32,7 @@ class Answer:
 def run_script(
     module: str, folder: Path, *args: str, table: str | None = None, seconds: float = 110
 ) -> Answer:
-    """Run a script in its own process.
-
-    Args:
-        module: name of the script.
-        folder: folder for its output files.
-        *args: further command-line arguments.
-        table: name of the page's markers, if it differs from the script's default.
-        seconds: time limit.
-    """
+    """Run a script in its own process."""
     table = table or f"{module} table"
     page, file = folder / "page.md", folder / "out.json"
     page.write_text(f"before\n<!-- {table}: begin -->\nold\n<!-- {table}: end -->\nafter\n")

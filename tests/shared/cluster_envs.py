@@ -15,11 +15,7 @@ GO_ON, DIE, SLEEP, FAIL = range(4)
 
 
 class PlacedEnv(gymnasium.Env[Any, Any]):
-    """Environment that observes the numbers of its episode and step, with reward 1.
-
-    Args:
-        env_seed: any value; tests read it.
-    """
+    """Environment that observes the numbers of its episode and step, with reward 1."""
 
     observation_space = spaces.Box(0, np.inf, (2,), np.float64)
     action_space = spaces.Discrete(4)
@@ -60,11 +56,7 @@ class PlacedEnv(gymnasium.Env[Any, Any]):
 
 
 class PacedEnv(PlacedEnv):
-    """Environment with slow steps, which appends its pid to the file named by a variable.
-
-    Args:
-        pace: seconds per step.
-    """
+    """Environment with slow steps, which appends its pid to the file named by a variable."""
 
     def __init__(self, pace: float = 0.02) -> None:
         super().__init__()

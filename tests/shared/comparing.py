@@ -107,10 +107,6 @@ class HandStep:
 class HandSteps:
     """One environment stepped by hand, the reference for all backends.
 
-    Args:
-        env: the environment.
-        seed: seed of the first reset.
-
     Attributes:
         first: the observation and info of the first reset.
     """

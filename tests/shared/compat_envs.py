@@ -27,11 +27,7 @@ VALUES = [
 
 
 class GivenEnv(gymnasium.Env):
-    """Environment that stores the last action, and sleeps for it if it is a float.
-
-    Args:
-        shape: shape of its actions.
-    """
+    """Environment that stores the last action, and sleeps for it if it is a float."""
 
     observation_space = PLAIN
 
@@ -90,12 +86,7 @@ class InfoEnv(gymnasium.Env):
 
 
 class SampleEnv(gymnasium.Env):
-    """Environment with samples of a space as observations, and frames of one color.
-
-    Args:
-        space: space of its observations and actions.
-        colour: color of its frames.
-    """
+    """Environment with samples of a space as observations, and frames of one color."""
 
     def __init__(self, space, colour=0):
         self.observation_space = copy.deepcopy(space)

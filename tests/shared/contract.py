@@ -25,11 +25,7 @@ NOT_RAYS = frozenset(
 
 
 def contract(without: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return the tests of all contract modules under distinct names, and their helpers.
-
-    Args:
-        without: names of tests to leave out.
-    """
+    """Return the tests of all contract modules under distinct names, and their helpers."""
     return {name: value for path in MODULES for name, value in _parts(path, without)}
 
 
@@ -59,13 +55,7 @@ def _parts(path: Path, without: frozenset[str]) -> Iterator[tuple[str, Any]]:
 
 
 def leave_out_the_rest(config: pytest.Config, items: list[pytest.Item], path: Path) -> None:
-    """Deselect contract tests that do not use the backend under test.
-
-    Args:
-        config: argument of pytest's hook.
-        items: argument of pytest's hook; modified.
-        path: path of the file with the contract tests.
-    """
+    """Deselect contract tests that do not use the backend under test."""
     without = [
         item
         for item in items

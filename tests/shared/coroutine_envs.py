@@ -35,12 +35,7 @@ class HandsThrough(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class WaitingEnv(gymnasium.Env[Any, Any]):
-    """An asynchronous environment that waits and records its threads.
-
-    Args:
-        seconds: the time that each reset and step waits, times the action + 1.
-        length: steps of an episode.
-    """
+    """An asynchronous environment that waits and records its threads."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = spaces.Discrete(100)

@@ -93,11 +93,6 @@ class EchoEnv(gymnasium.Env):
     """Environment that samples its observation space and records its actions.
 
     Its seed determines all samples. It overwrites the actions that it received.
-
-    Args:
-        observation_space: any space.
-        action_space: any space.
-        length: steps of an episode.
     """
 
     def __init__(self, observation_space, action_space=None, length=3):
@@ -270,11 +265,7 @@ class FailingEnv(ReusingEnv):
 
 
 class ClosingEnv(ReusingEnv):
-    """Environment that creates a file on construction and on ``close``, which must come once.
-
-    Args:
-        path: path of the files, without the suffix ``.made`` or ``.closed``.
-    """
+    """Environment that creates a file on construction and on ``close``, which must come once."""
 
     def __init__(self, path):
         super().__init__()
@@ -350,12 +341,7 @@ def duck_without(name):
 
 
 class NamedEnv(gymnasium.Env):
-    """Environment with a name, state to call, read and set, render modes and a step limit.
-
-    Args:
-        name: any value.
-        max_episode_steps: its step limit; None for no attribute.
-    """
+    """Environment with a name, state to call, read and set, render modes and a step limit."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
 
@@ -404,9 +390,6 @@ class TalliedEnv(gymnasium.Env):
     """Environment that observes counts of all its operations; its seed determines its episodes.
 
     An episode takes 1 to 4 steps. Further steps report the end again.
-
-    Args:
-        name: a number that identifies it, and is its first seed.
     """
 
     FAIL = 7
@@ -476,12 +459,7 @@ class TalliedEnv(gymnasium.Env):
 
 
 class CountedEnv(gymnasium.Env):
-    """Environment that observes its total resets and steps, and its steps since the last reset.
-
-    Args:
-        number: a number that identifies it.
-        length: steps of an episode; further steps report the end again.
-    """
+    """Environment that observes its total resets and steps, and its steps since the last reset."""
 
     def __init__(self, number=0, length=2):
         self.observation_space = spaces.Box(0, np.inf, (3,), np.float64)
@@ -512,11 +490,7 @@ class CountedEnv(gymnasium.Env):
 
 
 class InterruptingEnv(ReusingEnv):
-    """Environment that sends SIGINT once, in the operation it is ``armed`` for: step or reset.
-
-    Args:
-        pid: id of the process.
-    """
+    """Environment that sends SIGINT once, in the operation it is ``armed`` for: step or reset."""
 
     def __init__(self, pid):
         super().__init__()

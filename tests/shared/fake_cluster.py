@@ -44,12 +44,7 @@ class PretendedActor(GroupActor):
 
 
 class PretendedCluster:
-    """Simulated :class:`~xuance_envs.engine.ray.cluster.RayCluster`.
-
-    Args:
-        capacities: number of workers that fit on each node, by node.
-        direct_connection_obstacle: reason why actors cannot be connected to; None if they can.
-    """
+    """Simulated :class:`~xuance_envs.engine.ray.cluster.RayCluster`."""
 
     alive = True
 
@@ -133,12 +128,7 @@ def undisturbed(does: Callable[[], Any]) -> Any:
 def pretended_machines(
     direct_connection_obstacle: str | None = None, **capacities: int
 ) -> Iterator[None]:
-    """Create Ray vectorized environments on simulated machines within this context.
-
-    Args:
-        direct_connection_obstacle: reason why actors cannot be connected to; None if they can.
-        **capacities: number of workers that fit on each node, by node.
-    """
+    """Create Ray vectorized environments on simulated machines within this context."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             ray_vec_env,

@@ -87,15 +87,6 @@ class FaultyEnv(gymnasium.Env):
 
     Its observation is the number of steps in the episode, and the drawn number. Its info has the
     total numbers of steps and episodes.
-
-    Args:
-        place: one of :data:`PLACES`; the operation with the fault.
-        fault: one of :data:`FAULTS`.
-        path: start of the names of files that count the faults across processes.
-        times: number of faults.
-        after: number of steps before the first fault.
-        length: steps of an episode.
-        env_seed: any value; tests read it.
     """
 
     def __init__(self, place="", fault="", path=None, times=1, after=0, length=5, env_seed=None):

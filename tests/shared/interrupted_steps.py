@@ -70,13 +70,7 @@ class Model:
 
 
 class Interrupted:
-    """A vectorized environment whose steps are interrupted.
-
-    Args:
-        envs: the vectorized environment, of :data:`ENV_FNS` or of equal environments.
-        mode: its autoreset mode.
-        halves: True to step with ``step_async`` and ``step_wait``.
-    """
+    """A vectorized environment whose steps are interrupted."""
 
     def __init__(
         self, envs: Any, mode: Autoreset = Autoreset.SAME_STEP, *, halves: bool = False
@@ -130,15 +124,7 @@ class Interrupted:
 
 
 def assert_nothing_is_lost(make: Callable[[], Interrupted], numbers: Iterable[int]) -> int:
-    """Raise if an interrupt of a step loses a result or repeats a call.
-
-    Args:
-        make: creates a vectorized environment to interrupt.
-        numbers: the instants; the loop ends at the first number beyond a step's instants.
-
-    Returns:
-        Number of interrupted steps.
-    """
+    """Raise if an interrupt of a step loses a result or repeats a call."""
     failures: dict[str, list[str]] = {}
     count = 0
     interrupted = make()

@@ -35,9 +35,6 @@ def interrupt_after(seconds: float) -> Iterator[None]:
 class RandomInterrupts:
     """SIGINTs at random moments of calls in the main thread; outside these they do nothing.
 
-    Args:
-        longest: seconds after a call's start within which one comes.
-
     Attributes:
         count: number of calls that were interrupted.
     """
@@ -84,10 +81,6 @@ class Instant:
 
     Python checks for signals on function entry, after calls and at jumps: these are the instants.
     They are counted in the code of some files, so that a test can try each of them.
-
-    Args:
-        number: number of the instant, from 0.
-        folders: folders of the files whose code is interrupted.
 
     Attributes:
         came: True if the block has this instant.
@@ -171,10 +164,6 @@ class Alarm:
 
     Timers fire late, on some machines by more than the duration of a step. The block is therefore
     entered with the same delay.
-
-    Args:
-        seconds: delay of the signal.
-        folders: folders of the files whose code is interrupted, including calls from it.
 
     Attributes:
         came: True if the signal interrupted the block.

@@ -77,12 +77,7 @@ class Outcome:
 
 
 class LockstepPair:
-    """A vectorized environment and its reference implementation.
-
-    Args:
-        envs: the environment under test.
-        reference: the reference implementation.
-    """
+    """A vectorized environment and its reference implementation."""
 
     def __init__(self, envs: Any, reference: Any) -> None:
         self.envs = envs
@@ -101,11 +96,7 @@ class LockstepPair:
         """Make further checks or calls after an operation on both."""
 
     def do(self, done: Operation) -> None:
-        """Call the same method of both.
-
-        Raises:
-            AssertionError: the outcomes differ.
-        """
+        """Call the same method of both."""
         if not self.plays(done):
             return
         expected, got = done.on(self.reference), done.on(self.envs)
@@ -142,14 +133,7 @@ def make_env_error(pair: Pair, operations: Sequence[Operation]) -> AssertionErro
 
 
 def assert_alike(pair: Pair, draw: Draw, seeds: Sequence[int], length: int) -> None:
-    """Raise an error with a minimal program if the outcomes differ for any seed.
-
-    Args:
-        pair: creates a pair to compare.
-        draw: draws an operation.
-        seeds: seeds of the sequences of operations.
-        length: number of operations in a sequence.
-    """
+    """Raise an error with a minimal program if the outcomes differ for any seed."""
     __tracebackhide__ = True
     for seed in seeds:
         rng = random.Random(seed)

@@ -16,12 +16,7 @@ from xuance_envs.gym.gym_env import Gym_Env
 
 
 class CountingEnv(gymnasium.Env):
-    """Environment that observes its seed, episode and step; ends after ``length`` steps.
-
-    Args:
-        env_seed: a number that identifies it.
-        length: steps of an episode.
-    """
+    """Environment that observes its seed, episode and step; ends after ``length`` steps."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012
 

@@ -13,12 +13,7 @@ torch = pytest.importorskip("torch")
 
 
 class Player:
-    """An agent whose outputs depend on the states, and are equal for equal seeds.
-
-    Args:
-        action_space: action space of one environment.
-        device: device of the outputs.
-    """
+    """An agent whose outputs depend on the states, and are equal for equal seeds."""
 
     def __init__(self, action_space, device="cpu"):
         self.space = action_space
@@ -53,15 +48,7 @@ class Player:
 
 
 class Reference:
-    """Reference values of a collector's attributes.
-
-    Args:
-        env_fns: functions that create one environment each.
-        agent: the agent.
-        steps: steps of each environment per rollout.
-        convert: converts an observation to a state.
-        window: number of finished episodes in the statistics.
-    """
+    """Reference values of a collector's attributes."""
 
     def __init__(self, env_fns, agent, steps, convert, window=10):
         self.envs = [env_fn() for env_fn in env_fns]
@@ -176,12 +163,7 @@ def stacked(states):
 
 
 def converter(dtype=torch.float32, moved=()):
-    """Return a function that converts an observation to a state.
-
-    Args:
-        dtype: dtype of all parts.
-        moved: keys of a Dict's images whose last axis becomes the first; True for a plain image.
-    """
+    """Return a function that converts an observation to a state."""
 
     def convert(observation, key=None):
         if isinstance(observation, dict):

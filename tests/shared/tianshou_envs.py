@@ -12,14 +12,7 @@ from gymnasium import spaces
 
 
 class Corridor(gymnasium.Env):
-    """Environment that moves right for ``length`` steps; one action ends the episode early.
-
-    Args:
-        length: steps of an episode; its space depends on it.
-        kind: kind of observations.
-        seconds: duration of a step.
-        rewards: number of rewards per step; 0 for a single float.
-    """
+    """Environment that moves right for ``length`` steps; one action ends the episode early."""
 
     action_space = spaces.Discrete(3)
     END = 2

@@ -88,12 +88,7 @@ BEYOND = {
 
 
 def within(name: str, backend: Backend) -> Backend:
-    """Return a backend whose vectorized environments are in a transform without effect.
-
-    Args:
-        name: name of the transform.
-        backend: the backend of the environments.
-    """
+    """Return a backend whose vectorized environments are in a transform without effect."""
     wrap = WITHOUT_EFFECT[name]
 
     def kind(*args: Any, **options: Any) -> VecEnv:

@@ -12,13 +12,7 @@ from gymnasium import spaces
 
 
 class Walk(gymnasium.Env[Any, Any]):
-    """Environment whose episodes have a fixed length, by turns terminated and truncated.
-
-    Args:
-        length: steps of each episode.
-        shape: shape of an observation.
-        dtype: dtype of an observation.
-    """
+    """Environment whose episodes have a fixed length, by turns terminated and truncated."""
 
     def __init__(self, length: int, shape: tuple[int, ...] = (3,), dtype: Any = np.float64) -> None:
         whole = np.dtype(dtype).kind in "iu"
@@ -85,11 +79,7 @@ class ExpectedStep:
 
 
 class ReferenceWalks:
-    """The walks in a bare loop.
-
-    Args:
-        env_fns: functions that create the walks.
-    """
+    """The walks in a bare loop."""
 
     def __init__(self, env_fns: Any = WALKS) -> None:
         self.envs = [env_fn() for env_fn in env_fns]

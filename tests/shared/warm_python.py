@@ -38,16 +38,7 @@ def run_python(
     timeout: float = 110,
     on_start: Callable[[int], object] = lambda pid: None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python as ``subprocess.run`` does with ``capture_output``, without its start.
-
-    Args:
-        arguments: ``-W error`` if wanted, then a file, ``-m`` and a module, or ``-c`` and code,
-            then the program's arguments.
-        cwd: the folder to run in, this process's by default.
-        env: environment variables beside those of this process, which the libraries do not read.
-        timeout: seconds until the process is killed.
-        on_start: receives the process's id once it runs, which is also that of its group.
-    """
+    """Run Python as ``subprocess.run`` does with ``capture_output``, without its start."""
     command = [str(argument) for argument in arguments]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
     request = json.dumps([command, str(cwd or os.getcwd()), variables]).encode()

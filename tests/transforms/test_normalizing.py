@@ -442,13 +442,7 @@ def test_what_is_normalized_once_is_not_normalized_again():
 
 
 class Spoilt(Walk):
-    """A walk that shows something else in some steps.
-
-    Args:
-        length: of an episode.
-        what: shown.
-        when: in which steps, counted over all episodes; the first reset is 0.
-    """
+    """A walk that shows something else in some steps."""
 
     def __init__(self, length, what, when, reward=False):
         super().__init__(length)

@@ -28,11 +28,7 @@ FIRST = {"action_mask": 0, "avail_actions": 1, "method": 2}
 
 
 class Twins:
-    """The environments stepped by hand beside a vector environment.
-
-    Args:
-        options: of each environment.
-    """
+    """The environments stepped by hand beside a vector environment."""
 
     def __init__(self, options):
         self.envs = [MaskedEnv(**each) for each in options]
