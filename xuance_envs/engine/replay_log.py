@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.step_results import RecordedInfos, StepResult, StepResults, bytes_of
+from xuance_envs.engine.group.step_results import (
+    RecordedInfos,
+    RecordedRows,
+    StepResult,
+    StepResults,
+)
 from xuance_envs.errors import name_envs
 
 MAX_OVERHEAD = 0.0025  # target share of step time for saving; recording actions costs as much
@@ -42,13 +47,9 @@ class ReplayLog:
         self._first_tag, self._requests_per_step = 0, 1.0
         size = sum(part.nbytes for part in parts) if self.enabled else 0
         self._max_steps = max(1, min(MAX_STEPS, MAX_BYTES // max(size, 1)))
-        # For each leaf: recorded actions of all steps, the current actions, bytes per step.
         self._parts = parts if self.enabled else []
         capacity = self._max_steps + _SPARE_STEPS
-        self._action_buffers = [
-            (memoryview(np.empty(capacity * part.nbytes, np.uint8)), bytes_of(part), part.nbytes)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
-            for part in self._parts
-        ]
+        self._actions = RecordedRows(self._parts, capacity)
         self._results = StepResults(arrays, capacity) if with_results and self.enabled else None
         self._costs: list[float] = []
         self._has_nan = False
@@ -76,8 +77,7 @@ class ReplayLog:
             at -= 1
         # No call in between, so that an interrupt finds either both updated or none.
         self.last_tag, self.count = tag, at + 1
-        for recorded, part, size in self._action_buffers:
-            recorded[at * size : (at + 1) * size] = part
+        self._actions.record(at)
         if at + 1 == self._max_steps:
             self.next_save = -1
 
@@ -97,13 +97,13 @@ class ReplayLog:
     def steps(self, before: int = -1) -> list[list[NDArray[Any]]]:
         """Return the action leaves of each step, except for a last step with the tag ``before``."""
         count = self.count - (self.last_tag == before)
-        found: list[list[NDArray[Any]]] = []
-        for at in range(count):
-            found.append([])
-            for part, (recorded, _, size) in zip(self._parts, self._action_buffers, strict=True):
-                leaf = np.ndarray(part.shape, part.dtype, recorded, at * size)
-                found[at].append(leaf.copy())
-        return found
+        return [
+            [
+                rows.view(part.dtype).reshape(part.shape)
+                for part, rows in zip(self._parts, self._actions.get(at), strict=True)
+            ]
+            for at in range(count)
+        ]
 
     def current_actions(self) -> list[NDArray[Any]]:
         """Return the action leaves currently in the arrays."""

@@ -114,27 +114,15 @@ class StepResults:
     """Results of the steps in a replay log."""
 
     def __init__(self, arrays: StepArrays, capacity: int) -> None:
-        observations, reset_observations = (
+        observations, resets = (
             [part for part in rows.parts if isinstance(part, np.ndarray)]
             for rows in (arrays.observations, arrays.reset_observations)
         )
         scalars = [arrays.rewards, arrays.terminated, arrays.truncated]
-        count = 2 * len(observations) + len(scalars)
-        max_bytes = _MAX_COPIED_BYTES // count
-        self._observations, self._scalars, self._reset_observations = (
-            [
-                _Copies(part, capacity) if part.nbytes <= max_bytes else _Digests(part, capacity)
-                for part in parts
-            ]
-            for parts in (observations, scalars, reset_observations)
-        )
-        every_step = [*self._observations, *self._scalars]
-        self._copies = [
-            (each.memory, each.source, each.size)
-            for each in every_step
-            if isinstance(each, _Copies)
-        ]
-        self._digests = [each for each in every_step if isinstance(each, _Digests)]
+        max_bytes = _MAX_COPIED_BYTES // (2 * len(observations) + len(scalars))
+        self._rows = RecordedRows([*observations, *scalars], capacity, max_bytes)
+        self._reset_rows = RecordedRows(resets, capacity, max_bytes)
+        self._num_leaves = len(observations)
         self._capacity = capacity
         self.clear()
 
@@ -145,15 +133,11 @@ class StepResults:
 
     def record(self, at: int, infos: RecordedInfos) -> None:
         """Record the results in the arrays as the results of step ``at``."""
-        for recorded, part, size in self._copies:
-            recorded[at * size : (at + 1) * size] = part
-        for column in self._digests:
-            column.record(at)
+        self._rows.record(at)
         self._infos.record(at, infos.infos)
         if infos.reset_infos is not None:
             self._reset_infos.record(at, infos.reset_infos)
-            for reset in self._reset_observations:
-                reset.record(at)
+            self._reset_rows.record(at)
         self.nbytes += infos.nbytes
         self._extras[at] = infos.rest  # last, so that an interrupt leaves the step unknown
 
@@ -162,12 +146,41 @@ class StepResults:
         extras, infos = self._extras[at], self._infos.get(at)
         if extras is None or infos is None:
             return None
-        observations, scalars, resets = (
-            [each.rows(at) for each in columns]
-            for columns in (self._observations, self._scalars, self._reset_observations)
-        )
-        recorded = RecordedInfos(infos, self._reset_infos.get(at), extras)
-        return StepResult(observations, scalars, resets, recorded)
+        resets = self._reset_infos.get(at)
+        rows, reset_rows = self._rows.get(at), [] if resets is None else self._reset_rows.get(at)
+        leaves, scalars = rows[: self._num_leaves], rows[self._num_leaves :]
+        return StepResult(leaves, scalars, reset_rows, RecordedInfos(infos, resets, extras))
+
+
+class RecordedRows:
+    """Bytes of the rows of arrays at each step, or digests of arrays larger than ``max_bytes``."""
+
+    def __init__(
+        self, parts: Sequence[NDArray[Any]], capacity: int, max_bytes: float = np.inf
+    ) -> None:
+        self._parts = parts
+        self._digests = {
+            k: _Digests(part, capacity) for k, part in enumerate(parts) if part.nbytes > max_bytes
+        }
+        copied = [part for k, part in enumerate(parts) if k not in self._digests]
+        self._sources = [_bytes_of(part) for part in copied]
+        self._copies = [b""] * capacity
+
+    def record(self, at: int) -> None:
+        self._copies[at] = b"".join(self._sources)
+        for digests in self._digests.values():
+            digests.record(at)
+
+    def get(self, at: int) -> list[NDArray[np.uint8]]:
+        """Return each array's rows at a step, ``(len(array), row bytes)``."""
+        found, copied, start = [], np.frombuffer(bytearray(self._copies[at]), np.uint8), 0
+        for k, part in enumerate(self._parts):
+            if k in self._digests:
+                found.append(self._digests[k].rows(at))
+            else:
+                found.append(copied[start : start + part.nbytes].reshape(len(part), -1))
+                start += part.nbytes
+        return found
 
 
 class _Snapshots:
@@ -198,22 +211,6 @@ class _Snapshots:
         return self._cells[at], self._kinds[at], *self._shared[id(arrays)]
 
 
-class _Copies:
-    """Copies of a small array, one per step."""
-
-    def __init__(self, part: NDArray[Any], capacity: int) -> None:
-        self.source, self.size = bytes_of(part), part.nbytes
-        self.memory = memoryview(np.empty(capacity * part.nbytes, np.uint8))  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
-        self._count = len(part)
-
-    def record(self, at: int) -> None:
-        self.memory[at * self.size : (at + 1) * self.size] = self.source
-
-    def rows(self, at: int) -> NDArray[np.uint8]:
-        stored = np.frombuffer(self.memory, np.uint8, self.size, at * self.size)
-        return stored.reshape(self._count, -1).copy()
-
-
 class _Digests:
     """Digests of a large array's rows, one per step.
 
@@ -240,6 +237,6 @@ class _Digests:
         return digests
 
 
-def bytes_of(part: NDArray[Any]) -> memoryview:
+def _bytes_of(part: NDArray[Any]) -> memoryview:
     """Return an array's memory as bytes, which copy faster than the array."""
     return memoryview(part.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
