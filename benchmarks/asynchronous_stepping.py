@@ -187,9 +187,9 @@ def measure_slow(args: argparse.Namespace) -> Part:
     actions = sample_actions(IdleEnv.action_space, args.slow_envs)
     make = partial(SubprocVecEnv_Gym, in_series=1)
     part = Part(
-        f"{len(others)} environments that sleep {QUICK_SECONDS * 1e3:g} ms, in_series=1, "
-        f"without and with a slow one that sleeps {SLOW_SECONDS * 1e3:g} ms; "
-        f"only steps of the {len(others)} count"
+        f"{len(others)} environments that sleep {QUICK_SECONDS * 1e3:g} ms per step, without and "
+        f"with a slow environment that sleeps {SLOW_SECONDS * 1e3:g} ms; in_series=1. "
+        f"Only steps of the {len(others)} count"
     )
     receive = f"send, recv({half})"
     without = f"{receive}, without the slow one"
@@ -214,8 +214,8 @@ def measure_waiting(args: argparse.Namespace) -> Part:
     actions = sample_actions(IdleEnv.action_space, count)
     ideal = count / WAITING_SECONDS
     part = Part(
-        f"{count} environments that sleep {WAITING_SECONDS * 1e3:g} ms, in_series=1: "
-        f"the ideal is {ideal:,.0f} steps/s"
+        f"{count} environments that sleep {WAITING_SECONDS * 1e3:g} ms per step; in_series=1. "
+        f"The ideal is {ideal:,.0f} steps/s"
     )
     make = partial(SubprocVecEnv_Gym, functions, in_series=1)
     with ExitStack() as stack:

@@ -1,14 +1,14 @@
 """Measure the main process's CPU time per environment step.
 
-The environments do nothing, so only the overhead of a step remains: actions into shared memory,
-one byte to each worker, one byte back, copies of the results. The script counts the CPU time of
+The environments do nothing, so only the overhead of a step remains: copying the actions, waking
+the workers, waiting for their replies, and copying the results. The script counts the CPU time of
 the calling thread (time.thread_time), not wall-clock time. Spinning would count as CPU time, so
 the main process blocks instead, and falling asleep and waking up are counted. On a busy machine
 the figures are higher, because other processes evict the caches.
 
 Each figure is the median of the rounds, in microseconds per environment step. For comparison, a
-bare loop writes one byte to each of as many sleeping processes and reads one byte from each. Its
-figures are in microseconds per worker and step.
+bare loop writes one byte to each of the same number of sleeping processes, and reads one byte from
+each. Its figures are in microseconds per worker and step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure the duration of a training run by vectorized environment.
 
 The same PPO (examples/train_ppo.py) trains on CartPole-v1 for the same number of environment
-steps. Only the vectorized environment differs. Gymnasium's environments use from_gymnasium. With
+steps. Only the vectorized environment differs; from_gymnasium converts Gymnasium's. With
 --peers xuance, XuanCe's PPO trains on XuanCe's environments and on this package's.
 """
 

@@ -5,9 +5,9 @@
 
 In MountainCar, a weak car gets no useful reward before it reaches the flag. Random actions hardly
 ever reach it. This script lets many cars take random actions in parallel. Every few steps,
-environments in frequently visited cells of the state space become clones of those in rarely visited
-cells. `clone_state` copies environments in the middle of an episode, and `fork_rng` gives each
-clone its own random stream. This is the idea of Go-Explore (Ecoffet et al. 2021,
+environments in frequently visited cells of the state space become clones of environments in rarely
+visited cells. `clone_state` copies environments in the middle of an episode, and `fork_rng` gives
+each clone its own random stream. This is the idea of Go-Explore (Ecoffet et al. 2021,
 https://doi.org/10.1038/s41586-020-03157-9) without a policy. The function `explore` contains the
 algorithm. The plot needs the extra `plot`.
 """

@@ -67,13 +67,13 @@ def main() -> None:
                 actions[step].numpy().astype(np.int64)
             )
             ended = terminated | truncated
-            last_obs = batch.copy()  # if an episode ended, batch has the next one's first obs
+            last_obs = batch.copy()  # after an episode end, the next episode's first obs
             for i in np.flatnonzero(ended):
                 last_obs[i] = infos["final_obs"][i]
                 returns.append(float(infos["episode"]["r"][i]))
             with torch.no_grad():
                 value = agent.value(torch.from_numpy(last_obs)).squeeze(-1)
-            next_values[step] = value * torch.from_numpy(~terminated)  # truncation bootstraps
+            next_values[step] = value * torch.from_numpy(~terminated)  # bootstrap if truncated
             rewards[step], dones[step] = torch.from_numpy(reward), torch.from_numpy(ended)
             next_obs = torch.from_numpy(batch)
 

@@ -7,7 +7,7 @@ A submarine searches for treasures. More valuable treasures are farther away. A 
 components: the treasure, and -1 for each step. One policy is trained for each weight of this time
 penalty: the greater the weight, the nearer the treasure that the policy reaches.
 
-The script needs the extras `torch` and `multi-objective`. The algorithm is that of `train_ppo.py`.
+The script needs the extras `torch` and `multi-objective`. It uses the PPO of `train_ppo.py`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def places(obs: NDArray[np.int32]) -> NDArray[np.float32]:
 def make_envs(num_envs: int, time_weight: float) -> VecEnv:
     """Create environments whose reward is ``treasure - time_weight * steps``."""
     envs: VecEnv = DummyVecEnv([partial(mo_gymnasium.make, ENV)] * num_envs)
-    envs = transforms.EpisodeStatistics(envs)  # records vectors: returns before any transform
+    envs = transforms.EpisodeStatistics(envs)  # records vector returns, before all other transforms
     envs = transforms.ScalarizeRewards(envs, [1.0, time_weight])
     envs = transforms.NormalizeRewards(envs, SETTINGS.gamma)
     return transforms.TransformObservations(envs, places, Box(0, 1, (2 * SIDE,), np.float32))
 
 
 def learn(time_weight: float, steps: int, num_envs: int, seed: int) -> NDArray[np.float64]:
-    """Train a policy, and return the means of its last treasures and of their times."""
+    """Train a policy, and return the mean treasure and time of its last episodes."""
     torch.manual_seed(seed)
     envs = make_envs(num_envs, time_weight)
     agent = Agent(envs.obs_shape, envs.action_space)

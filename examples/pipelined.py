@@ -91,7 +91,7 @@ class Policy:
 
     @torch.inference_mode()
     def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
-        """Return actions, log-probabilities (zeros), values and no entropy."""
+        """Return actions, zeros as log-probabilities, values, and None as entropy."""
         end = time.perf_counter() + self._nap * len(states)
         *logits, values = self._network(states.flatten(1)).unbind(1)
         outputs = torch.stack(logits, 1)

@@ -45,7 +45,7 @@ class Settings:
 
     steps_per_env: int = 64
     learning_rate: float = 5e-3
-    annealed_over: int = 300_000  # environment steps until the rate is a tenth
+    annealed_over: int = 300_000  # environment steps until the rate is a tenth of the initial one
     epochs: int = 4
     batch_size: int = 512
     gamma: float = 0.99
@@ -254,7 +254,7 @@ def save_checkpoint(
 def resume(
     folder: Path, collector: Collector, agent: nn.Module, optimizer: Any, trusted: bool = False
 ) -> None:
-    """Load a checkpoint. The collector restores the random generators, so it is last."""
+    """Load a checkpoint, and the collector last, because it restores the random generators."""
     if not (folder / CHECKPOINT).exists():
         print(f"starting from scratch: no checkpoint in {folder}", flush=True)
         return

@@ -2,7 +2,8 @@
 
 The script does not import this package. Run it as ``python standalone.py LIBRARY ENV_ID NUM_ENVS``.
 The first input line has the actions, one list per step, which are repeated in a cycle. The reply is
-the library's version. Each further line is a number of steps; the reply is the seconds they took.
+the library's version. Each further line is a number of steps; the reply is their duration in
+seconds.
 """
 
 import importlib.metadata
