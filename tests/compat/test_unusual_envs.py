@@ -19,17 +19,10 @@ from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 Quick = partial(AsyncVectorEnv, context="forkserver")
-KINDS = {
-    "sync": SyncVectorEnv,
-    "async": Quick,
-    "async-a worker each": partial(Quick, in_series=1),
-    "async-one worker": partial(Quick, in_series=9),
-    "async-caller": partial(Quick, caller_steps=True),
-}
+IN_PROCESSES = {"async": Quick, "async-caller": partial(Quick, caller_steps=True)}
+KINDS = {"sync": SyncVectorEnv, **IN_PROCESSES}
 kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-in_processes = pytest.mark.parametrize(
-    "kind", [kind for name, kind in KINDS.items() if name != "sync"], ids=[*KINDS][1:]
-)
+in_processes = pytest.mark.parametrize("kind", IN_PROCESSES.values(), ids=IN_PROCESSES)
 modes = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
 
 
@@ -38,10 +31,10 @@ def test_options_are_each_environments_own(closing, kind):
     envs = closing(kind([TakingEnv] * 4))
     options = {"level": 7, "items": [1, 2]}
     assert envs.reset(options=options)[0].tolist() == [[9]] * 4
-    mask = np.array([True, False, True, True])
-    observations, _ = envs.reset(options={**options, "reset_mask": mask})
-    assert observations.tolist() == [[9]] * 4
+    with_mask = {**options, "reset_mask": np.array([True, False, True, True])}
+    assert envs.reset(options=with_mask)[0].tolist() == [[9]] * 4
     assert options == {"level": 7, "items": [1, 2]}
+    assert set(with_mask) == {*options, "reset_mask"}
 
 
 @in_processes

@@ -19,12 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:context='fork' copies this proce
 
 # Workers that were not forked would import torch, for shimmy's sake.
 Fork = partial(SubprocVecEnv, start_method="fork")
-SUBPROC = {
-    "subproc": Fork,
-    "subproc-a worker each": partial(Fork, in_series=1),
-    "subproc-one worker": partial(Fork, in_series=9),
-    "subproc-caller": partial(Fork, caller_steps=True),
-}
+SUBPROC = {"subproc": Fork, "subproc-caller": partial(Fork, caller_steps=True)}
 KINDS = {"dummy": DummyVecEnv, **SUBPROC}
 kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 in_processes = pytest.mark.parametrize("kind", SUBPROC.values(), ids=SUBPROC)
