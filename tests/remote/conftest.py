@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ def pytest_pycollect_makemodule() -> None:
 def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let no client read CA certificates, because this takes longer than a request."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SSL_CERT_FILE", raising=False)  # it would take precedence
         patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("authorities")))
         yield
 
@@ -61,6 +63,13 @@ def serve() -> Iterator[ServerMaker]:
     for server in made:
         server.close()
     assert_nothing_is_left()
+
+
+@pytest.fixture
+def background() -> Iterator[Callable[..., Future[Any]]]:
+    """Call functions in threads. Name it before ``serve``, which ends requests that hang."""
+    with ThreadPoolExecutor() as threads:
+        yield threads.submit
 
 
 @pytest.fixture

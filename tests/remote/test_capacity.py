@@ -49,8 +49,6 @@ def test_each_of_a_hundred_tokens_has_a_session(tmp_path: Path) -> None:
         asking = [Asking(server, f"token{n}") for n in range(100)]
         assert len({ask.id for ask in asking}) == 100
         assert asking[0].post("session/create").status_code == 429
-        for ask in asking:
-            ask.client.close()
 
 
 def test_no_token_can_take_the_share_of_another(tmp_path: Path) -> None:
@@ -114,9 +112,7 @@ def test_a_reload_forgets_no_used_cpu_time(
     monkeypatch.setattr(sessions, "USAGE_INTERVAL", 0.2)
     line = "alice one max-cpu-per-token=1"
     server = serve(token_file=token_file(tmp_path, [line]))
-    alice = Asking(server, "one")
-    alice.ask("create", env_id="Busy")
-    alice.ask("vectorized_reset")
+    alice = Asking(server, "one").begin("Busy")
     alice.ask("vectorized_step", actions=[1])
     wait_until(lambda: alice.ask("vectorized_reset").status_code == 429)
     alice.close()

@@ -434,9 +434,7 @@ def test_pipelined_requests_have_a_limit_over_all_connections(
 
 def test_a_request_with_a_token_is_not_closed_for_others_without(serve: ServerMaker) -> None:
     server = serve({"Slow": SlowStepEnv}, tokens=("a",), connections=8)
-    ask = Asking(server, "a")
-    ask.ask("create")
-    ask.ask("vectorized_reset")
+    ask = Asking(server, "a").begin()
     answers: list[httpx.Response] = []
     step = partial(ask.ask, "vectorized_step", actions=[0], steps=40)
     thread = threading.Thread(target=lambda: answers.append(step()))
@@ -761,9 +759,9 @@ def test_objects_of_first_observations_are_counted(serve: ServerMaker, auto_rese
 
 @pytest.mark.parametrize("auto_reset", [False, True], ids=["repeated", "stepped"])
 def test_objects_of_loaded_states_are_counted(serve: ServerMaker, auto_reset: bool) -> None:
-    ask = Asking(serve({"Sized": partial(SizedEnv, "Text")}, reply=400_000))
-    ask.ask("create", num_envs=4, auto_reset=auto_reset)
-    ask.ask("vectorized_reset")
+    ask = Asking(serve({"Sized": partial(SizedEnv, "Text")}, reply=400_000)).begin(
+        num_envs=4, auto_reset=auto_reset
+    )
     assert ask.ask("vectorized_step", actions=[200, 1, 1, 1]).status_code == 200
     saved = ask.ask("states", operation="save").json()["states"]
     first, *others = ask.episodes
@@ -848,9 +846,7 @@ def test_infos_of_several_environments_are_read_one_by_one(
     serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve({"Info": InfoEnv}, allow=Permissions(infos=frozenset({"*"})))
-    ask = Asking(server)
-    ask.ask("create", num_envs=8)
-    ask.ask("vectorized_reset")
+    ask = Asking(server).begin(num_envs=8)
     largest = 0
     read = ByValueUnpickler.load
 

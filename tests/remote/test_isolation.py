@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,20 +25,16 @@ HARMS = [
 ]
 
 
-def ready(ask: Asking, **create: Any) -> Asking:
-    ask.ask("create", env_id="Mischievous", num_envs=2, **create)
-    ask.ask("vectorized_reset")
-    return ask
-
-
 @pytest.mark.parametrize("auto_reset", [False, True], ids=["repeating", "resetting itself"])
 @pytest.mark.parametrize(("harm", "code", "told"), HARMS)
 def test_an_environment_that_does_harm_does_it_to_its_own_session_only(
     serve: ServerMaker, harm: int, code: str, told: str, auto_reset: bool
 ) -> None:
     server = serve(request=2.0, memory=1000 * 2**20)
-    victim = ready(Asking(server), auto_reset=auto_reset)
-    others = [ready(Asking(server), auto_reset=auto_reset) for _ in range(2)]
+    victim = Asking(server).begin("Mischievous", num_envs=2, auto_reset=auto_reset)
+    others = [
+        Asking(server).begin("Mischievous", num_envs=2, auto_reset=auto_reset) for _ in range(2)
+    ]
     answer = victim.ask("vectorized_step", actions=[0, harm])
     assert answer.status_code == 409
     error = answer.json()["error"]
@@ -67,7 +63,7 @@ def served() -> Iterator[ServedProcess]:
 def test_a_signal_to_its_process_group_ends_one_process_of_one_session(
     served: ServedProcess, harm: int, number: signal.Signals
 ) -> None:
-    victim, other = ready(Asking(served)), ready(Asking(served))
+    victim, other = (Asking(served).begin("Mischievous", num_envs=2) for _ in range(2))
     (second,) = victim.ask("create", env_id="Mischievous").json()["episode_ids"]
     victim.ask("vectorized_reset", episode_ids=[second])
     first = {"episode_ids": victim.episodes[:2]}
@@ -83,9 +79,7 @@ def test_ctrl_c_at_the_servers_terminal_closes_the_environments(tmp_path: Path) 
     terminal, end = os.openpty()
     closed = tmp_path / "closed"
     server = ServedProcess(*TESTS, terminal=end, CLOSED=str(closed))
-    ask = Asking(server)
-    ask.ask("create", env_id="Closing")
-    ask.ask("vectorized_reset")
+    ask = Asking(server).begin("Closing")
     pid = ask.ask("call", operation="get_attr", name="pid").json()["results"][0]
     assert os.tcgetpgrp(terminal) == server.pid
     os.write(terminal, b"\x03")
@@ -96,27 +90,21 @@ def test_ctrl_c_at_the_servers_terminal_closes_the_environments(tmp_path: Path) 
     os.close(end)
 
 
-def test_others_are_served_while_one_hangs(serve: ServerMaker) -> None:
+def test_others_are_served_while_one_hangs(background: Any, serve: ServerMaker) -> None:
     server = serve(request=1.5)
-    hanging, other = ready(Asking(server)), ready(Asking(server))
-    answers: list[int] = []
-
-    def hang() -> None:
-        answers.append(hanging.ask("vectorized_step", actions=[HANGS, 0]).status_code)
-
-    thread = threading.Thread(target=hang)
-    thread.start()
+    hanging, other = (Asking(server).begin("Mischievous", num_envs=2) for _ in range(2))
+    hung = background(hanging.ask, "vectorized_step", actions=[HANGS, 0])
     served = 0
-    while not answers:
+    while not hung.done():
         assert other.ask("vectorized_step", actions=[0, 0]).status_code == 200
         served += 1
-    thread.join()
-    assert answers == [409]
+        time.sleep(0.02)
+    assert hung.result().status_code == 409
     assert served > 5
 
 
 def test_an_exception_is_told_and_the_session_goes_on(serve: ServerMaker) -> None:
-    ask = ready(Asking(serve(allow=Permissions(tracebacks=True))))
+    ask = Asking(serve(allow=Permissions(tracebacks=True))).begin("Mischievous", num_envs=2)
     answer = ask.ask("vectorized_step", actions=[RAISES, 0])
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (409, "env_failed")
@@ -129,7 +117,7 @@ def test_an_exception_is_told_and_the_session_goes_on(serve: ServerMaker) -> Non
 
 
 def test_what_is_left_of_a_dead_group_says_so(serve: ServerMaker) -> None:
-    ask = ready(Asking(serve()), auto_reset=True)
+    ask = Asking(serve()).begin("Mischievous", num_envs=2, auto_reset=True)
     ask.ask("vectorized_step", actions=[EXITS, 0])
     for path, message in (("vectorized_reset", {}), ("vectorized_step", {"actions": [0, 0]})):
         answer = ask.ask(path, **message)
@@ -138,9 +126,7 @@ def test_what_is_left_of_a_dead_group_says_so(serve: ServerMaker) -> None:
 
 def test_a_worker_killed_between_requests_is_noticed(serve: ServerMaker) -> None:
     server = serve(allow=Permissions(gets=frozenset({"pid"})))
-    ask = Asking(server)
-    ask.ask("create", env_id="Mischievous")
-    ask.ask("vectorized_reset")
+    ask = Asking(server).begin("Mischievous")
     pid = ask.ask("call", operation="get_attr", name="pid").json()["results"][0]
     os.kill(pid, signal.SIGKILL)
     answer = ask.ask("vectorized_reset")

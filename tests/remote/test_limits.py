@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -92,35 +91,27 @@ def test_a_process_that_died_does_not_count(serve: ServerMaker) -> None:
 
 
 def test_environments_count_while_they_are_made_and_end_with_their_session(
-    serve: ServerMaker,
+    background: Any, serve: ServerMaker
 ) -> None:
     server = serve({"Slow": SlowStartEnv}, environments=3)
     making, other = Asking(server), Asking(server)
-    answers: list[httpx.Response] = []
-    thread = threading.Thread(target=lambda: answers.append(making.ask("create", num_envs=3)))
-    thread.start()
+    made = background(making.ask, "create", num_envs=3)
     wait_until(lambda: bool(multiprocessing.active_children()))
     assert code_of(other.ask("create")) == "environments"
     start = time.monotonic()
     assert making.close().status_code == 200
     assert multiprocessing.active_children() == []
-    thread.join()
+    assert made.result().status_code == 404
     assert time.monotonic() - start < 20, "it takes 60 s to give such environments up"
-    assert answers[0].status_code == 404
 
 
-def test_the_requests_of_a_token_at_once_are_limited(serve: ServerMaker) -> None:
+def test_the_requests_of_a_token_at_once_are_limited(background: Any, serve: ServerMaker) -> None:
     server = serve(requests_per_session=1, sessions_per_token=2, request=1.5)
     asking = [Asking(server) for _ in range(2)]
     for ask in asking:
-        ask.ask("create", env_id="Mischievous", auto_reset=True)
-        ask.ask("vectorized_reset")
-    hanging = [
-        threading.Thread(target=ask.ask, args=("vectorized_step",), kwargs={"actions": [4]})
-        for ask in asking
-    ]
-    for thread in hanging:
-        thread.start()
+        ask.begin("Mischievous", auto_reset=True)
+    for ask in asking:
+        background(ask.ask, "vectorized_step", actions=[4])
     refused: list[httpx.Response] = []
 
     def is_refused() -> bool:
@@ -129,8 +120,6 @@ def test_the_requests_of_a_token_at_once_are_limited(serve: ServerMaker) -> None
 
     wait_until(is_refused)
     assert refused[-1].status_code == 429
-    for thread in hanging:
-        thread.join()
 
 
 def test_room_is_waited_for_and_not_for_ever() -> None:
@@ -182,9 +171,7 @@ def test_who_is_too_fast_is_slowed(
 
 
 def test_who_would_have_to_wait_too_long_is_refused(serve: ServerMaker) -> None:
-    ask = Asking(serve(steps_rate_per_session=1.0))
-    ask.ask("create", env_id="CartPole", num_envs=16)
-    ask.ask("vectorized_reset")
+    ask = Asking(serve(steps_rate_per_session=1.0)).begin("CartPole", num_envs=16)
     assert ask.ask("vectorized_step", actions=[0] * 16, steps=2).status_code == 200
     refused = ask.ask("vectorized_step", actions=[0] * 16, steps=2)
     assert (refused.status_code, code_of(refused)) == (429, "rate")
@@ -258,9 +245,7 @@ def test_what_environments_start_ends_with_them(serve: ServerMaker, end: str) ->
 @pytest.mark.skipif(not system.HAS_GUARDIANS, reason="not on this system")
 def test_what_environments_start_ends_with_a_server_that_is_killed() -> None:
     server = ServedProcess(*TESTS)
-    ask = Asking(server)
-    ask.ask("create", env_id="Breeding")
-    ask.ask("vectorized_reset")
+    ask = Asking(server).begin("Breeding")
     mark = ask.ask("call", operation="get_attr", name="mark").json()["results"][0]
     wait_until(lambda: len(sleepers(mark)) == 2)
     server.close(signal.SIGKILL)
@@ -343,9 +328,7 @@ def test_an_environment_cannot_forge_a_line(serve: ServerMaker) -> None:
     handler, logger = BackgroundHandler(writing), logging.getLogger("xuance_envs")
     logger.addHandler(handler)
     try:
-        ask = Asking(serve({"Forging": ForgingEnv}))
-        ask.ask("create")
-        ask.ask("vectorized_reset")
+        ask = Asking(serve({"Forging": ForgingEnv})).begin()
         assert code_of(ask.ask("vectorized_step", actions=[0])) == "env_failed"
     finally:
         logger.removeHandler(handler)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import multiprocessing
 import socket
-import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from serving import API_PREFIX, Asking, ServedProcess, ServerMaker, wait_until
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import Catalogue, Settings, Tokens
 
+Background = Callable[..., Future[Any]]
 SHARED = str(Path(__file__).resolve().parents[1] / "shared")
 
 
@@ -59,8 +59,7 @@ def test_a_session_in_json(ask: Asking) -> None:
 
 
 def test_some_episodes_only_and_in_any_order(ask: Asking) -> None:
-    ask.ask("create", env_id="Counting", num_envs=3)
-    ask.ask("vectorized_reset")
+    ask.begin("Counting", num_envs=3)
     step = ask.ask("vectorized_step", actions=[1, 2], episode_ids=ask.episodes[2::-2]).json()
     assert step["rewards"] == [1, 2]
     step = ask.ask("vectorized_step", actions=[0, 0, 0]).json()
@@ -79,8 +78,7 @@ def test_a_second_group_of_episodes_has_ids_of_its_own(ask: Asking) -> None:
 
 
 def test_episodes_that_reset_themselves(ask: Asking) -> None:
-    ask.ask("create", env_id="Counting", num_envs=2, auto_reset=True)
-    ask.ask("vectorized_reset")
+    ask.begin("Counting", num_envs=2, auto_reset=True)
     for _ in range(2):
         step = ask.ask("vectorized_step", actions=[1, 1]).json()
         assert step["resets"] == {"environments": [], "observations": None, "infos": []}
@@ -115,8 +113,7 @@ def test_msgpack_is_answered_in_msgpack_and_says_the_same(ask: Asking) -> None:
 
 
 def test_reaching_into_environments(ask: Asking) -> None:
-    ask.ask("create", env_id="Counting", num_envs=2, seed=3)
-    ask.ask("vectorized_reset")
+    ask.begin("Counting", num_envs=2, seed=3)
     call = ask.ask("call", operation="call", name="describe", args=["No."], kwargs={"mark": "!"})
     assert call.json() == {"results": ["No. 3!", "No. 4!"]}
     ask.ask("call", operation="set_attr", name="length", values=[1, 7])
@@ -168,8 +165,7 @@ def test_reaching_into_environments(ask: Asking) -> None:
 def test_what_cannot_be_is_refused_and_harms_nothing(
     ask: Asking, path: str, message: dict[str, Any], status: int
 ) -> None:
-    ask.ask("create", env_id="Counting")
-    ask.ask("vectorized_reset")
+    ask.begin("Counting")
     text = json.dumps({"session_id": ask.id, **message})
     headers = {"Content-Type": "application/json"}
     refused = ask.client.post(f"episode/{path}", content=text, headers=headers)
@@ -388,26 +384,17 @@ def test_a_request_that_does_not_arrive_is_given_up(serve: ServerMaker) -> None:
 
 
 def test_requests_of_a_session_wait_for_their_turn_but_not_too_many(
-    serve: ServerMaker, impatient: None
+    background: Background, serve: ServerMaker, impatient: None
 ) -> None:
-    ask = Asking(serve(requests_per_session=1))
-    ask.ask("create", env_id="Mischievous")
-    ask.ask("vectorized_reset")
-    statuses: list[int] = []
-
-    def hang() -> None:
-        statuses.append(ask.ask("vectorized_step", actions=[4]).status_code)
-
-    thread = threading.Thread(target=hang)
-    thread.start()
+    ask = Asking(serve(requests_per_session=1)).begin("Mischievous")
+    hanging = background(ask.ask, "vectorized_step", actions=[4])
     deadline = time.monotonic() + 20
     while (refused := ask.ask("vectorized_reset", episode_ids=["9"])).status_code != 429:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert code_of(refused) == "waiting"
     ask.close()
-    thread.join()
-    assert statuses == [404], "the session was closed under it"
+    assert hanging.result().status_code == 404, "the session was closed under it"
 
 
 def test_a_session_that_is_not_used_expires(serve: ServerMaker) -> None:
@@ -458,23 +445,15 @@ def test_a_number_is_for_one_request_only_and_numbers_grow(ask: Asking) -> None:
     assert ask.ask("vectorized_reset", sequence=6).status_code == 200
 
 
-def test_a_repetition_while_the_first_is_still_under_way_waits_for_it(ask: Asking) -> None:
+def test_a_repetition_while_the_first_is_still_under_way_waits_for_it(
+    ask: Asking, background: Background
+) -> None:
     ask.ask("create", env_id="CartPole", num_envs=200, sequence=1)
     ask.ask("vectorized_reset", seed=0, sequence=2)
-    answers: list[bytes] = []
-
-    def step() -> None:
-        message = {"actions": [0] * 200, "steps": 100, "sequence": 3}
-        answers.append(ask.ask("vectorized_step", **message).content)
-
-    threads = [threading.Thread(target=step) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(answers) == 3
-    assert len(set(answers)) == 1
-    assert b'"step":' in answers[0]
+    message = {"actions": [0] * 200, "steps": 100, "sequence": 3}
+    asked = [background(ask.ask, "vectorized_step", **message) for _ in range(3)]
+    (answer,) = {each.result().content for each in asked}
+    assert b'"step":' in answer
 
 
 # --- environments that fail ---------------------------------------------------------------------
@@ -488,20 +467,16 @@ def test_an_environment_that_is_never_made_is_given_up(serve: ServerMaker) -> No
 
 
 def test_a_server_that_ends_while_environments_are_made_has_not_failed(
-    serve: ServerMaker, impatient: None, caplog: pytest.LogCaptureFixture
+    background: Background,
+    serve: ServerMaker,
+    impatient: None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = serve({"SlowStart": SlowStartEnv})
-    ask = Asking(server)
-
-    def create() -> None:
-        with contextlib.suppress(httpx.TransportError):
-            ask.ask("create")
-
-    thread = threading.Thread(target=create)
-    thread.start()
+    creating = background(Asking(server).ask, "create")
     time.sleep(0.5)
     server.close()
-    thread.join()
+    creating.exception()  # whether it was answered or not
     wait_until(lambda: not multiprocessing.active_children())
     assert "Traceback" not in caplog.text
     assert [record for record in caplog.records if record.exc_info] == []
@@ -509,44 +484,35 @@ def test_a_server_that_ends_while_environments_are_made_has_not_failed(
 
 @pytest.mark.slow("waits for slow requests")
 @pytest.mark.parametrize("grace", [None, "1"])
-def test_a_server_that_ends_finishes_the_requests_it_has_begun(grace: str | None) -> None:
+def test_a_server_that_ends_finishes_the_requests_it_has_begun(
+    background: Background, grace: str | None
+) -> None:
     options = [] if grace is None else ["--shutdown-grace", grace]
     served = ServedProcess("--env", "remote_envs:Slow-v0", *options, PYTHONPATH=SHARED)
     with httpx.Client(base_url=served.url + API_PREFIX, timeout=60) as client:
         message = {"session_id": client.post("session/create", json={}).json()["session_id"]}
         for path in ("create", "vectorized_reset"):
             assert client.post(f"episode/{path}", json=message).status_code == 200
-        answers: list[httpx.Response] = []
-
-        def step() -> None:
-            asked = {**message, "actions": [0], "steps": 140}  # seven seconds
-            with contextlib.suppress(httpx.TransportError):
-                answers.append(client.post("episode/vectorized_step", json=asked))
-
-        thread = threading.Thread(target=step)
-        thread.start()
+        asked = {**message, "actions": [0], "steps": 140}  # seven seconds
+        stepping = background(client.post, "episode/vectorized_step", json=asked)
         time.sleep(0.5)
         served.close()
-        thread.join()
-    assert [answer.status_code for answer in answers] == ([200] if grace is None else [])
+        if grace is None:
+            assert stepping.result().status_code == 200
+        else:
+            assert isinstance(stepping.exception(), httpx.TransportError)
 
 
-def test_a_server_that_ends_ends_what_hangs(serve: ServerMaker, impatient: None) -> None:
+def test_a_server_that_ends_ends_what_hangs(
+    background: Background, serve: ServerMaker, impatient: None
+) -> None:
     server = serve()
-    ask = Asking(server)
-    ask.ask("create", env_id="Mischievous")
-    ask.ask("vectorized_reset")
-
-    def hang() -> None:
-        with contextlib.suppress(httpx.TransportError):
-            ask.ask("vectorized_step", actions=[4])
-
-    thread = threading.Thread(target=hang)
-    thread.start()
+    ask = Asking(server).begin("Mischievous")
+    hanging = background(ask.ask, "vectorized_step", actions=[4])
     time.sleep(0.3)
     start = time.monotonic()
     server.close()
-    thread.join()
+    hanging.exception()
     assert time.monotonic() - start < 40
 
 
@@ -555,9 +521,7 @@ def test_a_server_that_ends_ends_what_hangs(serve: ServerMaker, impatient: None)
 
 def test_health_and_metrics_are_to_be_had_without_a_token(serve: ServerMaker) -> None:
     server = serve(tokens=("secret",))
-    ask = Asking(server, "secret")
-    ask.ask("create", env_id="Counting", num_envs=2)
-    ask.ask("vectorized_reset")
+    ask = Asking(server, "secret").begin("Counting", num_envs=2)
     ask.ask("vectorized_step", actions=[1, 1], steps=2)
     ask.client.request("PROPFIND", "/")
     assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}

@@ -205,9 +205,7 @@ def test_the_rest_of_a_request_is_no_beginning(
 @pytest.mark.slow("waits for longer than a head may take")
 def test_a_head_that_waits_for_slow_requests_is_not_late(serve: ServerMaker) -> None:
     server = serve({"Slow": SlowStepEnv}, head=1.5)
-    ask = Asking(server)
-    ask.ask("create")
-    ask.ask("vectorized_reset")
+    ask = Asking(server).begin()
     message = {"session_id": ask.id, "actions": [0], "steps": 40}  # two seconds
     slow = [request("episode/vectorized_step", {**message, "sequence": n}) for n in (1, 2, 3, 4)]
     address = urlsplit(server.url)

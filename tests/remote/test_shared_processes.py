@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import threading
 import time
 from typing import Any
 
@@ -156,16 +155,13 @@ def test_what_cannot_be_made_leaves_the_process_to_others(serve: ServerMaker) ->
 
 
 def test_a_session_that_ends_amid_a_command_ends_all_that_share_the_process(
-    serve: ServerMaker, impatient: None
+    background: Any, serve: ServerMaker, impatient: None
 ) -> None:
     ask, (_, second) = sharing(serve(processes_per_session=PROCESSES_PER_WORKER), auto_reset=True)
-    answers: list[httpx.Response] = []
-    hanging = threading.Thread(target=lambda: answers.append(step(ask, second, HANGS, 0)))
-    hanging.start()
+    hanging = background(step, ask, second, HANGS, 0)
     time.sleep(0.3)
     assert ask.close().status_code == 200
-    hanging.join()
-    assert answers[0].status_code == 404
+    assert hanging.result().status_code == 404
     assert multiprocessing.active_children() == []
 
 

@@ -313,9 +313,7 @@ def test_episodes_of_another_creation_take_them_if_they_are_alike(
 
 
 def test_a_request_that_is_repeated_saves_once(serve: ServerMaker) -> None:
-    ask = Asking(serve(states_per_session=2))
-    ask.ask("create", env_id="Counting", num_envs=2)
-    ask.ask("vectorized_reset")
+    ask = Asking(serve(states_per_session=2)).begin("Counting", num_envs=2)
     answers = [ask.ask("states", operation="save", sequence=7).json() for _ in range(3)]
     assert answers == [answers[0]] * 3
 
@@ -371,8 +369,7 @@ def test_states_are_limited_per_token_and_in_total(serve: ServerMaker) -> None:
     first, second, large = (Asking(server, "a"), Asking(server, "a"), heavy(server, 3, "b"))
     last = Asking(server, "c")
     for ask in (first, second, last):
-        ask.ask("create", env_id="Counting", num_envs=2)
-        ask.ask("vectorized_reset")
+        ask.begin("Counting", num_envs=2)
     status, kept = saved(first)
     assert status == 200
     assert "allows 3 environment states per token: 2 exist and 2 more" in refusal(second)

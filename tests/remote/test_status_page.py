@@ -52,9 +52,7 @@ def test_pages_have_a_strict_policy(serve: ServerMaker) -> None:
 def test_only_pictures_that_are_shared_are_shown(serve: ServerMaker) -> None:
     server = serve(tokens=("a", "b"))
     for token, share in (("a", True), ("b", False)):
-        ask = Asking(server, token, share_frames=share)
-        ask.ask("create", env_id="Counting", num_envs=2)
-        ask.ask("vectorized_reset")
+        ask = Asking(server, token, share_frames=share).begin("Counting", num_envs=2)
         assert httpx.get(f"{server.url}/frames/1.png").status_code == (404 if share else 200)
         ask.ask("call", operation="render")
     assert httpx.get(f"{server.url}/status.json").json()["frames"] == [
@@ -86,9 +84,7 @@ def test_a_picture_is_made_once_and_not_by_the_event_loop(
 
     monkeypatch.setattr(status_page, "png", noted)
     server = serve()
-    ask = Asking(server, share_frames=True)
-    ask.ask("create", env_id="Counting")
-    ask.ask("vectorized_reset")
+    ask = Asking(server, share_frames=True).begin("Counting")
     for rendered in (1, 2):
         ask.ask("call", operation="render")
         for _ in range(5):

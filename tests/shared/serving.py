@@ -105,6 +105,12 @@ class Asking:
             self.episodes += answer.json()["episode_ids"]
         return answer
 
+    def begin(self, env_id: str | None = None, **create: Any) -> Asking:
+        """Create environments and reset them."""
+        self.ask("create", env_id=env_id, **create)
+        self.ask("vectorized_reset")
+        return self
+
     def close(self) -> httpx.Response:
         return self.client.delete(f"session/{self.id}")
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
 from serving import API_PREFIX, Asking, ServerMaker
 
+from xuance_envs.__main__ import main
 from xuance_envs.remote.server import Server
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -25,51 +22,48 @@ def course(serve: ServerMaker, tmp_path: Path) -> Server:
     return serve(token_file=file)
 
 
-def run(*args: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "xuance_envs", "sessions", *args],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-def test_sessions_are_listed_and_ended(course: Server, tmp_path: Path) -> None:
+def test_sessions_are_listed_and_ended(
+    course: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     alice, bob = Asking(course, "one"), Asking(course, "two")
-    alice.ask("create", env_id="Counting", num_envs=3)
-    alice.ask("vectorized_reset")
+    alice.begin("Counting", num_envs=3)
     alice.ask("vectorized_step", actions=[0, 0, 0])
     file = tmp_path / "admin"
     file.write_text("three\n", encoding="utf-8")
-    listed = run("--url", course.url, "--token-file", str(file))
-    assert listed.returncode == 0, listed.stderr
-    head, *rows = [line.split() for line in listed.stdout.splitlines()]
+    assert main(["sessions", "--url", course.url, "--token-file", str(file)]) == 0
+    head, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert head[:4] == ["session", "name", "environments", "steps"]
     assert [row[:4] for row in rows] == [["1", "alice", "3", "3"], ["2", "bob", "0", "0"]]
-    ended = run("--url", course.url, "--end", "1", "--json", XUANCE_ENVS_TOKEN="three")
-    assert [each["name"] for each in json.loads(ended.stdout)["sessions"]] == ["bob"]
+    monkeypatch.setenv("XUANCE_ENVS_TOKEN", "three")
+    assert main(["sessions", "--url", course.url, "--end", "1", "--json"]) == 0
+    ended = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in ended["sessions"]] == ["bob"]
     assert alice.ask("vectorized_reset").status_code == 404
     assert bob.close().status_code == 200
 
 
-def test_only_an_admin_may(course: Server) -> None:
+def test_only_an_admin_may(
+    course: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     Asking(course, "one")
     for token, status in (("one", 403), ("wrong", 401)):
         headers = {"Authorization": f"Bearer {token}"}
         for method, path in (("GET", "sessions"), ("DELETE", "sessions/1")):
             answer = httpx.request(method, f"{course.url}{API_PREFIX}/{path}", headers=headers)
             assert answer.status_code == status
-    refused = run("--url", course.url, XUANCE_ENVS_TOKEN="one")
-    assert refused.returncode == 2
-    assert "an admin token is required" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    nobody = run("--url", course.url)
-    assert nobody.returncode == 2
-    assert "give --token-file FILE or set XUANCE_ENVS_TOKEN" in nobody.stderr
-    missing = run("--url", course.url, "--end", "9", XUANCE_ENVS_TOKEN="three")
-    assert "no session 9" in missing.stderr
+    monkeypatch.delenv("XUANCE_ENVS_TOKEN", raising=False)
+    for token, args, said in (
+        (None, [], "give --token-file FILE or set XUANCE_ENVS_TOKEN"),
+        ("one", [], "an admin token is required"),
+        ("three", ["--end", "9"], "no session 9"),
+    ):
+        if token is not None:
+            monkeypatch.setenv("XUANCE_ENVS_TOKEN", token)
+        assert main(["sessions", "--url", course.url, *args]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_without_tokens_there_is_no_admin(serve: ServerMaker) -> None:
@@ -80,9 +74,7 @@ def test_names_are_in_the_log_and_steps_only_where_they_are_wanted(
     course: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "xuance_envs")
-    alice = Asking(course, "one")
-    alice.ask("create", env_id="Counting")
-    alice.ask("vectorized_reset")
+    alice = Asking(course, "one").begin("Counting")
     alice.ask("vectorized_step", actions=[0])
     httpx.get(f"{course.url}/healthz")
     course.close()
@@ -101,8 +93,7 @@ def test_names_are_in_the_log_and_steps_only_where_they_are_wanted(
 
 def test_names_are_on_the_pages_for_admins_only(course: Server) -> None:
     alice, bob = Asking(course, "one"), Asking(course, "two")
-    alice.ask("create", env_id="Counting", num_envs=2)
-    alice.ask("vectorized_reset")
+    alice.begin("Counting", num_envs=2)
     alice.ask("vectorized_step", actions=[0, 0])
     bob.close()
     admin = {"Authorization": "Bearer three"}

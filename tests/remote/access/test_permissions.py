@@ -88,9 +88,7 @@ def test_the_server_keeps_its_tracebacks_and_says_where(
 
 
 def test_they_are_told_where_the_operator_wants_it(serve: ServerMaker) -> None:
-    ask = Asking(serve(allow=Permissions(tracebacks=True)))
-    ask.ask("create", env_id="Mischievous")
-    ask.ask("vectorized_reset")
+    ask = Asking(serve(allow=Permissions(tracebacks=True))).begin("Mischievous")
     details = ask.ask("vectorized_step", actions=[1]).json()["error"]["details"]
     assert "remote_envs.py" in details["env_traceback"]
 
@@ -114,9 +112,7 @@ def test_a_step_before_the_first_reset_says_so_and_is_no_failure(
 
 def test_only_what_environments_fail_at_by_themselves_counts(serve: ServerMaker) -> None:
     server = serve(allow=Permissions(calls=frozenset({"describe"}), gets=frozenset({"nothing"})))
-    ask = Asking(server)
-    ask.ask("create", env_id="Mischievous")
-    ask.ask("vectorized_reset")
+    ask = Asking(server).begin("Mischievous")
     for message in (
         {"operation": "call", "name": "describe"},
         {"operation": "get_attr", "name": "nothing"},
@@ -210,9 +206,7 @@ def test_actions_are_checked_before_they_reach_an_environment(
             env.step([0, action])
         assert env.step([9, 9])[0][1].tolist() == [[1, 0, 1]], "nothing has happened"
     for auto_reset in (False, True):
-        ask = Asking(server)
-        ask.ask("create", env_id="Counting", num_envs=2, auto_reset=auto_reset)
-        ask.ask("vectorized_reset")
+        ask = Asking(server).begin("Counting", num_envs=2, auto_reset=auto_reset)
         refused = ask.ask("vectorized_step", actions=[0, action])
         assert refused.status_code == 422
         assert "environment 1" in refused.text
