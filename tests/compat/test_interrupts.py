@@ -87,7 +87,7 @@ def assert_steppers_lose_nothing(name, mode, numbers):
 @pytest.mark.parametrize("name", STEPPERS)
 @modes
 def test_an_interrupt_within_a_step_taken_in_parts_loses_and_repeats_nothing(name, mode):
-    every = 7 if name == "serial" else 23
+    every = 13 if name == "serial" else 23
     assert assert_steppers_lose_nothing(name, mode, itertools.count(0, every)) >= 30
 
 
