@@ -40,9 +40,9 @@ from xuance_envs import EnvError, MultiAgentVecEnv
         ),
     ],
 )
-def test_what_a_step_returns_is_checked(make, broken, told):
+def test_what_a_step_returns_is_checked(make_here, broken, told):
     fine = partial(Herd, masks="info")
-    envs = make([fine, fine, partial(Broken, broken, masks="info"), fine])
+    envs = make_here([fine, fine, partial(Broken, broken, masks="info"), fine])
     envs.reset(seed=0)
     envs.step(np.zeros((4, 3), int))
     with pytest.raises(EnvError, match=told) as raised:
@@ -105,13 +105,13 @@ def test_a_newcomer_has_an_observation(make, masks):
 
 
 @pytest.mark.parametrize("key", ["reset_obs", "reset_info"])
-def test_xuances_infos_have_no_keys_of_the_next_episode(make, key):
+def test_xuances_infos_have_no_keys_of_the_next_episode(make_here, key):
     class Telling(Squad):
         def reset(self):
             return self.seen(), {key: 1}
 
     with pytest.raises(EnvError, match=f"info key '{key}' is reserved"):
-        make([Telling]).reset()
+        make_here([Telling]).reset()
 
 
 class Vague(Herd):
@@ -159,9 +159,9 @@ class Turns(Herd):
         (partial(Squad, lives=()), "expected at least one agent"),
     ],
 )
-def test_environments_that_cannot_be_carried_are_refused(make, env, told):
+def test_environments_that_cannot_be_carried_are_refused(make_here, env, told):
     with pytest.raises(EnvError, match=told) as raised:
-        make([Herd, Herd, env])
+        make_here([Herd, Herd, env])
     assert raised.value.env_index == 2
     assert raised.value.command == "construct"
 
@@ -261,8 +261,8 @@ def test_the_same_environment_twice_is_found_out(make_here):
         ),
     ],
 )
-def test_actions_that_do_not_fit_are_refused_and_nothing_happens(make, actions, told):
-    envs = make([Herd] * 2)
+def test_actions_that_do_not_fit_are_refused_and_nothing_happens(make_here, actions, told):
+    envs = make_here([Herd] * 2)
     envs.reset(seed=0)
     with pytest.raises(ValueError, match=told):
         envs.step(actions)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import operator
+import os
 import pickle
+import signal
 from functools import partial
 
 import numpy as np
@@ -24,7 +26,7 @@ from agents_envs import (
 )
 from bare_agents import assert_like_bare_loops
 
-from xuance_envs import DummyVecEnv, MultiAgentStep, MultiAgentVecEnv, VecEnvError
+from xuance_envs import DummyVecEnv, MultiAgentStep, MultiAgentVecEnv
 from xuance_envs.errors import ClosedVecEnvError, EnvError, NotSteppingError, WorkerDiedError
 from xuance_envs.multi_agent.adapters import agents_env
 
@@ -91,17 +93,6 @@ def test_an_agents_end(make):
     ]
 
 
-def test_agents_that_were_truncated_are_not_terminated(make_here):
-    envs = make_here([partial(Herd, length=2)])
-    envs.reset()
-    envs.step([[0, 0, 0]])
-    step = envs.step([[0, 0, 0]])
-    assert step.truncated.all()
-    assert not step.terminated.any()
-    assert not step.alive.any()
-    assert step.first.alive.all()
-
-
 def test_agents_that_end_without_flags_are_terminated(make):
     envs, silent = make([partial(Herd, plays=MIXED)] * 2), make([partial(Silent, plays=MIXED)] * 2)
     envs.reset(seed=0), silent.reset(seed=0)
@@ -141,8 +132,8 @@ def test_every_agent_that_acted_ends_with_the_episode(make_here, kind):
         ({"truncated": True}, None, [0, 0, 0], [1, 1, 1]),
     ],
 )
-def test_a_flag_of_all_ends_all(make, flags, own, terminated, truncated):
-    envs = make([partial(AllAtOnce, flags, own, length=length) for length in (3, 4)])
+def test_a_flag_of_all_ends_all(make_here, flags, own, terminated, truncated):
+    envs = make_here([partial(AllAtOnce, flags, own, length=length) for length in (3, 4)])
     envs.reset(seed=0)
     for t in range(1, 13):
         step = envs.step(np.zeros((2, 3), int))
@@ -311,11 +302,8 @@ def test_what_is_not_wanted_is_not_carried(make_here):
     assert step.state is None
     assert step.action_masks is None
     assert step.infos[0]["sheep_1"]["action_mask"].dtype == np.bool_
-
-
-def test_masks_that_are_wanted_are_always_there(make_here):
-    envs = make_here([partial(Herd, masks="info")], action_masks=True)
-    assert envs.reset().action_masks.shape == (1, 3, 3)
+    wanted = make_here([partial(Herd, masks="info")], action_masks=True)
+    assert wanted.reset().action_masks.shape == (1, 3, 3)
 
 
 def test_dead_agents_actions_are_ignored(make):
@@ -535,9 +523,6 @@ def test_a_lost_worker_is_an_error_where_it_is_not_to_be_replaced():
 
 
 def kill(envs):
-    import os
-    import signal
-
     os.kill(envs.vec_env.pids[0], signal.SIGKILL)
 
 
@@ -597,19 +582,6 @@ def test_a_vector_environment_of_records_can_be_given():
         pytest.raises(TypeError, match="multi-agent records"),
     ):
         MultiAgentVecEnv.of(plain)
-
-
-def test_an_agent_that_is_there_again_plays_again(make_here):
-    plays = {"sheep_0": (1, FOREVER), "sheep_1": (1, 1)}
-    envs = make_here([partial(Herd, plays=plays)])
-    envs.reset()
-    step = envs.step([[0, 0]])
-    assert step.alive.tolist() == [[True, False]]
-    assert envs.reset().alive.tolist() == [[True, True]]
-
-
-def test_errors_are_of_one_tree():
-    assert issubclass(WorkerDiedError, VecEnvError)
 
 
 def test_a_step_shows_shapes_instead_of_values():

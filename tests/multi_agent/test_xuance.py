@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 from functools import partial
 from types import SimpleNamespace
 
@@ -179,19 +181,6 @@ def test_pettingzoos_episodes_that_end_without_flags_are_terminated(make):
     assert flags == [([False] * 3, [False]), ([True] * 3, [False])]
 
 
-def test_agents_of_a_lost_worker_are_not_terminated():
-    import os
-    import signal
-
-    options = {**SUBPROC, "on_worker_failure": "restart"}
-    with SubprocVecMultiAgentEnv([Herd] * 4, **options) as envs:
-        envs.reset()
-        os.kill(envs.envs_of_agents.vec_env.pids[0], signal.SIGKILL)
-        _, _, terminated, truncated, _ = envs.step([dict.fromkeys(envs.agents, 1)] * 4)
-        assert truncated == [True, True, False, False]
-        assert not any(any(each.values()) for each in terminated)
-
-
 def test_groups_of_agents_are_dicts_of_all(make):
     envs = make([partial(Herd, plays=MIXED, kinds=2, masks="observation")] * 2)
     obs, _ = envs.reset(seed=0)
@@ -203,16 +192,14 @@ def test_groups_of_agents_are_dicts_of_all(make):
 
 
 def test_an_end_is_told_apart_from_a_lost_worker():
-    import os
-    import signal
-
     options = {**SUBPROC, "on_worker_failure": "restart"}
     with SubprocVecEnv_StarCraft2([Squad] * 4, 1, **options) as envs:
         envs.reset()
         envs.step([dict.fromkeys(envs.agents, 1)] * 4)
         os.kill(envs.envs_of_agents.vec_env.pids[0], signal.SIGKILL)
-        *_, truncated, infos = envs.step([dict.fromkeys(envs.agents, 1)] * 4)
+        *_, terminated, truncated, infos = envs.step([dict.fromkeys(envs.agents, 1)] * 4)
         assert truncated == [True, True, False, False]
+        assert not any(any(each.values()) for each in terminated)
         assert infos[0]["worker_restarted"] is True
         assert infos[0]["reset_state"].shape == (3,)
         assert envs.battles_game.tolist() == [1, 1, 0, 0]

@@ -11,7 +11,7 @@ from comparing import assert_same
 from mo_envs import FEW, IDS, N, assert_like_theirs, make_env
 
 from xuance_envs import DummyVecEnv, Gym_Env, ScalarizeRewards, make_vec
-from xuance_envs.compat import from_gymnasium, to_gymnasium
+from xuance_envs.compat import from_gymnasium
 
 mo_gymnasium = pytest.importorskip("mo_gymnasium")
 
@@ -92,18 +92,3 @@ def test_made_by_id() -> None:
         "mo_gymnasium:deep-sea-treasure-v0", 2, backend="dummy", disable_env_checker=True
     ) as envs:
         assert envs.reward_space.shape == (2,)
-
-
-def test_interfaces_of_numbers_refuse_vectors() -> None:
-    from xuance_envs.compat import gymnasium as drop_ins
-
-    fns = [partial(make_env, "deep-sea-treasure-v0")] * 2
-    for kind in (drop_ins.SyncVectorEnv, partial(drop_ins.AsyncVectorEnv, context="fork")):
-        with pytest.raises(ValueError, match=r"numbers, got the reward_space .*ScalarizeRewards"):
-            kind(fns)
-    with DummyVecEnv(fns) as envs:
-        with pytest.raises(ValueError, match=r"to_gymnasium: .*to_gymnasium\(ScalarizeRewards"):
-            to_gymnasium(envs)
-        theirs = to_gymnasium(ScalarizeRewards(envs, [1, 1]))
-        theirs.reset(seed=0)
-        assert theirs.step(np.array([1, 1]))[1].shape == (2,)

@@ -91,6 +91,6 @@ while True:
 """
 
 
-@pytest.mark.slow("starts a program that imports torch in four processes")
+@pytest.mark.long  # starts a program that imports torch in four processes; test_machines.py has one
 def test_nothing_is_left_of_a_program_that_is_killed(cluster: Any, tmp_path: Path) -> None:
     assert_a_killed_program_leaves_nothing(tmp_path, cluster, SCRIPT)

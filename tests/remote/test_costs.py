@@ -669,14 +669,14 @@ def graph(size: int) -> spaces.GraphInstance:
 
 
 OBJECTS: dict[str, tuple[spaces.Space[Any], Callable[[int], Any]]] = {
-    "Text": (spaces.Text(10**6, charset="x"), lambda size: "x" * size),
+    "Text": (spaces.Text(10**5, charset="x"), lambda size: "x" * size),
     "Graph": (spaces.Graph(spaces.Box(0, 1, (1,), np.float64), None), graph),
     "Sequence": (
-        spaces.Sequence(spaces.Box(0, 1, (125,), np.float64)),
-        lambda size: tuple(np.zeros((size // 1000, 125))),
+        spaces.Sequence(spaces.Box(0, 1, (50,), np.float64)),
+        lambda size: tuple(np.zeros((size // 400, 50))),
     ),
     "Dict": (
-        spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Text(10**6, charset="x")}),
+        spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Text(10**5, charset="x")}),
         lambda size: {"a": 0, "b": "x" * size},
     ),
 }
@@ -684,7 +684,7 @@ OBJECTS: dict[str, tuple[spaces.Space[Any], Callable[[int], Any]]] = {
 
 
 class SizedEnv(CountingEnv):
-    """Environment whose observation has 1,000 bytes, or as many thousands as its action."""
+    """Environment whose observation has 100 bytes, or as many hundreds as its action."""
 
     def __init__(self, kind, env_seed=0, first=1):
         super().__init__(env_seed, length=10**6)
@@ -697,7 +697,7 @@ class SizedEnv(CountingEnv):
         return super().step(action)
 
     def observe(self):
-        return self.make(1000 * self.size)
+        return self.make(100 * self.size)
 
 
 @pytest.mark.parametrize(
@@ -725,7 +725,7 @@ def test_objects_are_counted_before_they_reach_the_server(
 
     for name in ("call", "finish_step"):
         monkeypatch.setattr(HostedVecEnv, name, counted(name))
-    ask = Asking(serve({"Sized": partial(SizedEnv, kind)}, reply=400_000))
+    ask = Asking(serve({"Sized": partial(SizedEnv, kind)}, reply=40_000))
     ask.client.headers["accept"] = "application/msgpack"
     ask.ask("create", num_envs=4, auto_reset=auto_reset)
     assert ask.ask("vectorized_reset").status_code == 200
@@ -737,7 +737,7 @@ def test_objects_are_counted_before_they_reach_the_server(
     assert len(arrived) == 3
     refused = ask.ask("vectorized_step", actions=large, steps=steps)
     assert refused.status_code == (409 if auto_reset else 413)
-    assert b"would exceed the 400000 bytes" in refused.content
+    assert b"would exceed the 40000 bytes" in refused.content
     assert len(arrived) == 3, "the worker refuses it"
     if not auto_reset:
         assert ask.ask("vectorized_step", actions=small, steps=steps).status_code == 409
@@ -747,19 +747,19 @@ def test_objects_are_counted_before_they_reach_the_server(
 
 @pytest.mark.parametrize("auto_reset", [False, True], ids=["repeated", "stepped"])
 def test_objects_of_first_observations_are_counted(serve: ServerMaker, auto_reset: bool) -> None:
-    ask = Asking(serve({"Sized": partial(SizedEnv, "Text", first=80)}, reply=400_000))
+    ask = Asking(serve({"Sized": partial(SizedEnv, "Text", first=80)}, reply=40_000))
     ask.ask("create", num_envs=4, auto_reset=auto_reset)
     for _ in range(3):  # each reply on its own
         assert ask.ask("vectorized_reset").status_code == 200
     ask.ask("create", num_envs=6, auto_reset=auto_reset)
     refused = ask.ask("vectorized_reset", episode_ids=ask.episodes[4:])
     assert refused.status_code == 409
-    assert b"would exceed the 400000 bytes" in refused.content
+    assert b"would exceed the 40000 bytes" in refused.content
 
 
 @pytest.mark.parametrize("auto_reset", [False, True], ids=["repeated", "stepped"])
 def test_objects_of_loaded_states_are_counted(serve: ServerMaker, auto_reset: bool) -> None:
-    ask = Asking(serve({"Sized": partial(SizedEnv, "Text")}, reply=400_000)).begin(
+    ask = Asking(serve({"Sized": partial(SizedEnv, "Text")}, reply=40_000)).begin(
         num_envs=4, auto_reset=auto_reset
     )
     assert ask.ask("vectorized_step", actions=[200, 1, 1, 1]).status_code == 200
@@ -771,7 +771,7 @@ def test_objects_of_loaded_states_are_counted(serve: ServerMaker, auto_reset: bo
     def check_refused() -> None:
         for refused in (clone(episode_ids=others), load(states=saved[:1] * 4)):
             assert refused.status_code == 413
-            assert "would exceed the 400000 bytes" in refused.text
+            assert "would exceed the 40000 bytes" in refused.text
 
     check_refused()
     assert load(states=saved).status_code == 200
