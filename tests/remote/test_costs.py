@@ -22,7 +22,7 @@ import pytest
 from gymnasium import spaces
 from pressure import seconds_stalled
 from remote_envs import SERVED, CountingEnv, SlowStepEnv
-from serving import API_PREFIX, Asking, ServedProcess, ServerMaker, wait_until
+from serving import API_PREFIX, Asking, ServedProcess, ServerMaker, make_server, wait_until
 
 from xuance_envs.engine.by_value import ByValueUnpickler
 from xuance_envs.remote.server import Server
@@ -195,20 +195,26 @@ def test_a_large_body_is_not_read_without_a_session(serve: ServerMaker) -> None:
     assert ask.close().status_code == 200
 
 
+@pytest.fixture(scope="module")
+def two_tokens() -> Iterator[Server]:
+    server = make_server(tokens=("a", "b"), bodies=2**20)
+    yield server
+    server.close()
+
+
 ROUTES = sorted(Api(Settings(Catalogue(SERVED))).post_routes)
 
 
 @pytest.mark.parametrize("query", ["", "?a=b"], ids=["path", "path and query"])
 @pytest.mark.parametrize("path", ROUTES, ids=[path.rpartition("/")[2] for path in ROUTES])
 def test_no_route_reads_a_large_body_without_room_for_it(
-    serve: ServerMaker, path: str, query: str
+    two_tokens: Server, path: str, query: str
 ) -> None:
-    server = serve(tokens=("a", "b"), bodies=2**20)
-    asking = [Asking(server, token) for token in ("a", "b")]
+    asking = [Asking(two_tokens, token) for token in ("a", "b")]
     head = f"POST {path}{query} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2**23}\r\n"
     head += "Content-Type: application/json\r\nExpect: 100-continue\r\n"
     heads = [f"{head}Authorization: Bearer {token}\r\n\r\n".encode() for token in ("a", "b")]
-    with closing(connect(server.url)) as first, closing(connect(server.url)) as second:
+    with closing(connect(two_tokens.url)) as first, closing(connect(two_tokens.url)) as second:
         first.sendall(heads[0])
         if path.endswith(("session/create", "episode/statistics")):
             assert status_of(first) == 413
@@ -295,10 +301,9 @@ def test_a_head_after_pipelined_requests_is_bounded(serve: ServerMaker) -> None:
 )
 @pytest.mark.parametrize("method", ["POST", "DELETE", "GET"])
 def test_a_header_that_must_be_single_is_refused_twice(
-    serve: ServerMaker, method: str, header: str
+    two_tokens: Server, method: str, header: str
 ) -> None:
-    server = serve(tokens=("a", "b"))
-    ask = Asking(server, "a")
+    ask = Asking(two_tokens, "a")
     path = {"POST": "session/create", "DELETE": f"session/{ask.id}", "GET": "sessions"}[method]
     name = header.partition(":")[0]
     lines = [
@@ -308,11 +313,12 @@ def test_a_header_that_must_be_single_is_refused_twice(
     ]
     lines = [each for each in lines if name != "Transfer-Encoding" or "Length" not in each]
     lines += [header] * (1 + (name not in "\n".join(lines)))
-    with closing(connect(server.url)) as connection:
+    with closing(connect(two_tokens.url)) as connection:
         connection.sendall("\r\n".join([*lines, "", "{}"]).encode())
         assert status_of(connection) == 400
     assert ask.ask("vectorized_reset").status_code == 409, "the session is still open"
-    assert httpx.get(f"{server.url}/status.json").json()["sessions"] == 1
+    assert httpx.get(f"{two_tokens.url}/status.json").json()["sessions"] == 1
+    ask.close()
 
 
 def test_a_head_has_its_time(serve: ServerMaker, caplog: pytest.LogCaptureFixture) -> None:

@@ -84,6 +84,14 @@ VERSION_BOUND_LIBRARIES: dict[str, Callable[..., Env]] = {
     "NumpyToTorch": lambda: w.NumpyToTorch(pole()),
     "ArrayConversion": lambda: w.ArrayConversion(pole(), np, np),
 }
+RENDERED = {
+    "FilterObservation",
+    "GrayscaleObservation",
+    "AddRenderObservation",
+    "ResizeObservation",
+}
+RENDERED |= {"ResizeObservation", "RenderCollection", "HumanRendering"}
+RENDERED |= {"AddWhiteNoise", "ObstructView", "RecordVideo"}
 OTHERWISE = {
     "RecordEpisodeStatistics": "it tells the time of day",
     "JaxToNumpy": "it is for environments of JAX, whose generators are theirs",
@@ -119,7 +127,7 @@ def test_all_of_them_are_here() -> None:
 @pytest.mark.parametrize("name", VERSION_BOUND_LIBRARIES)
 def test_it_goes_on_exactly(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    check_saving(maker(name, tmp_path), steps=30)
+    check_saving(maker(name, tmp_path), steps=10 if name in RENDERED else 30)
 
 
 @pytest.mark.long
