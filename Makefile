@@ -73,7 +73,7 @@ OVER_RAY  := tests/ray/test_contract.py tests/ray/test_contract_machines.py
 demo test test-long test-libraries test-oldest test-pythons docs: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-libraries test-oldest test-pythons test-as-macos test-windows lint format types docs bench bench-peers bench-page clean FORCE
+.PHONY: help demo test test-long libraries test-libraries test-oldest test-pythons test-as-macos test-windows lint format types docs bench bench-peers bench-page clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -89,6 +89,8 @@ test-long: $(DEV) ## run the tests marked long, which take minutes
 	$(LONG) $(IN_PARALLEL) $(OVER_RAY) || failed=1; \
 	$(LONG) $(addprefix --ignore=,$(COMPARING) $(OVER_RAY)) || failed=1; \
 	[ -z "$$failed" ]
+
+libraries: $(LIBRARIES)
 
 test-libraries: $(LIBRARIES) ## run the tests with XuanCe, Tianshou and TorchRL in separate virtual environments
 	@for library in xuance tianshou torchrl; do \
