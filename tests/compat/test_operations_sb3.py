@@ -68,7 +68,7 @@ class BesideSB3(LockstepPair):
 def draw_plain(rng: random.Random) -> operations.Operation:
     """What no environment's process dies of."""
     each = [rng.choice([{}, {"level": 3}]) for _ in range(NUM_ENVS)]
-    ids = rng.choice([None, some(rng), rng.randrange(NUM_ENVS)])
+    ids = rng.choice([None, some(rng), rng.randrange(-NUM_ENVS, NUM_ENVS)])
     return operations.weighted(
         rng,
         {
@@ -79,6 +79,7 @@ def draw_plain(rng: random.Random) -> operations.Operation:
             lambda: operation("env_method", "touch", by=2, indices=ids): 5,
             lambda: operation("env_method", "describe", "I am", indices=ids): 2,
             lambda: operation("get_attr", rng.choice(["level", "doubled"]), indices=ids): 6,
+            lambda: operation("get_attr", "level", indices=[0, 2, 0]): 1,
             lambda: operation("set_attr", "level", a_value(rng), indices=ids): 6,
             lambda: operation("has_attr", a_name(rng)): 2,
             lambda: operation("env_is_wrapped", Wrapped, indices=ids): 2,

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from compat_envs import GivenEnv, InfoEnv, SampleEnv
-from example_envs import NamedEnv, wrapped
+from example_envs import NamedEnv
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 
@@ -129,21 +129,6 @@ def test_they_look_like_theirs(closing, kind, own):
 
 
 # --- reaching in --------------------------------------------------------------------------------
-
-
-@kinds
-def test_methods_and_attributes_of_some(closing, kind):
-    vec_env = closing(kind([partial(wrapped, name) for name in range(3)]))
-    assert vec_env.env_method("describe", "hi", mark="!") == ["hi 0!", "hi 1!", "hi 2!"]
-    assert vec_env.env_method("describe_layer", indices=[2, 0]) == ["wrapper of 2", "wrapper of 0"]
-    assert vec_env.get_attr("name") == [0, 1, 2]
-    assert vec_env.get_attr("name", indices=-1) == [2]
-    assert vec_env.set_attr("mark", 7, indices=[0, -1]) is None
-    assert vec_env.has_attr("name")
-    assert not vec_env.has_attr("mark"), "one has it not"
-    assert vec_env.get_attr("mark", indices=[0, 2, 0]) == [7, 7, 7]
-    with pytest.raises(AttributeError):
-        vec_env.get_attr("mark")
 
 
 @with_torch

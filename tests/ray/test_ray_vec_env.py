@@ -13,12 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cluster_envs import DIE, FAIL, GO_ON, SLEEP, PlacedEnv
 from comparing import assert_same
 from coroutine_envs import WaitingEnv
-from gymnasium import spaces
 from leftovers import is_running, wait_until
 from ray_actors import (
     CPUS,
@@ -181,15 +179,6 @@ class TestSteps:
             assert envs.call("is_main_thread") == (True,)
             assert envs.call("variable", "OMP_NUM_THREADS") == ("1",)
 
-    def test_large_observations_arrive_whole(self) -> None:
-        with few([LargeEnv] * 2, 2) as envs:
-            obs, _ = envs.reset()
-            assert (obs[:, 0, 0] == 1).all()
-            for k in range(2, 6):
-                obs = envs.step([0, 0])[0]
-                assert obs.shape == (2, 512, 512)
-                assert (obs == k).all()
-
     def test_no_interrupt_at_any_moment_loses_or_repeats_a_step(self) -> None:
         assert_no_interrupt_loses_or_repeats_a_step(few([PlacedEnv] * 2, 1))
 
@@ -197,18 +186,6 @@ class TestSteps:
 class ThreadEnv(PlacedEnv):
     def is_main_thread(self) -> bool:
         return threading.current_thread() is threading.main_thread()
-
-
-class LargeEnv(PlacedEnv):
-    observation_space = spaces.Box(0, 9, (512, 512), np.uint8)
-
-    def reset(self, **arguments: Any) -> Any:
-        self.at = np.ones(2)
-        return np.ones((512, 512), np.uint8), {}
-
-    def step(self, action: int) -> Any:
-        self.at += 1
-        return np.full((512, 512), self.at[0], np.uint8), 0.0, False, False, {}
 
 
 @pytest.mark.usefixtures("actors_of_the_class")

@@ -123,20 +123,6 @@ def test_a_connection_that_breaks_loses_nothing(
         assert len(caplog.records) == 1
 
 
-def test_a_step_that_is_under_way_when_it_breaks_is_made_once() -> None:
-    with (
-        on_machines(MaskedEnv) as envs,
-        DummyVecEnv([partial(MaskedEnv, k) for k in range(N)]) as h,
-    ):
-        envs.reset(seed=1), h.reset(seed=1)
-        for t in range(6):
-            envs.step_async([t % 2] * N)
-            if t in (1, 3):
-                cut(envs, t // 2)
-            *results, infos = envs.step_wait()
-            assert_same((*results, list(infos)), step(h, t))
-
-
 def test_one_that_cannot_be_reached_is_asked_by_rays_calls(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, doors: list[Listener]
 ) -> None:
@@ -163,25 +149,6 @@ def test_one_that_cannot_be_reached_is_asked_by_rays_calls(
         assert len(tried) == 2
         assert len(doors) == 2
         assert wait_until(lambda: all(map(is_shut, doors)))
-
-
-def test_by_rays_calls_everything_is_the_same() -> None:
-    with (
-        on_machines(Heavy) as envs,
-        pretended_machines("as told", here=2, there=2),
-        on_machines(Heavy) as other,
-    ):
-        assert (connect_authenticated(envs), connect_authenticated(other)) == (
-            [True] * 2,
-            [False] * 2,
-        )
-        envs.reset(seed=1), other.reset(seed=1)
-        for t in range(3):
-            assert_same(step(envs, t), step(other, t))
-        for each in (envs, other):
-            each.clone_state(2, [5, 6])
-        assert_same(step(envs, 1), step(other, 1))
-        assert_same(received(envs, 3), received(other, 3))
 
 
 def test_what_is_lent_goes_by_rays_calls_and_then_there_is_a_connection_again() -> None:

@@ -264,15 +264,6 @@ def test_variables_choose_the_proxy(
     assert (len(proxy.requests), len(server.requests)) == ((1, 0) if proxied else (0, 1))
 
 
-@pytest.mark.parametrize("proxy", ["https://127.0.0.1:1", "socks5://127.0.0.1:1"])
-def test_other_proxies_are_refused(
-    answering: Any, monkeypatch: pytest.MonkeyPatch, proxy: str
-) -> None:
-    monkeypatch.setenv("http_proxy", proxy)
-    with pytest.raises(ValueError, match="http_proxy: expected an address such as http://"):
-        ask("http://envs.invalid")
-
-
 # --- Unix sockets -------------------------------------------------------------------------------
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from leftovers import is_running
@@ -90,19 +88,6 @@ def test_ctrl_c_at_the_servers_terminal_closes_the_environments(tmp_path: Path) 
     os.close(end)
 
 
-def test_others_are_served_while_one_hangs(background: Any, serve: ServerMaker) -> None:
-    server = serve(request=1.5)
-    hanging, other = (Asking(server).begin("Mischievous", num_envs=2) for _ in range(2))
-    hung = background(hanging.ask, "vectorized_step", actions=[HANGS, 0])
-    served = 0
-    while not hung.done():
-        assert other.ask("vectorized_step", actions=[0, 0]).status_code == 200
-        served += 1
-        time.sleep(0.02)
-    assert hung.result().status_code == 409
-    assert served > 5
-
-
 def test_an_exception_is_told_and_the_session_goes_on(serve: ServerMaker) -> None:
     ask = Asking(serve(allow=Permissions(tracebacks=True))).begin("Mischievous", num_envs=2)
     answer = ask.ask("vectorized_step", actions=[RAISES, 0])
@@ -110,7 +95,7 @@ def test_an_exception_is_told_and_the_session_goes_on(serve: ServerMaker) -> Non
     assert (answer.status_code, error["code"]) == (409, "env_failed")
     assert error["details"]["env_index"] == 0
     assert error["details"]["reason"] == "ValueError: as told"
-    assert "as told" in error["details"]["env_traceback"]
+    assert "remote_envs.py" in error["details"]["env_traceback"]
     assert ask.ask("vectorized_step", actions=[0, 0]).status_code == 409, "to be reset first"
     assert ask.ask("vectorized_reset").status_code == 200
     assert ask.ask("vectorized_step", actions=[0, 0]).status_code == 200

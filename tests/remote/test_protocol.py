@@ -216,13 +216,6 @@ def test_a_session_without_episodes_says_so(ask: Asking) -> None:
     assert (answer.status_code, code_of(answer)) == (409, "episodes")
 
 
-def test_stepping_before_the_first_reset_says_so(ask: Asking) -> None:
-    ask.ask("create", env_id="Counting")
-    answer = ask.ask("vectorized_step", actions=[1])
-    assert answer.status_code == 409
-    assert "call reset first" in answer.text
-
-
 # --- tokens -------------------------------------------------------------------------------------
 
 

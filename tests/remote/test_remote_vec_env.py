@@ -111,14 +111,6 @@ def test_the_only_environment_needs_no_name(serve: ServerMaker) -> None:
         assert envs.num_envs == 2
 
 
-def test_tokens(serve: ServerMaker) -> None:
-    server = serve(tokens=("good",))
-    with pytest.raises(errors.RemoteAuthenticationError):
-        RemoteVecEnv(server.url, "CartPole", 1)
-    with RemoteVecEnv(server.url, "CartPole", 1, user_token="good") as envs:
-        envs.reset()
-
-
 @pytest.mark.parametrize("bad", [0, True, 1.0])
 def test_numbers_below_one_are_refused(server: Server, bad: Any) -> None:
     with pytest.raises(ValueError, match="num_envs: expected an int of at least 1"):

@@ -24,29 +24,23 @@ from xuance_envs.remote.server.routes.status_page import png
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 
 
-def test_it_needs_nothing_from_elsewhere(serve: ServerMaker) -> None:
-    answer = httpx.get(serve().url)
+def test_the_page_needs_nothing_from_elsewhere_and_has_a_strict_policy(serve: ServerMaker) -> None:
+    url = serve().url
+    for path in ("/docs", "/redoc", "/docs/oauth2-redirect"):
+        assert httpx.get(url + path).status_code == 404
+    answer = httpx.get(url)
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert not re.findall(r"(?:https?:)?//[\w.]+", answer.text)
     assert "prefers-color-scheme: dark" in answer.text
-
-
-def test_pages_have_a_strict_policy(serve: ServerMaker) -> None:
-    url = serve().url
-    for path in ("/", "/docs", "/redoc", "/docs/oauth2-redirect"):
-        answer = httpx.get(url + path)
-        if path != "/":
-            assert answer.status_code == 404
-        elif answer.headers["content-type"].startswith("text/html"):
-            policy = answer.headers["content-security-policy"]
-            assert "unsafe" not in policy
-            assert "frame-ancestors 'none'" in policy
-            for tag in ("script", "style"):
-                (text,) = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", answer.text, re.DOTALL)
-                digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-                assert f"{tag}-src 'sha256-{digest}';" in policy
-            assert not re.findall(r"\s(?:style|on\w+)=", answer.text), "these have no hash"
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    for tag in ("script", "style"):
+        (text,) = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", answer.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}';" in policy
+    assert not re.findall(r"\s(?:style|on\w+)=", answer.text), "these have no hash"
 
 
 def test_only_pictures_that_are_shared_are_shown(serve: ServerMaker) -> None:

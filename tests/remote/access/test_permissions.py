@@ -87,12 +87,6 @@ def test_the_server_keeps_its_tracebacks_and_says_where(
         assert ".py" not in str(died.value)
 
 
-def test_they_are_told_where_the_operator_wants_it(serve: ServerMaker) -> None:
-    ask = Asking(serve(allow=Permissions(tracebacks=True))).begin("Mischievous")
-    details = ask.ask("vectorized_step", actions=[1]).json()["error"]["details"]
-    assert "remote_envs.py" in details["env_traceback"]
-
-
 def test_a_step_before_the_first_reset_says_so_and_is_no_failure(
     serve: ServerMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
