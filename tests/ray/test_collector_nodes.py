@@ -81,7 +81,7 @@ class Idle:
 
 told = __file__ + ".told"
 collector = RayRolloutCollector([PacedEnv] * 4, Idle(), 2, 40, processes=2, address=ADDRESS,
-    runtime_env={"env_vars": {"XUANCE_ENVS_TOLD": told}})
+    start_timeout=280, runtime_env={"env_vars": {"XUANCE_ENVS_TOLD": told}})
 collector.rollout()
 with open(told) as file:
     print("pids", *file.read().split(), flush=True)

@@ -63,6 +63,12 @@ pytestmark = pytest.mark.usefixtures("actors")
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let collectors start for as long as a test may take; torch loads slowly on a busy machine."""
+    monkeypatch.setitem(RayRolloutCollector.__init__.__kwdefaults__, "start_timeout", 280.0)
+
+
 @pytest.mark.parametrize(
     ("space", "count", "options"),
     [

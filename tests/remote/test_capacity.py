@@ -114,7 +114,7 @@ def test_a_reload_forgets_no_used_cpu_time(
     server = serve(token_file=token_file(tmp_path, [line]))
     alice = Asking(server, "one").begin("Busy")
     alice.ask("vectorized_step", actions=[1])
-    wait_until(lambda: alice.ask("vectorized_reset").status_code == 429)
+    wait_until(lambda: alice.ask("vectorized_reset").status_code == 429, seconds=100)
     alice.close()
 
     def create() -> httpx.Response:
