@@ -105,14 +105,6 @@ def test_resets_by_mask_in_the_middle_of_episodes_are_gymnasiums(closing, kind, 
             assert_equal(got, expected, f"reset {number}")
 
 
-@modes
-def test_gymnasiums_own_asynchronous_one_gives_the_same(closing, mode):
-    functions = [partial(InfoEnv, number, kind=1) for number in range(3)]
-    envs = closing(AsyncVectorEnv(functions, autoreset_mode=mode))
-    own = closing(gymnasium.vector.AsyncVectorEnv(functions, autoreset_mode=mode))
-    assert_alike(envs, own, 40)
-
-
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_infos_are_added_by_the_rules_of_a_subclass(closing, kind):
     class Counting(kind):

@@ -178,16 +178,6 @@ def plain(value):
 
 
 @kinds
-def test_lists_of_actions_are_taken(closing, kind):
-    envs = closing(kind([cartpole] * 3))
-    envs.reset(seed=0)
-    assert envs.step([0, 1, 0])[1].tolist() == [1, 1, 1]
-    with pytest.raises(ValueError, match="expected"):
-        envs.step([0, 1])
-    assert envs.step(np.array([0, 1, 0], np.int32))[1].dtype == np.float64
-
-
-@kinds
 @pytest.mark.parametrize("count", [1, 2])
 def test_actions_that_do_not_fit_are_errors_and_nothing_happens(closing, kind, count):
     envs = closing(kind([GivenEnv] * count))
@@ -641,14 +631,3 @@ def test_gymnasiums_wrappers_do_the_same(closing, kind, wrapper):
             for info in each if isinstance(each, list) else [each]:
                 info.get("episode", {}).pop("t", None)  # seconds
         assert data_equivalence(infos, expected_infos)
-
-
-@kinds
-def test_arrays_become_tensors(closing, kind):
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("array_api_compat")  # Gymnasium's wrapper needs it
-    envs = closing(wrappers.NumpyToTorch(kind([cartpole] * 2)))
-    obs, _ = envs.reset(seed=0)
-    assert isinstance(obs, torch.Tensor)
-    obs, rewards, *_ = envs.step(torch.tensor([0, 1]))
-    assert (obs.shape, rewards.dtype) == ((2, 4), torch.float64)

@@ -276,14 +276,6 @@ def test_videos_are_recorded(closing, kind, tmp_path, monkeypatch):
     assert list(tmp_path.glob("*.mp4"))
 
 
-@with_torch
-def test_make_vec_env_takes_them(closing, kind):
-    vec_env = closing(make_vec_env("CartPole-v1", 3, seed=1, vec_env_cls=kind))
-    own = closing(make_vec_env("CartPole-v1", 3, seed=1))
-    assert np.array_equal(vec_env.reset(), own.reset())
-    assert vec_env.env_is_wrapped(Monitor) == [True] * 3
-
-
 ALGORITHMS = {
     "PPO": partial(PPO, "MlpPolicy", n_steps=32, batch_size=32, n_epochs=2),
     "DQN": partial(DQN, "MlpPolicy", learning_starts=20, train_freq=4),

@@ -375,47 +375,6 @@ def received(envs, steps):
     return sorted(places)
 
 
-def test_what_had_arrived_before_an_interrupt_arrives_once(closing, monkeypatch):
-    make = partial(ours.SubprocVectorEnv, context="forkserver", wait_num=1)
-    envs = closing(make([partial(Corridor, 99)] * 2))
-    envs.reset()
-    ledger = envs._stepper._ledger
-
-    def interrupted(_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ledger, "receive", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            envs.step([0, 0])
-    assert received(envs, []) == [(0, 1), (1, 1)]
-    assert received(envs, [envs.step([0, 0])]) == [(0, 2), (1, 2)]
-
-
-def test_an_interrupt_while_two_arrive_loses_neither(closing, monkeypatch):
-    make = partial(ours.SubprocVectorEnv, context="forkserver", wait_num=1)
-    envs = closing(make([partial(Corridor, 99)] * 2))
-    envs.reset()
-    stepper = envs._stepper
-    wait = stepper._ledger.in_flight.wait
-
-    class Interrupted(dict):
-        def __setitem__(self, key, value):
-            super().__setitem__(key, value)
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(stepper._ledger.in_flight, "wait", lambda _, timeout: wait(2, timeout))
-        patched.setattr(stepper, "_finished_in_arrays", Interrupted())
-        with pytest.raises(KeyboardInterrupt):
-            envs.step([0, 0])
-        one_of_them = dict(stepper._finished_in_arrays)
-    stepper._finished_in_arrays = one_of_them
-    assert len(one_of_them) == 1
-    assert received(envs, []) == [(0, 1), (1, 1)]
-    assert received(envs, [envs.step([0, 0])]) == [(0, 2), (1, 2)]
-
-
 def test_an_error_leaves_those_in_this_process_usable(closing):
     envs = closing(ours.DummyVectorEnv([Broken] * 2, wait_num=1))
     envs.reset()

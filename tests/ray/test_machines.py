@@ -34,7 +34,7 @@ from xuance_envs import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from xuance_envs.engine.ray.actor_assignment import ActorAssignment, one_actor_per_node
+from xuance_envs.engine.ray.actor_assignment import one_actor_per_node
 
 NODES = 2
 LIVENESS = 60.0
@@ -90,10 +90,6 @@ def test_workers_are_spread_over_the_room_there_is(
     shares = one_actor_per_node(count, capacities)
     assert " ".join(f"{share.node or '-'}{len(share.workers)}" for share in shares) == expected
     assert [worker for share in shares for worker in share.workers] == list(range(count))
-
-
-def test_shares_are_values() -> None:
-    assert ActorAssignment(range(2), "a") == ActorAssignment(range(2), "a")
 
 
 @pytest.mark.long

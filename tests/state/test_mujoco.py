@@ -149,14 +149,9 @@ def check_exact(make: Callable[[], Any], length: int = 80) -> None:
 
 CHANGES = [
     "body_mass",
-    "body_inertia",
-    "body_pos",
-    "dof_armature",
-    "actuator_gear",
     "geom_friction",
     "tex_data",
     "opt.wind",
-    "opt.gravity",
     "opt.viscosity",
     "vis.headlight.ambient",
     "stat.extent",
