@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from agents_envs import Herd, Squad
-from bare_agents import assert_like_bare_loops
 from comparing import assert_same
 from gymnasium import spaces
 
@@ -103,13 +102,6 @@ def test_vectors_of_agents_that_come_and_go(make: Any, kind: Any) -> None:
                 env.reset()
         assert_same(step.rewards, expected.astype(np.float32))
         assert_same(envs.exact_rewards, expected)
-
-
-def test_numbers_stay_as_they_were(make: Any) -> None:
-    fns = [partial(Herd, plays=PLAYS, length=4)] * 2
-    envs = make(fns)
-    assert envs.reward_space is None
-    assert_like_bare_loops(envs, fns, 8)
 
 
 def test_xuances_form(make: Any) -> None:

@@ -159,35 +159,6 @@ def test_closing_while_a_step_hangs_takes_no_longer_than_ending_it(
     assert time.monotonic() - start < 20
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to a thread")
-def test_ctrl_c_within_a_step_leaves_it_to_be_waited_for_and_made_once(server: Server) -> None:
-    with RemoteVecEnv(server.url, "Counting", 2, seed=0, env_kwargs={"length": 10**6}) as envs:
-        envs.reset()
-        envs.set_attr("length", 10**6)
-        main, interrupted, steps = threading.get_ident(), 0, 0
-        for _ in range(40):
-            timer = threading.Timer(0.001, signal.pthread_kill, (main, signal.SIGINT))
-            done = False
-            try:
-                timer.start()
-                obs, *_ = envs.step([0, 0])
-                done = True
-                timer.join()
-                time.sleep(0.01)
-            except KeyboardInterrupt:
-                interrupted += 1
-            timer.join()
-            steps += 1
-            if not done:
-                if not envs.waiting:  # interrupted before the request, or after the whole step
-                    obs = envs.buf_obs
-                    steps = int(obs[0, 2])
-                    continue
-                obs, *_ = envs.step_wait()
-            assert obs[:, 2].tolist() == [steps, steps]
-        assert interrupted > 5
-
-
 @pytest.mark.slow("waits for retries to end")
 def test_a_server_that_is_killed_is_named_in_bounded_time() -> None:
     served = ServedProcess("--env", "CartPole-v1")
