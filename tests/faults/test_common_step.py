@@ -33,7 +33,7 @@ pytestmark = needs_eventfd
 
 
 class CountingEnv(gymnasium.Env[Any, Any]):
-    """Environment that observes its number of steps, and may end its process around the next one."""
+    """Environment that observes its number of steps, and may end its process around the next."""
 
     observation_space = spaces.Box(0, np.inf, (1,), np.float64)
     action_space = spaces.Discrete(2)

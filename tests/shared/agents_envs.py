@@ -15,13 +15,7 @@ FOREVER = 10**9
 class Herd:
     """Parallel environment in PettingZoo's form, with a schedule of agents that join and leave.
 
-    Args:
-        plays: the first step, counted from 1, and the last step of each agent, by agent.
-        length: steps of an episode, at whose end all agents are truncated.
-        masks: place of the action masks: None, ``"info"`` or ``"observation"``.
-        images: True for images as observations.
-        kinds: number of different spaces.
-        numbers: True for infos with numbers.
+    ``plays`` has the first step, counted from 1, and the last step of each agent.
     """
 
     metadata: Mapping[str, Any] = {"name": "herd"}
@@ -202,7 +196,7 @@ class Broken(Herd):
 
 
 class Squad:
-    """Environment in the form of XuanCe's ``RawMultiAgentEnv``, with agents that terminate early."""
+    """Environment in XuanCe's form ``RawMultiAgentEnv``, with agents that terminate early."""
 
     metadata: Mapping[str, Any] = {}
     render_mode = None
@@ -301,14 +295,7 @@ class Silent(Herd):
 
 
 class AllAtOnce(Herd):
-    """A herd that ends episodes with ``"__all__"``, as in RLlib; its agents stay in ``agents``.
-
-    Args:
-        flags: values of ``"__all__"`` in the last step, by flag name.
-        own: the agent with its own flag in that step, by flag name. None if agents never have
-            flags of their own.
-        **options: arguments of :class:`Herd`.
-    """
+    """A herd that ends episodes with ``"__all__"``, as in RLlib; its agents stay in ``agents``."""
 
     def __init__(
         self, flags: Mapping[str, bool], own: Mapping[str, Any] | None, **options: Any
@@ -332,13 +319,7 @@ class AllAtOnce(Herd):
 
 
 class Staying(Herd):
-    """A herd whose agents get a flag when they end, and stay in ``agents`` until they leave.
-
-    Args:
-        ends: the step that flags an agent, by agent.
-        leaves: the step after which an agent is removed from ``agents``, by agent.
-        **options: arguments of :class:`Herd`.
-    """
+    """A herd whose agents get a flag when they end, and stay in ``agents`` until they leave."""
 
     def __init__(
         self, ends: Mapping[Any, int], leaves: Mapping[Any, int] | None = None, **options: Any
@@ -368,12 +349,7 @@ class ArrayAgents:
 
 
 class Stateless(Herd):
-    """A herd without a state after its agents have left, like PettingZoo's multiwalker_v9.
-
-    Args:
-        fails: ``"raises"``, or the value that ``state`` returns then.
-        **options: arguments of :class:`Herd`.
-    """
+    """A herd without a state after its agents have left, like PettingZoo's multiwalker_v9."""
 
     def __init__(self, fails: Any = "raises", **options: Any) -> None:
         super().__init__(**options)

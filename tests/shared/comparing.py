@@ -105,11 +105,7 @@ class HandStep:
 
 
 class HandSteps:
-    """One environment stepped by hand, the reference for all backends.
-
-    Attributes:
-        first: the observation and info of the first reset.
-    """
+    """One environment stepped by hand, the reference for all backends."""
 
     def __init__(self, env: Any, seed: int | None = None) -> None:
         self.env = env

@@ -46,14 +46,7 @@ class GivenEnv(gymnasium.Env):
 
 
 class InfoEnv(gymnasium.Env):
-    """Environment that returns infos of changing kinds, or always of one kind.
-
-    Args:
-        number: makes environments differ.
-        length: steps of an episode.
-        kind: the only kind of info; None for all in turn.
-        shape: shape of its observations.
-    """
+    """Environment that returns infos of changing kinds, or always of one kind."""
 
     action_space = spaces.Discrete(3)
 

@@ -26,10 +26,6 @@ class ReusingEnv(gymnasium.Env):
     Its observation is the number of the episode (from 1), the number of the step in it (from 0) and
     the last action. Its info contains the same array and the step number, which is also the
     reward.
-
-    Args:
-        lengths: steps of its episodes, in turn.
-        endings: ends of its episodes, in turn: ``"terminated"``, ``"truncated"`` or ``"both"``.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
@@ -145,15 +141,7 @@ class HoldingEnv(EchoEnv):
 
 
 class ScriptedEnv(gymnasium.Env):
-    """Environment that returns given results, by default plain ones.
-
-    Args:
-        steps: results of ``step``, repeated in turn. A dict is the info of a plain step, and an
-            exception is raised.
-        resets: results of ``reset``, in the same form.
-        observation_space: its declared observation space.
-        action_space: its declared action space.
-    """
+    """Environment that returns given results, by default plain ones."""
 
     def __init__(self, steps=({},), resets=({},), observation_space=PLAIN, action_space=None):
         self.observation_space = observation_space
@@ -211,13 +199,7 @@ class Level(enum.IntEnum):
 
 
 class FailingEnv(ReusingEnv):
-    """Environment that raises an exception in a given operation.
-
-    Args:
-        command: ``"construct"``, ``"reset"``, ``"auto-reset"``, ``"step"``, ``"render"``,
-            ``"call"``, ``"get_attr"``, ``"set_attr"`` or ``"close"``; other values never raise.
-        make_error: creates the exception.
-    """
+    """Environment that raises an exception in a given operation."""
 
     def __init__(self, command, make_error=lambda: ValueError("as told")):
         super().__init__(lengths=(2,))

@@ -86,7 +86,8 @@ class FaultyEnv(gymnasium.Env):
     """Environment that draws a number per episode, counts its steps, and has a fault on request.
 
     Its observation is the number of steps in the episode, and the drawn number. Its info has the
-    total numbers of steps and episodes.
+    total numbers of steps and episodes. Files whose names start with ``path`` count the faults
+    across processes.
     """
 
     def __init__(self, place="", fault="", path=None, times=1, after=0, length=5, env_seed=None):

@@ -35,13 +35,7 @@ class Model:
         env.reset()
 
     def follow(self, steps: int, resets: int, again: str) -> Any:
-        """Make a step, given the total steps and resets; return the expected result.
-
-        Args:
-            steps: total steps of the environment under test.
-            resets: total resets of the environment under test.
-            again: the interrupted method, which may have been called twice.
-        """
+        """Make a step, given the total steps and resets; return the expected result."""
         env = self.env
         if self.pending and self.mode is Autoreset.NEXT_STEP:
             observation, info = self.followed("reset", resets, again)

@@ -33,11 +33,7 @@ def interrupt_after(seconds: float) -> Iterator[None]:
 
 
 class RandomInterrupts:
-    """SIGINTs at random moments of calls in the main thread; outside these they do nothing.
-
-    Attributes:
-        count: number of calls that were interrupted.
-    """
+    """SIGINTs at random moments of calls in the main thread; outside these they do nothing."""
 
     def __init__(self, longest: float) -> None:
         self.count = 0
@@ -80,13 +76,8 @@ class Instant:
     """One instant in a block of code, at which this thread is interrupted.
 
     Python checks for signals on function entry, after calls and at jumps: these are the instants.
-    They are counted in the code of some files, so that a test can try each of them.
-
-    Attributes:
-        came: True if the block has this instant.
-        place: description of the code at the instant.
-        inside: the environment whose method was interrupted or had just returned, and the method's
-            name; None if it was not an environment's method.
+    They are counted in the code of some files, so that a test can try each of them. ``inside`` is
+    the environment whose method was interrupted or had just returned, and the method's name.
     """
 
     def __init__(self, number: int, folders: Sequence[str]) -> None:
@@ -164,9 +155,6 @@ class Alarm:
 
     Timers fire late, on some machines by more than the duration of a step. The block is therefore
     entered with the same delay.
-
-    Attributes:
-        came: True if the signal interrupted the block.
     """
 
     LEAD = 100e-6

@@ -8,14 +8,7 @@ from gymnasium import spaces
 
 
 class MaskedEnv(gymnasium.Env):
-    """Environment whose masks depend on its number, step and episode.
-
-    Args:
-        number: a number that differs between environments.
-        length: steps of an episode.
-        where: sources of masks: keys of its info, and ``"method"``.
-        space: its action space.
-    """
+    """Environment whose masks depend on its number, step and episode."""
 
     observation_space = spaces.Box(0, 1e6, (1,), np.float32)
 

@@ -15,17 +15,7 @@ import numpy as np
 
 
 class PlayEnv(gymnasium.Env):
-    """Environment that samples its observation space; its number determines its behavior.
-
-    Args:
-        number: seed of its observations and rewards.
-        observation_space: any space.
-        action_space: any space.
-        lengths: steps of its episodes, in turn.
-        endings: ends of its episodes, in turn: ``"terminated"``, ``"truncated"`` or ``"both"``.
-        told: episode statistics in its infos: ``"nothing"``; ``"score"``, as in Gym_Env; or
-            ``"record"``, as in RecordEpisodeStatistics, in addition to the score.
-    """
+    """Environment that samples its observation space; its number determines its behavior."""
 
     def __init__(
         self,

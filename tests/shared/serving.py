@@ -77,12 +77,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 class Asking:
-    """A session controlled by JSON requests.
-
-    Attributes:
-        id: id of the session.
-        episodes: ids of all episodes that were created in it.
-    """
+    """A session controlled by JSON requests."""
 
     open: ClassVar[list[httpx.Client]] = []
 

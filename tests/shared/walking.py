@@ -58,14 +58,7 @@ STILL = np.zeros((NUM_WALKS, 2), np.float32)
 
 
 class ExpectedStep:
-    """The expected results of one call.
-
-    Attributes:
-        obs: ``(k, *shape)``, observations; where an episode ended, its last one.
-        rewards: ``(k,)`` float64.
-        ended: rows with an ended episode.
-        first: ``(len(ended), *shape)``, first observations of the next episodes.
-    """
+    """The expected results of one call."""
 
     def __init__(self, obs: Any, rewards: Any, ended: list[int], first: list[Any]) -> None:
         self.obs = np.array(obs)

@@ -38,7 +38,10 @@ def run_python(
     timeout: float = 110,
     on_start: Callable[[int], object] = lambda pid: None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python as ``subprocess.run`` does with ``capture_output``, without its start."""
+    """Run Python as ``subprocess.run`` does with ``capture_output``, without its start.
+
+    The libraries do not read ``env``. ``on_start`` receives the id of the process and its group.
+    """
     command = [str(argument) for argument in arguments]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
     request = json.dumps([command, str(cwd or os.getcwd()), variables]).encode()
