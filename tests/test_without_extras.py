@@ -55,7 +55,6 @@ def test_the_rest_is_collected(missing: list[str]) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr
