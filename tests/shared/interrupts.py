@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import gymnasium
@@ -86,7 +86,8 @@ class Instant:
         self.inside: tuple[Any, str] | None = None
         self._left = number
         self._folders = tuple(folders)
-        self._last: dict[FrameType, str] = {}
+        self._opcodes: dict[FrameType, list[tuple[bool, bool]]] = {}
+        self._checks: dict[FrameType, bool] = {}
         self._returned: tuple[Any, str] | None = None
 
     def __enter__(self) -> Instant:
@@ -97,31 +98,30 @@ class Instant:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         sys.settrace(self._traced_before)
-        self._last.clear()
+        self._opcodes.clear()
+        self._checks.clear()
         return self.came and kind is KeyboardInterrupt
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
-        code = frame.f_code
-        if not code.co_filename.startswith(self._folders) or code.co_name == "__del__":
-            return None  # exceptions do not leave __del__
         if event == "call":
+            code = frame.f_code
+            if not code.co_filename.startswith(self._folders) or code.co_name == "__del__":
+                return None  # exceptions do not leave __del__
             frame.f_trace = self._trace  # otherwise Python 3.13 ignores the next line
             frame.f_trace_opcodes = True
             frame.f_trace_lines = False
-            self._last[frame] = "RESUME"
+            self._opcodes[frame] = opcodes_of(code)
+            self._checks[frame] = True
         elif event == "return":
-            self._last.pop(frame, None)
+            self._checks.pop(frame, None)
+            self._opcodes.pop(frame, None)
             self._returned = env_method(frame)
         elif event == "opcode":
-            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            last, self._last[frame] = self._last[frame], name
+            may_come = self._checks[frame]
+            self._checks[frame], may_come_before = self._opcodes[frame][frame.f_lasti]
             returned, self._returned = self._returned, None
-            if (
-                name not in NO_INSTANT
-                and last.startswith(INTERRUPTIBLE)
-                and "NO_INTERRUPT" not in last
-                and frame.f_lineno is not None  # else a generator is being closed
-            ):
+            # A generator that is being closed has no line.
+            if may_come and may_come_before and frame.f_lineno is not None:
                 self._left -= 1
                 if self._left < 0:
                     self.came = True
@@ -132,6 +132,16 @@ class Instant:
                     self.inside = next(filter(None, map(env_method, frames)), returned)
                     raise KeyboardInterrupt
         return self._trace
+
+
+@functools.cache
+def opcodes_of(code: CodeType) -> list[tuple[bool, bool]]:
+    """Return whether Python checks for signals after each byte's instruction, and may before it."""
+    names = [dis.opname[opcode] for opcode in code.co_code]
+    return [
+        (name.startswith(INTERRUPTIBLE) and "NO_INTERRUPT" not in name, name not in NO_INSTANT)
+        for name in names
+    ]
 
 
 INTERRUPTIBLE = ("RESUME", "CALL", "JUMP", "POP_JUMP")
