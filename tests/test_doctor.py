@@ -37,10 +37,14 @@ def test_it_says_what_there_is_and_that_everything_works() -> None:
 def test_what_does_not_work_is_said_with_its_error_and_the_rest_is_tried(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(_: object) -> None:
-        raise OSError("no room")
+    tried: list[object] = []
 
-    monkeypatch.setattr(doctor, "DummyVecEnv_Gym", broken)
+    def fails_first(make: object) -> None:
+        tried.append(make)
+        if len(tried) == 1:
+            raise OSError("no room")
+
+    monkeypatch.setattr(doctor, "_smoke_test", fails_first)
     with pytest.raises(SystemExit) as ended:
         run_doctor()
     assert ended.value.code == 1

@@ -97,7 +97,7 @@ ENVIRONMENT = """
 
 LOOK = """
     def look(context):
-        envs = SubprocVecEnv([MyEnv] * 2, in_series=1, context=context)
+        envs = SubprocVecEnv([MyEnv] * 2, in_series=2, context=context)
         before = state_of(*KINDS)
         envs.reset()
         for _ in range(2):
@@ -245,9 +245,8 @@ def test_functions_of_main_that_are_pickled_by_name_work_in_workers(context, tmp
     assert run_script(tmp_path, FUNCTIONS + script) == told
 
 
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_what_has_only_a_name_in_main_is_an_error_that_names_it(context, tmp_path):
-    script = f"""
+def test_what_has_only_a_name_in_main_is_an_error_that_names_it(tmp_path):
+    script = """
     class Sentinel:
         def __reduce__(self):
             return "NOTHING"
@@ -259,7 +258,7 @@ def test_what_has_only_a_name_in_main_is_an_error_that_names_it(context, tmp_pat
         return MyEnv()
 
     try:
-        SubprocVecEnv([make], context={context!r})
+        SubprocVecEnv([make], context="forkserver")
     except TypeError as error:
         print(error)
     """
@@ -268,9 +267,8 @@ def test_what_has_only_a_name_in_main_is_an_error_that_names_it(context, tmp_pat
     assert "in an importable module" in told
 
 
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_what_a_module_defines_that_workers_cannot_import_goes_by_value(context, tmp_path):
-    script = f"""
+def test_what_a_module_defines_that_workers_cannot_import_goes_by_value(tmp_path):
+    script = """
     import cloudpickle, types
     from xuance_envs import Gym_Env
     mine = types.ModuleType("mine")
@@ -282,7 +280,7 @@ def test_what_a_module_defines_that_workers_cannot_import_goes_by_value(context,
          "def helper(): return 3\\n", vars(mine))
     sys.modules["mine"] = mine
     cloudpickle.register_pickle_by_value(mine)
-    with SubprocVecEnv([mine.make] * 2, context={context!r}) as envs:
+    with SubprocVecEnv([mine.make] * 2, context="forkserver") as envs:
         helper, kind = envs.call("get")[0]
         print(helper is mine.helper, kind is mine.Env, helper())
     """

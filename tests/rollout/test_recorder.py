@@ -196,12 +196,12 @@ def test_frames_are_shown_at_the_given_rate(fps, milliseconds):
 @pytest.mark.parametrize("in_memory", [100, 1 << 25])
 def test_every_step_has_a_frame_however_long_the_episode_is(in_memory, monkeypatch):
     monkeypatch.setattr(gif, "MAX_IN_MEMORY", in_memory)
-    envs = DummyVecEnv([partial(FilmEnv, 1100, (20, 30, 3))])
+    envs = DummyVecEnv([partial(FilmEnv, 300, (20, 30, 3))])
     recorder = GifRecorder(10_000, fps=10)
-    with RolloutCollector(envs, Player(TWO), 1100, recorder=recorder) as collector:
+    with RolloutCollector(envs, Player(TWO), 300, recorder=recorder) as collector:
         collector.rollout()
     assert saved() == ["render_0.gif"]
-    assert greys("renders/misc/render_0.gif") == [step % 256 for step in range(1100)]
+    assert greys("renders/misc/render_0.gif") == [step % 256 for step in range(300)]
     with Image.open("renders/misc/render_0.gif") as film:
         assert film.info["duration"] == 100
 
