@@ -456,11 +456,6 @@ def test_beside_the_callers_share_nothing_is_lost() -> None:
             assert restarted == [env and killed for env in mine]
 
 
-def test_it_is_an_option_of_processes() -> None:
-    with pytest.raises(ValueError, match="or 'resume', got 'resumes'"):
-        SubprocVecEnv([Collector], on_worker_failure="resumes")
-
-
 def test_without_a_restart_left_it_raises() -> None:
     with subproc([Collector] * 2, max_restarts=1) as envs:
         envs.reset(seed=1)
@@ -510,38 +505,11 @@ def test_a_kill_a_second_for_five_minutes() -> None:
 @pytest.mark.parametrize("mode", ["restart", "resume"])
 @pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("when", ["prepare_states", "load_states"])
-def test_what_is_lost_while_states_are_loaded_is_loaded_again(
-    mode: str, lost: int, when: str
-) -> None:
-    with (
-        SubprocVecEnv([Collector] * N, in_series=2, on_worker_failure=mode) as envs,
-        DummyVecEnv([Collector] * N) as reference,
-    ):
-        envs.reset(seed=1)
-        reference.reset(seed=1)
-        for _ in range(3):
-            assert_same(shown(envs, [1] * N)[0], shown(reference, [1] * N)[0])
-        state = reference.save_state()
-        for _ in range(4):
-            envs.step([0] * N)
-        with losing(envs, lost, when, often=1) as kills:
-            obs, infos = envs.load_state(state)
-        assert kills == [lost]
-        expected, told = reference.load_state(state)
-        assert_same(obs, expected)
-        assert_same(list(infos), list(told))
-        for actions in ([1] * N, [2] * N, [0] * N) * 5:
-            assert_same(shown(envs, actions)[0], shown(reference, actions)[0])
-
-
-@pytest.mark.parametrize("mode", ["restart", "resume"])
-@pytest.mark.parametrize("lost", [0, 1])
-@pytest.mark.parametrize("when", ["prepare_states", "load_states"])
-def test_what_is_lost_while_environments_are_cloned_is_cloned_again(
-    mode: str, lost: int, when: str
+@pytest.mark.parametrize("how", ["load_state", "clone_state"])
+def test_what_is_lost_while_states_are_loaded_or_cloned_is_given_them_again(
+    how: str, when: str, lost: int, mode: str
 ) -> None:
     """Also where the sources have become others by then, or were in the worker that was lost."""
-    sources = [3, 0, 0, 1]
     with (
         SubprocVecEnv([Collector] * N, in_series=2, on_worker_failure=mode) as envs,
         DummyVecEnv([Collector] * N) as reference,
@@ -550,10 +518,15 @@ def test_what_is_lost_while_environments_are_cloned_is_cloned_again(
             each.reset(seed=1)
             for _ in range(3):
                 each.step([1, 2, 0, 1])
+        given: Any = ([3, 0, 0, 1], range(N))
+        if how == "load_state":
+            given = (reference.save_state(),)
+            for _ in range(4):
+                envs.step([0] * N)
         with losing(envs, lost, when, often=1) as kills:
-            obs, infos = envs.clone_state(sources, range(N))
+            obs, infos = getattr(envs, how)(*given)
         assert kills == [lost]
-        expected, told = reference.clone_state(sources, range(N))
+        expected, told = getattr(reference, how)(*given)
         assert_same(obs, expected)
         assert_same(list(infos), list(told))
         for actions in ([1] * N, [2] * N, [0] * N) * 5:
