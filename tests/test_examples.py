@@ -49,7 +49,7 @@ def test_many_agents_may_end_before_an_episode_does() -> None:
 @pytest.mark.parametrize("name", ["cleanrl_style_ppo.py", "sb3_ppo.py"])
 def test_it_learns_for_a_moment(name: str) -> None:
     need_libraries_of(name)
-    result = run(name, "--timesteps", "256", "--num-envs", "2")
+    result = run(name, "--timesteps", "1024", "--num-envs", "4")
     assert result.returncode == 0, result.stderr
     assert re.search(r"mean return.*: \d+ \D+ \d+ \D*$", result.stdout)
 

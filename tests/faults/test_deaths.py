@@ -279,7 +279,7 @@ def test_a_caller_that_was_stopped_does_not_take_its_workers_for_hanging_ones(
                     time.sleep(0.01)
                 return super().step(action)
 
-        with SubprocVecEnv([Slow] * 2, in_series=1, step_timeout=3.0) as envs:
+        with SubprocVecEnv([Slow] * 2, in_series=1, context="fork", step_timeout=3.0) as envs:
             envs.reset()
             print(*envs.pids, flush=True)
             obs, *_ = {stepped}
