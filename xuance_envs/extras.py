@@ -41,7 +41,7 @@ def missing_modules(extra: str) -> list[str]:
 
 
 def how_to_install(extra: str, *missing: str) -> str:
-    """Return the command that installs an extra, unless it leaves all missing modules out here."""
+    """Return the command that installs an extra, or a note if this Python lacks its modules."""
     left_out = [LEFT_OUT_FROM.get(name, 100) for name in missing]
     if missing and max(left_out) <= sys.version_info[1]:
         return f"not available for Python 3.{max(left_out)} or later"

@@ -104,22 +104,22 @@ def make_vec(
     Gymnasium vector environment.
 
     Args:
-        env_id: an id or ``EnvSpec`` for ``gymnasium.make``, or an Atari game's short name. An Atari
-            game's spec that differs from the registered one is wrapped in ``Gym_Env`` instead.
+        env_id: an id or ``EnvSpec`` for ``gymnasium.make``, or an Atari game's short name. If an
+            Atari game's spec differs from the registered one, the game is wrapped in ``Gym_Env``.
         num_envs: number of environments.
         backend: ``"dummy"`` steps the environments in this process, ``"thread"`` in threads,
             ``"subproc"`` in worker processes, ``"ray"`` on a Ray cluster. ``"native"`` uses the
             environment's own vectorized implementation, if it has one. ``"auto"`` measures for
             about a second whether ``"dummy"`` or ``"subproc"`` is faster, and with which options;
             the result is stored in the attribute ``autotuned``.
-        seed: the first reset of environment i equals ``reset(seed=seed + i)``.
+        seed: seed of the first reset; environment i gets ``seed + i``.
         render_mode: render mode of every environment.
-        allow_native: allow ``"auto"`` to choose ``"native"``, which generates random numbers
-            differently. It is not considered with ``wrappers``, ``vector_kwargs`` or
+        allow_native: True to allow ``"auto"`` to choose ``"native"``, which generates random
+            numbers differently. ``"auto"`` ignores it with ``wrappers``, ``vector_kwargs`` or
             ``atari_preset``.
-        allow_threads: allow ``"auto"`` to choose ``"thread"``, as for
+        allow_threads: True to allow ``"auto"`` to choose ``"thread"``, as for
             :func:`~xuance_envs.tuning.autotune`.
-        normalize: normalize observations and rewards, with
+        normalize: True to normalize observations and rewards, with
             :class:`~xuance_envs.transforms.normalize_observations.NormalizeObservations` around
             :class:`~xuance_envs.transforms.normalize_rewards.NormalizeRewards`.
         atari_preset: ``"dqn"`` for the 84 × 84 images of Mnih et al. (2015): ``Atari_Env`` with
@@ -134,7 +134,7 @@ def make_vec(
             ``{"on_worker_failure": "restart"}``. ``backend="auto"`` chooses among the backends that
             support all of them.
         wrappers: functions that take an environment and return it wrapped, applied to every
-            environment in this order. Not with ``backend="native"``.
+            environment in the given order. Not with ``backend="native"``.
         **env_kwargs: further arguments for every environment.
 
     Returns:

@@ -36,7 +36,7 @@ SAMPLED_ACTIONS = 16_384
 
 
 class Runner(Protocol):
-    """Protocol of environments for :func:`measure`, which must be ready to step."""
+    """Protocol of a runner for :func:`measure`: environments that are ready to step."""
 
     num_envs: int
 
@@ -169,7 +169,7 @@ def measure(
         runners: runners by name. This function does not close them.
         rounds: timed runs of each runner, after a warm-up of about ``seconds``.
         seconds: approximate duration of each run.
-        progress: called after each warm-up and each timed run (:func:`progress_ticks` calls).
+        progress: callback after each warm-up and each timed run (:func:`progress_ticks` calls).
 
     Returns:
         The measurements by name, in the order of ``runners``.

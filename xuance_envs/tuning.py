@@ -6,10 +6,10 @@ network or an external simulator, need more processes than there are CPUs.
 
 The step time is measured with one environment. Two figures show whether an environment computes or
 waits: its CPU time relative to wall time, and the number of times that it sleeps. On a busy
-machine, an environment that computes gets less CPU time, too, but does not sleep.
+machine, an environment that computes also gets less CPU time, but does not sleep.
 
 Threads are candidates only if the caller allows them, because environments in threads share global
-state. They suit environments that wait and, in a free-threaded Python, those that compute.
+state. They suit environments that wait and, in a free-threaded Python, environments that compute.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ MAX_MAKING_SECONDS = 0.5
 """Seconds for making all candidates' environments; this limits their number."""
 
 MIN_ENVS_PER_CPU = 2
-"""If there is time to make fewer environments per CPU than this, nothing is measured."""
+"""Nothing is measured if there is time to make only fewer environments per CPU than this."""
 
 MIN_PARALLEL_SECONDS = 20e-6
-"""If this process steps all environments in fewer seconds, worker processes are slower."""
+"""Worker processes are slower if this process steps all environments in fewer seconds."""
 
 MIN_EXPECTED_RATIO = 0.5
 """Candidates with less than this fraction of the highest estimate are not measured."""

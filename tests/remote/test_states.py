@@ -126,7 +126,7 @@ def test_a_handle_tells_its_size_and_gives_no_bytes(server: Server, tmp_path: Pa
         assert state.nbytes == sum(one.nbytes for one in state)
         path = tmp_path / "state.xenvs"
         for ask in (state.to_bytes, lambda: state.save(path), lambda: pickle.dumps(state[1])):
-            with pytest.raises(errors.StateError, match="cannot leave it"):
+            with pytest.raises(errors.StateError, match="cannot leave the server"):
                 ask()
         assert not path.exists()
         more = state.adding("mine", [1, 2, 3])
@@ -145,7 +145,7 @@ def test_no_state_goes_from_one_place_to_another(server: Server) -> None:
             for ask, text in (
                 (lambda: others.load_state(state), "from another session cannot be loaded"),
                 (lambda: envs.load_state(own), "from the client"),
-                (lambda: here.load_state(state), "cannot leave it"),
+                (lambda: here.load_state(state), "cannot leave the server"),
                 (lambda: envs.load_state(EnvStates.joined([own])), "from the client"),
             ):
                 with pytest.raises(errors.StateError, match=text):

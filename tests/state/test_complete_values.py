@@ -251,7 +251,7 @@ def test_a_view_of_numbers_beside_objects_is_refused() -> None:
     table = np.zeros(2, [("speed", "f8"), ("name", "O")])
     env = Holder(lambda _: table["speed"], written)
     env.reset(seed=1)
-    with pytest.raises(FaultError, match="items hold objects and other values"):
+    with pytest.raises(FaultError, match="items hold both objects and other values"):
         EnvCheckpointer(env).save()
 
 

@@ -1,8 +1,8 @@
 """Adapters between this package and other libraries' vectorized environments.
 
 - :mod:`xuance_envs.compat.gymnasium`: drop-in replacements for Gymnasium's vector environments.
-- :mod:`xuance_envs.compat.sb3`: drop-in replacements for Stable-Baselines3's.
-- :mod:`xuance_envs.compat.tianshou`: drop-in replacements for Tianshou's.
+- :mod:`xuance_envs.compat.sb3`: drop-in replacements for Stable-Baselines3's vec envs.
+- :mod:`xuance_envs.compat.tianshou`: drop-in replacements for Tianshou's vectorized environments.
 - :mod:`xuance_envs.compat.xuance`: makes XuanCe use this package.
 - :func:`from_gymnasium`: converts an environment vectorized by Gymnasium, ale-py or EnvPool to a
   :class:`~xuance_envs.vector_envs.vector_env.VecEnv`.

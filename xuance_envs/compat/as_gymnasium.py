@@ -31,12 +31,11 @@ def to_gymnasium(vec_env: VecEnv) -> GymnasiumVectorEnv:
     """Convert a vectorized environment to a ``gymnasium.vector.VectorEnv``.
 
     Args:
-        vec_env: the vectorized environment; closing the result closes it too.
+        vec_env: the vectorized environment; closed with the result.
 
     Returns:
-        A vector environment in ``AutoresetMode.SAME_STEP``: where an episode ended, the
-        observation is the first one of the next episode, and the last one is in
-        ``infos["final_obs"]``.
+        A vector environment in ``AutoresetMode.SAME_STEP``: where an episode ended, the observation
+        is the next episode's first, and ``infos["final_obs"]`` has the ended episode's last.
 
     Raises:
         ValueError: rewards are vectors; convert ``ScalarizeRewards(vec_env, weights)`` instead.
@@ -110,7 +109,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
             The results of
             :meth:`SyncVectorEnv.step() <xuance_envs.compat.gymnasium_sync.SyncVectorEnv.step>`.
             Where an episode ended, ``"final_obs"`` and ``"final_info"`` have its last observation
-            and info. The other values belong to the next episode.
+            and info. The observation and the other infos are the next episode's first.
         """
         vec_env = self.vec_env
         actions = as_batch(self.single_action_space, actions)
@@ -129,7 +128,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]
     ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
-        """Return the ended environments, their reset observations and, if known, the step."""
+        """Return the indices of ended episodes, their ``reset_obs`` and, if known, the step."""
         if isinstance(infos, StepInfos):
             ends = infos.ends
             if ends is None:
@@ -156,7 +155,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return merged_infos(each, ends, self._add_info)
 
     def render(self) -> tuple[Any, ...]:
-        """Return a tuple with one frame per environment, or None if an environment renders none."""
+        """Return a tuple with the result of each environment's ``render``."""
         return tuple(self.vec_env.render())
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

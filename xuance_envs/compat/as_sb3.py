@@ -19,8 +19,7 @@ def to_sb3(vec_env: VecEnv) -> SB3VecEnv:
     """Convert a vectorized environment to a ``stable_baselines3.common.vec_env.VecEnv``.
 
     Args:
-        vec_env: the vectorized environment, with or without transforms; closing the result closes
-            it too.
+        vec_env: the vectorized environment, with or without transforms; closed with the result.
 
     Returns:
         A Stable-Baselines3 vectorized environment. It resets environments in the step that ends
@@ -84,8 +83,8 @@ class SB3VecEnv(BaseSB3VecEnv):
 
         Returns:
             Observations, rewards ``(num_envs,)`` float32, dones ``(num_envs,)`` bool, and a list of
-            info dicts. Where an episode ended, the observation is the first one of the next
-            episode, and the last one is ``infos[i]["terminal_observation"]``.
+            info dicts. Where an episode ended, the observation is the next episode's first; the
+            ended episode's last is ``infos[i]["terminal_observation"]``.
         """
         obs, rewards, terminated, truncated, given = self.vec_env.step_wait()
         dones = terminated | truncated

@@ -53,11 +53,11 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
     Args:
         shared_memory: True to reject spaces that Gymnasium cannot put into shared memory. Unless
             ``worker`` is given, workers share memory with this process in either case.
-        context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None is
-            Python's default, but ``"spawn"`` if forking is unsafe. ``"thread"`` selects threads,
-            as in :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
-        daemon: has no effect unless ``worker`` is given. Environments can always start processes
-            of their own, which Gymnasium allows only with ``daemon=False``.
+        context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None
+            selects ``"spawn"`` if forking is unsafe, else Python's default. ``"thread"`` selects
+            threads, as in :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
+        daemon: no effect unless ``worker`` is given. Environments can always start processes of
+            their own, which Gymnasium allows only with ``daemon=False``.
         worker: replacement for Gymnasium's worker function. It selects Gymnasium's own
             implementation, with one process per environment, and without this class's speedup.
         max_concurrency: maximum number of workers, and so of environments that step at the same
@@ -278,7 +278,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
 
         Args:
             timeout: maximum seconds to wait for a pending call.
-            terminate: terminate the workers without waiting.
+            terminate: True to terminate the workers without waiting.
         """
         stepper = self._stepper
         if stepper is None:

@@ -29,13 +29,12 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
 
     Args:
         env_fns: callables that make one environment each.
-        copy: return copies of the observations. If False, the next step overwrites the returned
-            arrays.
+        copy: True to return copies of the observations. If False, the next step overwrites the
+            returned arrays.
         observation_mode: ``"same"`` requires equal observation spaces, ``"different"`` only equal
             shapes and dtypes. Alternatively the batched observation space, alone or in a tuple
             ``(batched space, single space)``.
-        autoreset_mode: when an environment is reset after an episode's end: an ``AutoresetMode``
-            or its value.
+        autoreset_mode: time of the reset after an episode's end: an ``AutoresetMode`` or its value.
 
     Raises:
         RuntimeError: the environments' spaces are not compatible.
@@ -97,8 +96,8 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
         """Reset all environments, or those selected by ``options["reset_mask"]``.
 
         Args:
-            seed: an int gives environment i ``seed + i``; a list has one seed per environment;
-                None continues the random streams.
+            seed: an int gives environment i the seed ``seed + i``; a list has one seed per
+                environment; None continues the random streams.
             options: passed to the environments. ``"reset_mask"``, ``(num_envs,)`` bool with at
                 least one True, selects the environments and is not passed on.
 

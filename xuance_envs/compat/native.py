@@ -1,7 +1,7 @@
-"""Adapter that makes an already vectorized environment a ``VecEnv``.
+"""Adapter from already vectorized environments to ``VecEnv``.
 
-An already vectorized environment steps all copies in one call, in NumPy or C++. If a step is cheap,
-this is faster than worker processes. :func:`from_gymnasium` adds the other features of a
+An already vectorized environment steps all copies in one call, in NumPy or C++. For cheap steps,
+one such call is faster than worker processes. :func:`from_gymnasium` adds the other features of a
 ``VecEnv``: last observations, ``reset_obs``, ``episode_step``, ``episode_score``, checks of call
 order and actions.
 """
@@ -51,19 +51,19 @@ def from_gymnasium(
     ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is ``SAME_STEP`` (with ``final_obs``) or
     ``DISABLED`` (with ``reset_mask``).
 
-    These environments generate random numbers in their own way. Operations that one of them does
-    not support (such as one seed per environment, partial resets or ``call``) raise
-    :class:`NotImplementedError` with the reason, and change nothing. Saving and loading states
+    These environments generate random numbers in their own way. Unsupported operations, such as one
+    seed per environment, partial resets or ``call``, raise :class:`NotImplementedError` with the
+    reason, and change nothing. Saving and loading states
     raise :class:`~xuance_envs.errors.StateError`.
 
     Args:
-        vector_env: the vectorized environment; closing the ``VecEnv`` closes it too.
+        vector_env: the vectorized environment; closed with the ``VecEnv``.
         seed: seed of the first ``reset``, if that call has none.
         copy: False to return read-only views instead of copies; the next step overwrites them.
         check_actions: True to check that every action is in its space.
 
     Raises:
-        TypeError: ``vector_env`` is not a vectorized environment, or is a wrapper of one.
+        TypeError: ``vector_env`` is not a vectorized environment, or is a wrapper around one.
         ValueError: ``vector_env`` cannot provide ``reset_obs``, does not step all environments
             together, or has a space whose values NumPy arrays cannot store.
 
@@ -203,7 +203,7 @@ class NativeInfoCollector(InfoCollector):
 class NativeDriver(LocalDriver):
     """Driver of an engine's environments.
 
-    ``rests`` holds the infos of the step and of the resets that do not fit into columns.
+    ``rests`` holds infos that do not fit into columns, of the step and of its resets.
     """
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:

@@ -84,7 +84,7 @@ class NativeEngine(ABC):
         """Reset some environments; return their observations and infos."""
 
     def step(self, actions: Any) -> EngineStep:
-        """Step all environments and start the next episode of those that ended."""
+        """Step all environments; where an episode ended, start the next one."""
         step = EngineStep(self.env.step(actions))
         if len(step.ended):
             self.start_next_episodes(step)
@@ -112,8 +112,8 @@ _UNSEEDED: Sequence[int | None] = ()
 class CartPoleEngine(NativeEngine):
     """Gymnasium's ``CartPoleVectorEnv``, with one state array and one generator for all copies.
 
-    ``CartPoleVectorEnv`` resets ended episodes only in the next step. Its state is public, so the
-    engine itself starts the next episodes within the step, in the same way.
+    ``CartPoleVectorEnv`` starts the next episodes only in the next step. Its state is public, so
+    the engine itself starts them within the step, in the same way.
     """
 
     @override
@@ -149,7 +149,7 @@ class CartPoleEngine(NativeEngine):
 class MaskEngine(NativeEngine):
     """Engine that resets some environments by ``options["reset_mask"]``, like ``AtariVectorEnv``.
 
-    With ``takes_mask=False`` it has no such option, and can only reset all environments.
+    With ``takes_mask=False`` it has no such option, and can only reset all environments together.
     """
 
     def __init__(self, env: Any, takes_mask: bool = True) -> None:
@@ -308,9 +308,8 @@ def make_engine(env: Any) -> NativeEngine:
     if mode is AutoresetMode.DISABLED or _ATARI in kinds or isinstance(env, SyncVectorEnv):
         return MaskEngine(env)
     raise ValueError(
-        "vector_env: expected autoreset_mode SAME_STEP or DISABLED, got "
-        f"{getattr(mode, 'name', mode)} of {env}, which resets an environment in the step after "
-        "its episode ended, so it cannot provide reset_obs: make it with "
+        "vector_env: expected autoreset_mode SAME_STEP or DISABLED, which reset_obs requires, got "
+        f"{getattr(mode, 'name', mode)} of {env}: make it with "
         "autoreset_mode=AutoresetMode.SAME_STEP or DISABLED, if possible"
     )
 

@@ -132,8 +132,8 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
 
         Returns:
             Observations, rewards ``(num_envs,)`` float32, dones ``(num_envs,)`` bool, and a list of
-            info dicts. Where an episode ended, the observation is the first one of the next
-            episode, and the last one is ``infos[i]["terminal_observation"]``.
+            info dicts. Where an episode ended, the observation is the next episode's first; the
+            ended episode's last is ``infos[i]["terminal_observation"]``.
         """
         actions: Any = self.actions
         if isinstance(actions, _BATCHES) and len(actions) > self.num_envs:
@@ -163,7 +163,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
     Args:
         env_fns: callables that make one environment each.
-        start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``. None is ``"forkserver"`` if
+        start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``. None selects ``"forkserver"`` if
             the system supports it, else ``"spawn"``.
         **options: further arguments of
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
@@ -247,8 +247,8 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
         Returns:
             Observations, rewards ``(num_envs,)`` float64, dones ``(num_envs,)`` bool, and a tuple
-            of info dicts. Where an episode ended, the observation is the first one of the next
-            episode, and the last one is ``infos[i]["terminal_observation"]``.
+            of info dicts. Where an episode ended, the observation is the next episode's first; the
+            ended episode's last is ``infos[i]["terminal_observation"]``.
         """
         stepper = self._stepper
         step = raise_original(stepper.finish_step)

@@ -31,10 +31,10 @@ class DummyVectorEnv(TianshouVectorEnv, tianshou.DummyVectorEnv):  # type: ignor
     Args:
         env_fns: callables that make one environment each.
         wait_num: number of environments that ``step`` waits for; None for all.
-        timeout: seconds after which ``step`` returns the environments that are ready. If none is,
-            it waits for the first.
-        as_objects: True to use observations and rewards as they are, ignoring the spaces. It allows
-            several rewards per step, and observations of different shapes. It is the default for
+        timeout: seconds after which ``step`` returns the results of the ready environments. If none
+            is ready, ``step`` waits for the first.
+        as_objects: True to use observations and rewards as they are, ignoring the spaces. This
+            allows several rewards per step, and observations of different shapes. The default for
             environments that are not Gymnasium's or whose observations are not single arrays.
 
     Raises:
@@ -66,9 +66,9 @@ class SubprocVectorEnv(TianshouVectorEnv, tianshou.SubprocVectorEnv):  # type: i
     worker per environment, so that slow environments do not delay others.
 
     Args:
-        share_memory: has no effect: array observations always use shared memory.
+        share_memory: no effect, because array observations always use shared memory.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, or a ``multiprocessing`` context. None
-            is Python's default, but ``"spawn"`` if forking is unsafe.
+            selects ``"spawn"`` if forking is unsafe, else Python's default.
         in_series: environments per worker, or ``"auto"``; None for the default described above.
         **options: further arguments of
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
@@ -138,9 +138,9 @@ class RayVectorEnv(TianshouVectorEnv, tianshou.RayVectorEnv):  # type: ignore[mi
 
     Args:
         env_fns: callables that make one environment each; they are called in the actors.
-        in_series: environments per actor, or ``"auto"``. None is 1 with ``wait_num`` or
+        in_series: environments per actor, or ``"auto"``. None means 1 with ``wait_num`` or
             ``timeout``, else ``"auto"``.
-        num_cpus_per_worker: CPUs that an actor reserves in the cluster. None is 0 if each actor
+        num_cpus_per_worker: CPUs that an actor reserves in the cluster. None means 0 if each actor
             has one environment, as in Tianshou, else 1.
         **options: further arguments of
             :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.

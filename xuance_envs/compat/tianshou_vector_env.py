@@ -121,20 +121,21 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
         return _stacked(observations), _dicts(infos)
 
     def step(self, action: Any, id: Ids = None) -> StepResult:
-        """Step all or some environments; those whose episode ended need a :meth:`reset` first.
+        """Step all or some environments; after an episode's end, call :meth:`reset` first.
 
         With ``wait_num`` or ``timeout``, the call starts the step and returns the environments
         that finish first.
 
         Args:
-            action: one action per environment; None only waits for environments that are stepping.
+            action: one action per environment; None to only wait for environments that are
+                stepping.
             id: an index, several indices, or None for all.
 
         Returns:
-            ``(observations, rewards, terminated, truncated, infos)`` of k environments:
-            observations ``(k, *shape)`` (for Dict spaces, an array of dicts), rewards ``(k,)``
-            float64 (``(k, n)`` if the environments' ``reward_space`` is ``(n,)``), flags ``(k,)``
-            bool, and an array of dicts, each with its environment's index as ``env_id``.
+            ``(observations, rewards, terminated, truncated, infos)`` of k environments.
+            Observations are ``(k, *shape)``; for Dict spaces, an array of dicts. Rewards are
+            ``(k,)`` float64, or ``(k, n)`` if ``reward_space`` is ``(n,)``. Flags are ``(k,)``
+            bool. Infos are an array of dicts, each with its environment's index as ``env_id``.
         """
         envs, stepper = self._envs(id, action is not None), self._stepper
         if self.is_async:
@@ -177,10 +178,11 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
         self._apply(self._envs(id), tianshou_env_functions.set_env_attr, key, value)
 
     def seed(self, seed: int | Sequence[int | None] | None = None) -> list[Any]:
-        """Seed all environments; those without a ``seed`` method are reset with their seed.
+        """Seed all environments; an environment without a ``seed`` method is reset with its seed.
 
         Args:
-            seed: an int gives environment i ``seed + i``; a list has one seed per environment.
+            seed: an int gives environment i the seed ``seed + i``; a list has one seed per
+                environment.
 
         Returns:
             For each environment, the result of its ``seed`` method, or a list with its seed.

@@ -152,7 +152,7 @@ class InFlight:
             return ""
         return (
             f"; actions for {name_envs(np.flatnonzero(held).tolist())} were sent, but other "
-            "environments of the same worker still need theirs"
+            "environments of the same worker still need actions"
         )
 
     def _busy_groups(self) -> set[int]:

@@ -126,7 +126,7 @@ class Recording:
         if self._tried:
             return "the new worker failed as well"
         if to_truncate:
-            return "they were reset before, and their episodes have not been truncated yet"
+            return "an earlier restart has reset these environments"
         if self.log.states is None:
             return self.log.disabled or "their states were not saved yet"
         return ""

@@ -5,8 +5,8 @@ environments raises. The driver's reaction depends on the command that failed, o
 command after the failure:
 
 - Step: the environments are reset, and the step reports their episodes as truncated.
-- Step of some environments: the same applies to these environments. The next step of the other
-  environments truncates their episodes, unless the user resets them first.
+- Step of some environments: these are reset, and their episodes reported as truncated. The next
+  step of the other environments truncates their episodes, unless the user resets them first.
 - Reset: the given environments are reset. The next step of the other environments truncates their
   episodes.
 - Any other command: if the worker failed during the command, the command raises, because it may
@@ -80,7 +80,7 @@ class RestartingDriver(SavingDriver):
         self._attributes: dict[tuple[int, str], Any] = {}
         self._watched: set[int] = set()
         self._worker_state = WorkerState.RUNNING
-        self._recovering = False  # from a failure until the new worker's first reply
+        self._recovering = False  # True from a failure until the new worker's first reply
         self._to_truncate: set[int] = set()  # places whose previous episodes must be truncated
         self._command: Command = _STEP_OF_ALL
         self._packed: Any = None  # the command, for submit_step or submit

@@ -159,7 +159,7 @@ class GroupSaver(Saver):
 
     @contextmanager
     def transferring(self) -> Iterator[None]:
-        """Release transferred and kept states at the end; ``check_open`` does if interrupted."""
+        """Release transferred and kept states; after an interrupt, ``check_open`` releases them."""
         self.holds_states = True
         try:
             yield

@@ -17,7 +17,7 @@
         ├── RemoteAuthenticationError   missing or wrong token (401)
         ├── RemoteForbiddenError        not allowed by the server's operator (403)
         ├── RemoteNotFoundError         unknown session, episode or environment (404)
-        ├── RemoteConflictError         the session's or episode's state does not allow it (409)
+        ├── RemoteConflictError         the session's or episode's state forbids the request (409)
         ├── RemoteTooLargeError         request or response too large (413)
         ├── RemoteRequestError          invalid or slow request (400, 408, 415, 422)
         ├── RemoteLimitError            a limit of the server is reached (429)

@@ -49,7 +49,7 @@ class NotSteppingError(VecEnvError):
 
 
 class NotResetError(VecEnvError, ResetNeeded):
-    """A step was requested of an environment that has never been reset or loaded.
+    """``step`` was called for an environment that has never been reset or loaded.
 
     Nothing has been stepped, and the vectorized environment stays usable. The class also derives
     from :class:`gymnasium.error.ResetNeeded`.
@@ -81,8 +81,8 @@ class WrongProcessError(VecEnvError):
     """A forked process used a vectorized environment of its parent process.
 
     Workers and servers answer only the process that created the vec env. Create a new one in
-    the forked process. A :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` is copied
-    with its environments by a fork and works in both processes.
+    the forked process. A fork copies a :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`
+    with its environments, so it works in both processes.
 
     Example:
         >>> import os

@@ -73,7 +73,7 @@ class RemoteForbiddenError(RemoteError):
 class RemoteNotFoundError(RemoteError):
     """The server has no such session, episode or environment for this token (404).
 
-    Sessions also expire after a period without requests.
+    A session expires after a period without requests.
 
     Example:
         >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:

@@ -46,8 +46,8 @@ class WorkerDiedError(_WorkerError):
         exitcode (int | None): exit status, or the negative number of the signal that killed it,
             as in :attr:`multiprocessing.Process.exitcode`; None if unknown.
         command (str): the last command sent to the worker.
-        details (str): further lines of the message, such as the end of standard error and the
-            stack of the crash.
+        details (str): further lines of the message, such as the stack of the crash and the end of
+            the worker's standard error.
         env_index (int | None): the environment that the worker was running; None if unknown.
         restarted (bool): True if a new worker replaces it and the vec env stays usable.
 

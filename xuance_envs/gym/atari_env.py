@@ -59,8 +59,8 @@ class Atari_Env(EnvWrapper):
 
     Args:
         env_id: ``ALE/Breakout-v5``, ``Breakout-v5`` or ``Breakout``.
-        seed: seeds the action space immediately, and the game at the first :meth:`reset` unless
-            that call has its own seed. Later resets continue the random stream.
+        seed: seed of the action space, and of the first :meth:`reset` unless that call has its own
+            seed. Later resets continue the random stream.
         render_mode: ``"rgb_array"``, ``"human"`` (a window with sound), or None.
         obs_type: ``"grayscale"``, ``"rgb"`` or ``"ram"``; see above.
         frame_skip: frames per action: an int, or a pair ``(low, high)`` from which each step draws
@@ -69,11 +69,11 @@ class Atari_Env(EnvWrapper):
         image_size: ``(height, width)``, or one int for a square; None keeps the screen size, for
             most games 210 by 160. Images are resized by area. Ignored for ``"ram"``.
         noop_max: maximum number of no-ops at the start of a game, one frame each. The number is
-            drawn from the environment's generator.
+            drawn from the environment's random generator.
         max_pool: True to take the pixel-wise maximum of a step's last two frames, because many
             games draw some objects only in every second frame; False to take the last frame.
         fire_on_reset: True to press FIRE for ``frame_skip`` frames after the no-ops, in games that
-            have this action. Some games start only then.
+            have this action. Some games do not start without it.
         terminal_on_life_loss: True to end the episode at a lost life.
         clip_reward: True to replace rewards by their sign.
         truncate_on_game_over: True to set ``truncated`` as well as ``terminated`` at the end of a
@@ -222,14 +222,14 @@ class Atari_Env(EnvWrapper):
     ) -> tuple[LazyFrames, dict[str, Any]]:
         """Start a new episode.
 
-        If it is called without arguments right after a step that lost a life, the same game
-        continues. One no-op starts the next episode. It is not counted, nor is its reward, and the
-        infos keep counting from the start of the game. Otherwise a new game starts with no-ops and
-        FIRE; if these end the game, a new game starts. In both cases the first observation repeats
-        one frame, so that no observation spans two episodes.
+        A call without arguments right after a lost life continues the game with one no-op. Neither
+        this step nor its reward is counted, and the infos keep counting from the start of the game.
+        Any other call starts a new game with no-ops and FIRE; if these end the game, another game
+        starts. The first observation always repeats one frame, so no observation spans two
+        episodes.
 
         Args:
-            seed: restarts the game's random stream. None continues it; the first reset then uses
+            seed: new seed of the game's random stream. None continues it; the first reset then uses
                 the seed given at construction.
             options: passed to ale-py, which has no options yet.
 
@@ -384,7 +384,8 @@ class Atari_Env(EnvWrapper):
             reward: sum of the game's rewards during the step.
 
         Returns:
-            With ``clip_reward`` its sign, as -1.0, 0.0 or 1.0; otherwise the reward as a float.
+            With ``clip_reward``, the reward's sign: -1.0, 0.0 or 1.0. Otherwise, the reward as a
+            float.
         """
         if self.clip_reward:
             return float((reward > 0) - (reward < 0))

@@ -94,7 +94,7 @@ class Screen:
 
     It converts only the last two frames of a step, which :meth:`take_first` and :meth:`take_last`
     capture. :meth:`note` stores the color numbers of earlier frames. If the game ends early,
-    :meth:`take_end` pools its last frame with the noted one.
+    :meth:`take_end` pools the last frame with the noted frame.
     """
 
     def __init__(self, ale: Any, *, rgb: bool, pools: bool, size: tuple[int, int] | None) -> None:

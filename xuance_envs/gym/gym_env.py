@@ -36,8 +36,8 @@ class Gym_Env(EnvWrapper):
 
     Args:
         env_id: an id, ``"module:id"`` or a spec, as accepted by the library's ``make``.
-        seed: seeds the action space immediately, and the environment at the first :meth:`reset`
-            unless that call has its own seed. Later resets continue the random stream.
+        seed: seed of the action space, and of the first :meth:`reset` unless that call has its own
+            seed. Later resets continue the random stream.
         render_mode: passed to ``make`` unless None.
         library: ``"gymnasium"``, or ``"gym"`` for an environment of legacy gym 0.26.
         **kwargs: passed to ``make``.
@@ -45,7 +45,7 @@ class Gym_Env(EnvWrapper):
     Attributes:
         max_episode_steps: steps after which an episode is truncated; None for no limit.
         reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of vector rewards, from the
-            environment's ``reward_space``; None if rewards are numbers. A vector's
+            environment's ``reward_space``; None if rewards are numbers. With vector rewards,
             ``episode_score`` is an array ``(k,)``.
         reward_range: minimum and maximum reward; ``(-inf, inf)`` if the environment has none.
 
@@ -111,8 +111,8 @@ class Gym_Env(EnvWrapper):
         """Start a new episode.
 
         Args:
-            seed: restarts the environment's random stream. None continues it; the first reset then
-                uses the seed given at construction.
+            seed: new seed of the environment's random stream. None continues it; the first reset
+                then uses the seed given at construction.
             options: passed to the environment.
 
         Returns:

@@ -161,7 +161,7 @@ class AgentsEnv:
         agents = self._live_agents()
         if not agents:
             raise BadValueError(
-                "reset: expected at least one agent in the attribute agents afterwards, got an "
+                "reset: expected at least one agent in the attribute agents after reset, got an "
                 "empty list"
             )
         record = self._record

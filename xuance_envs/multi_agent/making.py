@@ -40,11 +40,11 @@ def make_multi_agent_vec(
     Args:
         env: function that creates one PettingZoo or XuanCe environment, or a module as
             ``"package:name"``. ``"mpe2:simple_spread_v3"`` calls
-            ``mpe2.simple_spread_v3.parallel_env``. Modules without ``parallel_env`` need ``env``,
-            which creates a turn-based environment.
+            ``mpe2.simple_spread_v3.parallel_env``. A module without ``parallel_env`` must have a
+            function ``env`` that creates a turn-based environment.
         num_envs: number of environments.
         backend: as for :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`.
-        seed: makes the first reset of environment i equal to ``reset(seed=seed + i)``.
+        seed: seed of the first reset; environment i gets ``seed + i``.
         allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         groups: as for ``MultiAgentVecEnv``.
         state: as for ``MultiAgentVecEnv``.

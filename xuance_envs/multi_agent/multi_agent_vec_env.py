@@ -41,7 +41,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
     """Vectorized multi-agent environment.
 
     It supports PettingZoo's parallel environments, parallelizable turn-based ones, and XuanCe's
-    ``RawMultiAgentEnv``. These libraries are not imported; an environment only needs the same
+    ``RawMultiAgentEnv``. These libraries are not imported; an environment needs only the same
     attributes and methods.
 
     Each step steps every environment once with the actions of its active agents. A PettingZoo
@@ -56,7 +56,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
             ``"subproc"`` in worker processes, ``"ray"`` on a Ray cluster. ``"auto"`` measures
             ``"dummy"`` and ``"subproc"`` for about a second, takes the faster one and reports the
             result in ``autotuned``. The measurement samples actions without masks. If an
-            environment rejects one, worker processes are used without a measurement.
+            environment rejects such an action, worker processes are used without a measurement.
         groups: the agents of each group, by group name. The agents of a group share arrays. By
             default, agents with equal spaces form a group, which is named after its first agent,
             without the agent's number. If all spaces are equal, results and actions are not
@@ -310,7 +310,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
         self.vec_env.step_async(self._actions.records)
 
     def step_wait(self) -> MultiAgentStep:
-        """Wait for the pending step; see :meth:`step`. Without one, raise NotSteppingError."""
+        """Wait for the pending step; raise NotSteppingError without one. See :meth:`step`."""
         records, _, terminated, truncated, infos = self.vec_env.step_wait()
         return self._reader.step(records, terminated, truncated, infos)
 
@@ -342,7 +342,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
 
         Raises:
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`.
-            ValueError: ``min_envs`` is below 1, or fewer environments are stepping or resetting.
+            ValueError: ``min_envs`` is not 1 to the number of stepping or resetting environments.
         """
         batch = self.vec_env.recv(min_envs, timeout)
         return self._reader.step(

@@ -63,9 +63,9 @@ class MultiAgentStep(NamedTuple):
     """Results of a step of k environments with A agents each.
 
     In the step in which an agent ends, its row has its last observation, last reward and flags.
-    Afterwards, its rows are zeros without flags. In XuanCe environments, they keep the values that
-    the environment returns. If an episode ended, all fields describe that episode. The environment
-    has then been reset, and ``first`` has the first observations of the next episode.
+    Afterwards, its rows are zeros without flags; in XuanCe environments, the values that the
+    environment returns. If an episode ended, the environment has been reset: ``first`` describes
+    the start of the next episode, all other fields the ended one.
 
     Attributes:
         obs: ``(k, A, *shape)`` in the space's dtype, with agents in the order of
@@ -81,14 +81,14 @@ class MultiAgentStep(NamedTuple):
         episode_over: ``(k,)`` bool: whether the episode ended for all agents.
         state: ``(k, *state_shape)`` in the dtype of ``state_space``: states of the environments;
             None if they have none.
-        action_masks: ``(k, A, m)`` bool for m actions, or a dict by group: actions allowed next
-            (after an episode's end, in its final state; ``first`` has the next episode's masks);
-            all True for agents without a mask. For MultiDiscrete, m is ``sum(nvec)``: the masks of
-            the components, concatenated. None with ``action_masks=False``, and with ``"auto"`` if
-            all environments have been reset and none provided a mask at its first reset.
+        action_masks: ``(k, A, m)`` bool for m actions, or a dict by group: actions allowed next;
+            all True for agents without a mask. If the episode ended, the masks belong to its final
+            state. For MultiDiscrete, m is ``sum(nvec)``: the masks of the components, concatenated.
+            None with ``action_masks=False``, and with ``"auto"`` if all environments have been
+            reset and none provided a mask at its first reset.
         infos: sequence of k dicts, each built on first access. For PettingZoo environments, a dict
             of infos by agent; for XuanCe environments, the environment's info.
-        first: start of the next episodes, for environments whose episode ended; None if none ended.
+        first: start of the next episode in each environment whose episode ended, or None.
         env_ids: ``(k,)`` int: indices of the environments. They are ascending after ``step`` and
             ``recv``; otherwise in the order of the ids that were given.
 

@@ -19,9 +19,9 @@ class XuanCeVecMultiAgentEnv(ClosedOnExit):
     """Vectorized multi-agent environment with XuanCe's interface.
 
     Results are lists with one entry per environment, mostly dicts by agent. Each step returns new
-    objects, which you may modify. If an episode ended, the step returns its final results. The
-    info then has ``reset_obs``, ``reset_avail_actions`` and ``reset_state`` of the next episode, in
-    the form of the corresponding ``buf_*`` entries.
+    objects, which you may modify. If an episode ended, the step returns the episode's final
+    results. The info then has ``reset_obs``, ``reset_avail_actions`` and ``reset_state`` of the
+    next episode, in the form of the corresponding ``buf_*`` entries.
 
     A PettingZoo agent that has ended is reported as terminated until the end of the episode.
 
@@ -124,10 +124,10 @@ class XuanCeVecMultiAgentEnv(ClosedOnExit):
 
         Returns:
             ``(obs, rewards, terminated, truncated, infos)``: lists with one entry per environment.
-            The entries of ``truncated`` are bools. Those of ``obs``, ``rewards`` (floats) and
-            ``terminated`` (bools) are dicts by agent. Those of ``infos`` are dicts with
-            ``episode_step`` (int), ``episode_score``, ``agent_mask``, ``avail_actions`` (dicts by
-            agent) and ``state``. XuanCe environments add their own keys.
+            ``truncated`` has bools. ``obs``, ``rewards`` (floats) and ``terminated`` (bools) have
+            dicts by agent. ``infos`` has dicts with ``episode_step`` (int), ``episode_score``,
+            ``agent_mask``, ``avail_actions`` (dicts by agent) and ``state``. XuanCe environments
+            add their own keys.
 
         Raises:
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_wait`.

@@ -35,7 +35,7 @@ class Agent(Protocol):
     def get_actions_and_values(
         self, states: Any, actions: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Choose actions for a batch of states, or evaluate given ones.
+        """Choose actions for a batch of states, or evaluate given actions.
 
         Args:
             states: ``(n, *state_shape)`` on the agent's device; for a Dict space a dict of tensors.
@@ -60,7 +60,7 @@ class MultiAgent(Protocol):
     def get_actions_and_values(
         self, obs: Any, states: Any, masks: Any, actions: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Choose actions for all agents of n environments, or evaluate given ones.
+        """Choose actions for all agents of n environments, or evaluate given actions.
 
         Args:
             obs: ``(n, A, *shape)`` for A agents; for Dict and Tuple spaces dicts and tuples.

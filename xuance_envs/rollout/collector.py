@@ -64,7 +64,7 @@ class RolloutCollector(RolloutLoop):
 
     Args:
         vec_env: the environments; ``close`` closes them.
-        agent: chooses the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
+        agent: agent that chooses the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
         steps_per_env: steps per environment and rollout.
         device: device of the tensors; None for the agent's device, else CUDA if available, else
             the CPU.
@@ -74,24 +74,24 @@ class RolloutCollector(RolloutLoop):
         channels_first: True to permute images from (H, W, C) to (C, H, W), False to keep them,
             ``"auto"`` to permute all images that are not already channels-first.
         progress: True to show a progress bar during rollouts.
-        recorder: records episodes of environment 0; None for no recordings.
+        recorder: recorder of environment 0's episodes; None for no recordings.
         window: number of finished episodes per environment in the statistics.
         seed: seed of the first reset, as in
             :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`.
         halves: 2 for double buffering: one half of the workers steps while the agent computes
-            actions for the other half. It is faster if the agent and the environments use different
-            cores. The agent then samples actions for one half at a time. It needs two or more
+            actions for the other half. This is faster if agent and environments use different
+            cores. The agent then samples actions for one half at a time. 2 requires two or more
             workers and no ``recorder``. 1 steps all environments together. ``"auto"`` measures both
             modes during the first steps and keeps the faster one. If 2 is not possible, it uses 1.
-        scalarize: turns vector rewards into numbers: k weights of the components, or a function of
-            rewards ``(n, k)`` (in multi-agent environments ``(n, A, k)``) that returns a number for
-            each vector. None keeps vectors; the agent must then return one value per component.
+        scalarize: conversion of vector rewards to numbers: k weights of the components, or a
+            function that maps rewards ``(n, k)`` (multi-agent: ``(n, A, k)``) to one number per
+            vector. None keeps vectors; the agent must then return one value per component.
 
     Raises:
         ValueError: an argument is out of range, observations cannot become tensors, or the action
             space is not Discrete, MultiDiscrete, MultiBinary or Box.
         TypeError: ``vec_env`` is not a vec env of this package; the message names the adapter for
-            Gymnasium's and XuanCe's.
+            Gymnasium's and XuanCe's vec envs.
 
     Attributes:
         states: ``(T, N, *state_shape)`` of ``state_dtype``, the states before each step; for a Dict
@@ -163,28 +163,27 @@ class RolloutCollector(RolloutLoop):
 class MultiAgentRolloutCollector(RolloutCollector):
     """A collector of fixed-length rollouts in multi-agent environments.
 
-    :class:`RolloutCollector` creates this class for a
-    :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` and describes the common
-    arguments and methods. Tensors with a value per agent have an additional axis of length A after
-    the environments' axis. ``t_states``, ``state_space``, ``state_shape`` and the results of single
-    steps and resets are dicts. They have the agents' ``"obs"`` and, if there is one, the global
-    ``"state"``. Rollouts store these separately, in ``obs`` and ``states``. An episode's return is
-    the mean of the agents' returns.
+    :class:`RolloutCollector` documents the common arguments and methods, and returns this class for
+    a :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`. Tensors with a value
+    per agent have an additional axis of length A after the environments' axis. ``t_states``,
+    ``state_space``, ``state_shape`` and the results of single steps and resets are dicts. They have
+    the agents' ``"obs"`` and, if there is one, the global ``"state"``. Rollouts store these
+    separately, in ``obs`` and ``states``. An episode's return is the mean of the agents' returns.
 
     Args:
         vec_env: the environments, whose agents have equal spaces; ``close`` closes them.
-        agent: chooses the actions; see :class:`~xuance_envs.rollout.agents.MultiAgent`.
+        agent: agent that chooses the actions; see :class:`~xuance_envs.rollout.agents.MultiAgent`.
         steps_per_env: steps per environment and rollout.
         **options: the other arguments of :class:`RolloutCollector`.
 
     Raises:
-        TypeError: the environments or the agent are single-agent ones.
+        TypeError: ``vec_env`` or the agent is not multi-agent.
         ValueError: agents have different spaces or are in groups, rewards are vectors without
             ``scalarize``, or one of the reasons listed for :class:`RolloutCollector`.
 
     Attributes:
         obs: ``(T, N, A, *shape)`` of ``state_dtype``, the observations before each step; for Dict
-            and Tuple spaces dicts and tuples of tensors. Neither they nor the states require grad.
+            and Tuple spaces dicts and tuples of tensors. ``obs`` and ``states`` require no grad.
         states: ``(T, N, *state_shape)``, global states before each step; None if there are none.
         action_masks (torch.Tensor | None): ``(T, N, A, k)`` bool; None if there are none.
         actions (torch.Tensor): ``(T, N, A, *action_shape)``: float32 for Box, otherwise int32.

@@ -59,7 +59,7 @@ class CollectorActorPool:
         self._building: dict[int, tuple[Any, float | None]] = {}  # pending call, deadline
         self._versions: dict[int, int] = {}  # of the weights
         self._updates: dict[int, Any] = {}  # pending weight updates
-        # The same, of this turn:
+        # By collector number, for this turn:
         self._pending: dict[int, tuple[Any, int]] = {}  # call, version of the weights
         self._results: dict[int, tuple[Mapping[str, Any], int]] = {}  # results, version
 

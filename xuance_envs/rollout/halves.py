@@ -22,7 +22,7 @@ STEPS_PER_TURN = 16
 """Number of steps that are timed together in one mode."""
 
 TURNS_PER_MODE = 4
-"""Timed turns per mode, the first of which is discarded."""
+"""Timed turns per mode; the first turn is discarded."""
 
 MIN_SPEEDUP = 1.05
 """Minimum speedup to choose two halves; smaller differences may be noise."""

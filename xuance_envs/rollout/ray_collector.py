@@ -62,14 +62,14 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
 
     Each collector is an actor. Its environments run in worker processes that share memory with it,
     or, with one CPU, in the actor itself. Only complete rollouts and the agent's weights cross the
-    network. The collectors have consecutive environments. The tensors have the form that a
-    :class:`~xuance_envs.rollout.collector.RolloutCollector` over all environments returns. They are
-    bitwise identical for any number of collectors if the agent is deterministic and its outputs for
-    a state do not depend on the rest of the batch.
+    network. Each collector has a block of consecutive environments. The tensors have the form that
+    a :class:`~xuance_envs.rollout.collector.RolloutCollector` over all environments returns. They
+    are bitwise identical for any number of collectors if the agent is deterministic and its outputs
+    for a state do not depend on the rest of the batch.
 
-    Collector 0 starts with this process's torch generator and with the generators of torch, NumPy,
-    Python and Gymnasium's spaces that the agent or its parts hold. The other collectors derive
-    their generators from these and from their number.
+    Collector 0 starts with copies of this process's torch generator and of the agent's own
+    generators: those of torch, NumPy, Python and Gymnasium's spaces that the agent or its parts
+    hold. The other collectors derive their generators from these and from their index.
 
     A failed collector is restarted with new seeds and the current weights. It starts new episodes
     and plays the pending rollout from its first step.
@@ -235,7 +235,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     def rollout(self) -> None:
         """Play a rollout, or wait for the pending one, and store the results in attributes.
 
-        If it is interrupted, the next call returns the pending rollout.
+        If the call is interrupted, the next call returns the pending rollout.
 
         Raises:
             EnvError: an environment failed; the message names the environment, its
@@ -316,7 +316,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
 
         The dict has the format of
         :meth:`RolloutCollector.state_dict <xuance_envs.rollout.agent_loop.AgentLoop.state_dict>`,
-        and also the generators of each collector and agent copy. Either class can load it.
+        and also contains the generators of each collector and agent copy. Either class can load it.
 
         Raises:
             AlreadySteppingError: a rollout is pending; call :meth:`rollout` first.
@@ -336,7 +336,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     def load_state_dict(self, state: Mapping[str, Any], *, trusted: bool = False) -> None:
         """Continue from a saved state, with any number of collectors.
 
-        With the same number of collectors, each one restores its own generators, so that
+        With as many collectors as in the state, each collector restores its own generators, so
         stochastic policies continue identically. Otherwise, each collector derives its generators
         from the generators in the state.
 

@@ -51,7 +51,7 @@ def image_of(frame: Any) -> Image.Image:
 
 
 class GifRecorder:
-    """A recorder of episodes of environment 0: the first one, and then one after each interval.
+    """A recorder of environment 0's first episode, and then of one episode after each interval.
 
     Each recording is a complete episode with one frame per step. Frames show the reward so far, one
     number per component. The recording is saved at the end of the episode as ``render_<k>.gif``,

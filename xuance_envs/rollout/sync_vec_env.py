@@ -50,7 +50,7 @@ class SyncVecEnv(RolloutCollector):
         env_fn: a function that creates one environment.
         num_envs: number of environments.
         steps_per_env: steps per environment and rollout.
-        agent: chooses the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
+        agent: agent that chooses the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
         render_every: environment steps between recordings of environment 0; 0 or less for no
             recordings. See :class:`~xuance_envs.rollout.recorder.GifRecorder`.
         render_fps: frames per second of the recordings.
@@ -65,7 +65,7 @@ class SyncVecEnv(RolloutCollector):
         seed: seed of the first reset; environment i gets ``seed + i``.
         halves: double buffering, as in :class:`~xuance_envs.rollout.collector.RolloutCollector`.
             With 2 and the backend ``"subproc"``, the default is two workers per CPU.
-        scalarize: turns vector rewards into numbers, as in the same class.
+        scalarize: conversion of vector rewards to numbers, as in the same class.
         **backend_options: options of
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`, or arguments of the
             callable.

@@ -23,8 +23,8 @@ _BOOLS = frozenset({bool, np.bool_})
 class EnvStates:
     """Saved states of k environments; immutable.
 
-    ``save_state`` returns it. ``load_state`` of any vectorized environment with the same kind of
-    environments accepts it. The backend and the number of workers may differ.
+    This is the result of ``save_state``. Any vectorized environment with the same kind of
+    environments can load it; the backend and the number of workers may differ.
 
     Args:
         envs: state of each environment.
@@ -78,7 +78,7 @@ class EnvStates:
         return len(self.envs)
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> EnvStates:
-        """Return the states of one environment, of a slice, or of the listed ones.
+        """Return the states at an index, in a slice, or at a sequence of indices.
 
         Args:
             index: an index, a slice or a sequence of indices.
@@ -103,7 +103,7 @@ class EnvStates:
         """Build states from the results of groups.
 
         Args:
-            saved: for each environment, its state, its digest, and True if a restore replays it.
+            saved: for each environment, its state, digest, and True if a restore replays actions.
             facts: for each digest, the packed description of the environment.
         """
         descriptions = {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()}
@@ -111,7 +111,7 @@ class EnvStates:
 
     @classmethod
     def joined(cls, states: Sequence[EnvStates]) -> EnvStates:
-        """Concatenate the given states, without shared data; trusted if all of them are."""
+        """Concatenate states, without shared data; the result is trusted if all of them are."""
         envs = [env for one in states for env in one.envs]
         facts = {digest: fact for one in states for digest, fact in one.facts.items()}
         return cls(envs, facts, trusted=all(one.trusted for one in states))

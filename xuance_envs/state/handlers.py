@@ -75,9 +75,10 @@ def register_state(cls: type, save: Save, load: Load) -> None:
 
     Args:
         cls: the class.
-        save: takes an object; returns its state as picklable data. Nothing else of the object is
-            saved.
-        load: takes an object that was created in the same way, and the result of ``save``.
+        save: function that returns an object's state as picklable data. Nothing else of the object
+            is saved.
+        load: function that restores this state; takes an object that was created in the same way,
+            and the state.
 
     Example:
         >>> import numpy as np

@@ -62,7 +62,7 @@ def why_refused(kind: Any) -> str | None:
     if kind.__module__.partition(".")[0] in _NATIVE_MODULES and kind.__name__ != "Action":
         return "its library hides its state from Python"
     if kind in weakref.ProxyTypes:
-        return "its target may be gone"
+        return "its target may no longer exist"
     if not _SHARED.isdisjoint(map(class_name, kind.__mro__)):
         return "other processes share it"
     return "a thread runs in one process only" if issubclass(kind, threading.Thread) else None

@@ -37,8 +37,8 @@ class NormalizeObservations(ObservationTransform):
     .. math:: \mathrm{clip}\left(\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}, -c, c\right)
 
     Each call first updates the statistics with every observation that it returns, including the
-    last observations of episodes and the first ones in ``reset_obs``. It then normalizes all of
-    them with the updated statistics. After a worker restart, the replacement observation is
+    last observations of episodes and the first observations in ``reset_obs``. It then normalizes
+    all of them with the updated statistics. After a worker restart, the replacement observation is
     normalized but not counted. :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
 
     Args:
@@ -107,7 +107,7 @@ class NormalizeObservations(ObservationTransform):
 
     @property
     def mean(self) -> Any:
-        """Mean of an observation, float64 of its shape; for a Dict space, a dict by key."""
+        """Mean of the observations, float64 in their shape; for a Dict space, a dict by key."""
         return self._by_name(lambda moments: np.array(moments.mean))
 
     @property

@@ -168,9 +168,9 @@ class TransformObservations(ObservationTransform):
 
     Args:
         vec_env: the vectorized environment.
-        function: called with a batch of any number k of observations: an array
-            ``(k, *obs_shape)``, or a dict or tuple of arrays for Dict and Tuple spaces. Returns a
-            batch of k observations in ``space``. Each result must depend only on its own row.
+        function: function of a batch of any number k of observations: an array ``(k, *obs_shape)``,
+            or a dict or tuple of arrays for Dict and Tuple spaces. It returns a batch of k
+            observations in ``space``, each of which must depend only on its own row.
         space: space of one returned observation.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 

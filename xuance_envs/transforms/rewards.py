@@ -151,15 +151,15 @@ class TransformRewards(RewardTransform):
 
     Args:
         vec_env: the vectorized environment.
-        function: called with the rewards ``(n,)`` of any number n of environments: float64 from
-            ``step``, float32 from ``recv``. Returns n numbers. Each number must depend only on its
-            own reward. Vector rewards are ``(n, k)``; for them the function returns n numbers or
-            vectors ``(n, j)``, and is called once with ones at creation to find this shape.
+        function: function of the rewards ``(n,)`` of any number n of environments: float64 from
+            ``step``, float32 from ``recv``. It returns n numbers, each of which must depend only on
+            its own reward. For vector rewards ``(n, k)``, it returns n numbers or vectors
+            ``(n, j)``; one call at creation, with ones, finds this shape.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
-        ValueError: the function did not return one number per environment, or vectors of the
-            first shape. Raised by ``step`` and ``recv``, for vector rewards also at creation.
+        ValueError: the function did not return one number per environment, or vectors of the shape
+            found at creation. Raised by ``step`` and ``recv``, for vector rewards also at creation.
 
     Example:
         >>> import numpy as np
@@ -241,7 +241,7 @@ class ScalarizeRewards(RewardTransform):
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Weights of the components, ``(k,)`` float64; new ones apply from the next step on."""
+        """Weights of the components, ``(k,)`` float64; new weights apply from the next step on."""
         return self._weights.copy()
 
     @weights.setter

@@ -7,10 +7,10 @@ from typing import Any
 
 
 class StatefulTransform:
-    """Base class of transforms that learn statistics, or contain transforms that do.
+    """Base class of transforms that learn statistics, or contain such transforms.
 
     Attributes:
-        training (bool): True if the transform updates its statistics; :meth:`freeze` sets False.
+        training (bool): True while the transform learns; :meth:`freeze` sets it to False.
     """
 
     training: bool
@@ -82,8 +82,8 @@ class StatefulTransform:
 
         Raises:
             TypeError: ``other`` is not a transform.
-            ValueError: ``other`` lacks a transform that this one has, or its shape or environment
-                differs. Nothing has changed then.
+            ValueError: ``other`` lacks a transform that this one has, or a transform's shape or
+                environment differs. Nothing has changed then.
         """
         if not isinstance(other, StatefulTransform):
             raise TypeError(f"other: expected a transform, got {other!r}")

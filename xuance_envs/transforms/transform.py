@@ -32,8 +32,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
     the infos stays unchanged.
 
     A subclass defines :meth:`_transform`, or :meth:`_forward` for actions. It keeps its state in
-    ``_state``. Each call replaces this object without modifying it. An interrupted step can
-    therefore be repeated, and counts only once.
+    ``_state``. Each call replaces ``_state`` and never modifies it in place. An interrupted step
+    can therefore be repeated, and counts only once.
 
     Args:
         vec_env: the vectorized environment.
@@ -47,7 +47,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     Attributes:
         vec_env (VecEnv): the inner vectorized environment.
-        training (bool): True if the transform updates its statistics; ``freeze`` sets False.
+        training (bool): True if the transform updates its statistics; ``freeze`` sets it to False.
         raw_results (RawResults): results before any transform.
     """
 

@@ -48,7 +48,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
         in_series: environments per worker. ``"auto"`` starts as many workers as the cluster has
             room for and splits the environments evenly. At most one of ``in_series``,
             ``num_workers`` and ``envs_per_worker`` may be given.
-        num_workers: number of workers, at most one per environment; the split is even.
+        num_workers: number of workers, at most one per environment; environments are split evenly.
         actors: ``"machine"`` starts one actor per node, with as many worker processes as the node
             has room for. ``"core"`` starts one actor per worker. ``"auto"`` uses ``"machine"`` if
             several workers would share a node and ``scheduling_strategy`` lets Ray choose nodes.
@@ -57,12 +57,12 @@ class RayVecEnv_Gym(GroupedVecEnv):
         resources: further resources per worker, such as ``{"GPU": 0.5}`` or custom resources.
         runtime_env: Ray runtime environment of the actors. Local folders are allowed only if this
             vectorized environment opens the connection; otherwise pass them to :func:`ray.init`.
-        scheduling_strategy: how Ray distributes actors over nodes: ``"SPREAD"``, ``"DEFAULT"``, or
+        scheduling_strategy: distribution of actors over nodes: ``"SPREAD"``, ``"DEFAULT"``, or
             a Ray scheduling strategy object, for example for a placement group.
         address: address for :func:`ray.init`, if this process is not connected yet.
         step_timeout: seconds an actor may take to answer a command; None for no limit.
         start_timeout: seconds the actors may take to create their environments; None for no limit.
-            It also covers the wait for free resources of the cluster.
+            The limit includes the wait for free cluster resources.
         on_worker_failure: action if an actor or its node fails, or exceeds ``step_timeout``.
             ``"raise"`` raises an error and closes the vec env. ``"restart"`` starts a new actor on
             any node with room for it. The failed step truncates the episodes of the failed actor's
@@ -77,7 +77,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
     Raises:
         ImportError: Ray is not installed.
         ConnectionError: no cluster runs at ``address``.
-        EnvError: a callable raised, did not return an environment, or an actor is missing a module.
+        EnvError: a callable raised or did not return an environment, or an actor lacks a module.
         ValueError: ``env_fns`` is empty, two callables returned the same object, or an argument is
             out of range.
         TypeError: an entry of ``env_fns`` is not callable, does not accept ``env_seed``, or cannot
@@ -85,7 +85,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
         RuntimeError: the environments' spaces differ.
         WorkerDiedError: an actor failed while it created its environments.
         WorkerTimeoutError: an actor exceeded ``start_timeout``. If the cluster lacks resources, the
-            message lists the required and the available ones.
+            message lists the required and available resources.
 
     Example:
         >>> import gymnasium

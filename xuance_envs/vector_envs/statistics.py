@@ -17,12 +17,12 @@ class WorkerStatistics:
         env_ids: indices of the worker's environments.
         steps: number of steps of the whole group.
         busy_fraction: fraction of the time that the worker spent in steps, measured from the start
-            of its first step to the end of its last one. NaN before the first step.
+            of its first step to the end of its last step. NaN before the first step.
         p50: median time in seconds of a step of the group, including resets, over the last 1024
             steps. NaN before the first step.
         p99: 99th percentile of the same times.
-        slowest_env: index of the slowest environment; None before the first step, and for
-            environments that one call steps together (``from_gymnasium``).
+        slowest_env: index of the slowest environment; None before the first step, and with
+            ``from_gymnasium``, where one call steps all environments.
         slowest_time: mean step time of the slowest environment in seconds, including resets. Every
             64th step is measured. NaN if ``slowest_env`` is None.
 

@@ -31,13 +31,13 @@ class ThreadVecEnv(GroupedVecEnv):
     """Vectorized environment in threads of this process, also named ``ThreadVecEnv_Gym``.
 
     Use it for environments that wait, such as for a network, a language model or another simulator:
-    threads start in milliseconds and need little memory. Environments that compute gain only in a
-    free-threaded Python, because otherwise one thread at a time runs Python code.
+    threads start in milliseconds and need little memory. For environments that compute, threads
+    help only in a free-threaded Python; otherwise, one thread at a time runs Python code.
 
-    Each environment is created, reset, stepped, rendered, saved and closed in one thread, always
-    the same one. The environments share this process's working directory, environment variables,
-    global random generators, warning filters and library threads. A crash in native code ends the
-    process. A thread cannot be killed, so hanging environments cannot be restarted.
+    All operations on an environment, from creation to ``close``, run in the same thread. The
+    environments share this process's working directory, environment variables, global random
+    generators, warning filters and library threads. A crash in native code ends the process. A
+    thread cannot be killed, so hanging environments cannot be restarted.
 
     Args:
         env_fns: callables that create one environment each, in its thread.

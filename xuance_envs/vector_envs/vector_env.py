@@ -170,7 +170,7 @@ class VecEnv(VecEnvAliases, ABC):
             - ``infos``: sequence of ``num_envs`` dicts. Where an episode ended, the dict also has
               ``"reset_obs"`` and ``"reset_info"``, the next episode's first observation and info.
               ``infos.column(key)`` returns the key's values of all environments in an array, and a
-              bool mask of the environments that have it.
+              bool mask of the environments that have the key.
 
         Raises:
             ValueError: the actions are invalid; no environment has been stepped.
@@ -248,11 +248,11 @@ class VecEnv(VecEnvAliases, ABC):
             ``copy=False``. ``buf_obs`` and the other buffers do not change.
 
         Raises:
-            WorkerTimeoutError: no environment was ready within ``timeout``; ``recv`` may be called
-                again. Or a worker exceeded ``step_timeout``, as for ``reset``.
+            WorkerTimeoutError: no environment was ready within ``timeout`` (``recv`` may be called
+                again), or a worker exceeded ``step_timeout`` (as for ``reset``).
             EnvError, WorkerDiedError: as for ``reset``.
             NotSteppingError: no environment is stepping or resetting.
-            ValueError: ``min_envs`` is below 1, or fewer environments are stepping or resetting.
+            ValueError: ``min_envs`` is not 1 to the number of stepping or resetting environments.
         """
         self._not_supported("recv")
 
@@ -325,7 +325,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             env_ids: indices of the environments, in the order of the states; None for all.
-            verify: True to verify in each worker that saving is exact; warns if that is impossible.
+            verify: True to verify exact saving in each worker, or warn if that is impossible.
 
         Raises:
             StateError: a state cannot be saved, or verification found a difference.

@@ -29,7 +29,7 @@ def _forwarded(
     """Return a method that calls the same method of ``vec_env``."""
     name = method.__name__
 
-    @functools.wraps(method, updated=())  # not the mark of an abstract method
+    @functools.wraps(method, updated=())  # without the mark of an abstract method
     def forward(self: Any, /, *args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
         result: _Result = getattr(self.vec_env, name)(*args, **kwargs)
         return result
@@ -69,13 +69,13 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
     """Base class for wrappers that forward all operations to another vectorized environment.
 
     Attributes that the wrapper lacks are looked up on the wrapped vectorized environment. Closing
-    either one closes both. To transform actions or results, derive from
+    either of the two closes both. To transform actions or results, derive from
     :class:`~xuance_envs.transforms.transform.Transform` instead.
 
     Args:
         vec_env: the vectorized environment to wrap.
-        observation_space: observation space of a single environment, if it differs.
-        action_space: action space of a single environment, if it differs.
+        observation_space: observation space of a single environment; None for that of ``vec_env``.
+        action_space: action space of a single environment; None for that of ``vec_env``.
 
     Attributes:
         vec_env (VecEnv): the wrapped vectorized environment.

@@ -62,7 +62,7 @@ def test_a_line_is_a_token_or_a_name_and_a_token(tmp_path: Path) -> None:
         ),
         ("alice secret max-envs-per-session=many\n", "line 1"),
         ("alice secret max-envs-per-session=-1\n", "at least"),
-        ("alice secret\nbob secret\n", "different tokens, but alice and bob have the same one"),
+        ("alice secret\nbob secret\n", "different tokens, got the same one for alice and bob"),
         ("é\n", "line 1: expected a token of visible ASCII"),
     ],
 )

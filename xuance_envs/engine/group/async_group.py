@@ -28,7 +28,7 @@ CLOSE_TIMEOUT = 1.0  # seconds that the loop's thread gets to end
 
 
 class AsyncGroup(ResumableGroup):
-    """Group of environments, some or all of which have ``async def reset`` and ``step``.
+    """Group in which some or all environments have ``reset`` and ``step`` as ``async def``.
 
     Before a step or reset, the group starts all calls on its event loop. Its ordinary code then
     takes their results one by one. Other calls of environments run in the loop's thread, too.

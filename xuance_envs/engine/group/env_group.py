@@ -39,8 +39,8 @@ _BOOL = np.dtype(np.bool_)
 class EnvGroup(BaseEnvGroup):
     """Environments stepped in series, which write to their slice of the step arrays.
 
-    ``freeze`` returns a copy of a value that later steps do not change: a deep copy, or the pickle
-    if the main process is another process. ``thaw`` restores the value from it.
+    ``freeze`` protects a value from later steps: it returns a deep copy, or a pickle if the main
+    process is another process. ``thaw`` restores the value.
     """
 
     def __init__(

@@ -179,7 +179,7 @@ class ResumableGroup(EnvGroup):
             try:
                 outcome = self._step_with_actions(actions)
             except EnvError as error:
-                return first or f"the repetition failed {repeated}: {error}"
+                return first or f"the replay failed {repeated}: {error}"
             if first:
                 continue
             found.record(0, self._infos_of_step(outcome))
@@ -188,7 +188,7 @@ class ResumableGroup(EnvGroup):
                 continue
             difference = expected.difference(repetition, self._first, self.thaw)
             if difference is not None:
-                first = f"the repetition differs {repeated}: {difference}"
+                first = f"the replay differs {repeated}: {difference}"
         return first
 
     def verify_replay(
@@ -210,7 +210,7 @@ class ResumableGroup(EnvGroup):
                 if attribute is not None:
                     path, one, other = attribute
                     difference += f". After {len(steps)} steps, {path} is {one}, and {other} in "
-                    difference += "the repetition"
+                    difference += "the replay"
             return difference, ""
         finally:
             with suppress(EnvError):

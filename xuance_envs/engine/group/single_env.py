@@ -86,7 +86,7 @@ def check_env_api(env: Any) -> Any:
                 f"{describe(space)}; use Gym_Env(..., library='gym') for environments of legacy "
                 "gym, MultiAgentVecEnv for multi-agent environments"
             )
-    is_asynchronous(env)  # raises if only a part of it is
+    is_asynchronous(env)  # raises if only reset or only step is
     return env
 
 
@@ -97,7 +97,7 @@ def is_asynchronous(env: Any) -> bool:
     if len(found) == 1:
         one, other = sorted(layers, key=lambda name: layers[name] is None)
         raise BadValueError(
-            f"expected reset and step to be both asynchronous, or neither: {one} of "
+            f"expected both reset and step to be asynchronous, or neither: {one} of "
             f"{type(found[0]).__name__} is 'async def', and {other} of {describe(env)} is not"
         )
     return bool(found)

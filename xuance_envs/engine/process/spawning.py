@@ -43,7 +43,7 @@ def hidden_main() -> Iterator[None]:
 
 @contextmanager
 def reserved_descriptors() -> Iterator[None]:
-    """Check that enough descriptors are free for a start, and keep 0 to 2 open.
+    """Check that enough descriptors are free for a start, and keep descriptors 0 to 2 open.
 
     If descriptors run out during a start, multiprocessing may leak some. If 0 to 2 are closed, a
     worker would use one of our pipes as its standard output.

@@ -224,7 +224,7 @@ class RayCluster:
     def wait(self, refs: Sequence[Any], count: int, seconds: float | None) -> list[Any]:
         """Wait until ``count`` calls have ended, or for ``seconds``; return up to ``count``."""
         if not self.alive or None in refs:
-            return list(refs)  # get() raises for each
+            return list(refs)  # get() raises the error of each
         ready: list[Any] = self._ray.wait(list(refs), num_returns=count, timeout=seconds)[0]
         return ready
 

@@ -74,7 +74,7 @@ def exclusive_wait(method: Callable[[_Self], _Result]) -> Callable[[_Self], _Res
 
 
 def _others_are_inside(users: dict[int, bool], thread: int) -> bool:
-    """Return whether another thread is in a decorated method, and drop those that are not."""
+    """Return whether another thread is in a decorated method; drop threads that are not."""
     for other, is_inside in list(users.items()):
         if other != thread:
             if is_inside:

@@ -9,8 +9,8 @@ import traceback
 def is_interrupt(error: BaseException) -> bool:
     """Return whether an exception from an environment is an interrupt of this process.
 
-    Ctrl-C is one, and so is a non-:class:`Exception` from a signal handler, such as one that
-    exits on SIGTERM. ``sys.exit`` in an environment is a failure of the environment.
+    Ctrl-C is an interrupt, and so is a non-:class:`Exception` from a signal handler, such as a
+    handler that exits on SIGTERM. ``sys.exit`` in an environment is a failure of the environment.
     """
     if isinstance(error, Exception):
         return False

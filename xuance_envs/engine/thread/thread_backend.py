@@ -128,7 +128,7 @@ class ThreadBackend(Backend[ThreadDriver]):
         if left:
             envs = [env for worker in left for env in range(worker.lo, worker.hi)]
             logger.warning(
-                "%s: still running %g s after closing, because a thread cannot be killed",
+                "%s: still running %g s after closing; a thread cannot be killed",
                 *(name_envs(envs), close_timeout),
             )
 

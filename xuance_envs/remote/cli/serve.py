@@ -158,14 +158,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     allow.add_argument("--any-action", action="store_true",
         help="accept actions outside the action space")  # fmt: skip
     limits = parser.add_argument_group(
-        "limits; a request beyond a limit is delayed, or refused with a 4xx status that names it"
+        "limits; requests beyond one are delayed, or refused with an error that names the limit"
     )
     for option, name, unit, text in _LIMITS:
         default = (getattr(_DEFAULTS, name) or 0) / unit
         zero = "; 0 for no limit" if name in _OPTIONAL else ""
         with_tokens = ""
         if name in LIMIT_SHARES:
-            with_tokens = ", or more so that each name in the tokens file has a share"
+            with_tokens = "; more if the tokens file has many names"
         elif name in LIMIT_SHARES.values():
             with_tokens = "; with tokens, an equal share of the total"
         limits.add_argument(option, dest=f"limit_{name}", type=_argument(_parser(name)),

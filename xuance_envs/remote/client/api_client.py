@@ -125,7 +125,7 @@ class ApiClient:
             answer = None
         if 300 <= status < 400:
             location = redacted(headers.get("location", "another address"))[:200]
-            text = f"the server redirects to {location}: use that as base_url"
+            text = f"the server redirects to {location}: use this address as base_url"
             raise RemoteError(text, self.server, status)
         if status >= 400:
             raise error_of(status, answer, self.server)

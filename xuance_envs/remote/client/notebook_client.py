@@ -270,7 +270,7 @@ class StudentGymEnvVectorized:
         """Load saved states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
 
         Args:
-            state: from :meth:`save_state`, with one state per environment.
+            state: result of :meth:`save_state`, with one state per environment.
             env_ids: indices of the environments; None for all.
 
         Returns:

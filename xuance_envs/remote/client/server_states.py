@@ -39,7 +39,7 @@ class RemoteSavedEnv(SavedEnv):
     handle: _StateHandle | None = None
 
     elsewhere: ClassVar[str] = (
-        "states saved on a server cannot leave it: load them into environments of the same "
+        "states saved on a server cannot leave the server: load them into environments of the same "
         "session, before it is closed"
     )
 

@@ -56,7 +56,7 @@ class Server:
             files is too low.
         OSError: listening failed, or the certificate cannot be read.
         ImportError: a required package is not installed.
-        RuntimeError: the server does not run on this system.
+        RuntimeError: the server does not support this system.
 
     Example:
         >>> from xuance_envs import RemoteVecEnv

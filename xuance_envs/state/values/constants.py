@@ -46,9 +46,9 @@ class Constants:
         self._reached: dict[frozenset[Any], tuple[list[Any], list[tuple[Any, str]]]] = {}
 
     def _reach(self, own: Mapping[Any, None]) -> tuple[list[Any], list[tuple[Any, str]]]:
-        """Return other classes named, and module variables assigned, in the environment's code.
+        """Return other classes that the environment's code names, and module variables it assigns.
 
-        Each variable is given as a function that assigns it, and its name.
+        A variable is given by a function that assigns it, and its name.
         """
         found = self._reached.get(frozenset(own))
         if found is not None:

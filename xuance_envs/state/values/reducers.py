@@ -188,7 +188,7 @@ def _reduce_view(value: NDArray[Any], owner: Any) -> Any:
     memory = rebuild.memory(owner)
     has_objects = dtype.hasobject or memory.dtype.hasobject
     if has_objects and not dtype.kind == memory.dtype.kind == "O":
-        raise FaultError("", "a view of an array whose items hold objects and other values")
+        raise FaultError("", "a view of an array whose items hold both objects and other values")
     writeable = value.flags.writeable
     if writeable and not memory.flags.writeable:
         raise FaultError("", "a writable view of a read-only array")

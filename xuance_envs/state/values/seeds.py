@@ -15,7 +15,7 @@ from xuance_envs._override import override
 class LazySeedSequence(ISpawnableSeedSequence):
     """Lazily built :class:`numpy.random.SeedSequence`.
 
-    It is rarely needed, mainly to spawn generators, and takes half of a generator's build time.
+    Few programs need it, mainly to spawn generators. It takes half of a generator's build time.
     """
 
     def __init__(self, seed_parameters: tuple[Any, ...]) -> None:

@@ -124,7 +124,7 @@ class Tokens:
         # Tokens that the server got without a file, such as from the environment, have no names.
         names = [each.name for each in (one, other) if each.key.startswith(b"name ")]
         who = " and ".join(names) if len(names) == 2 else f"{names[0]} and an entry without a name"
-        return f"{self._file}: expected different tokens, but {who} have the same one: change one"
+        return f"{self._file}: expected different tokens, got the same one for {who}: change one"
 
     def reload_if_changed(self) -> bool:
         """Call :meth:`reload` if the file has changed; return True if it has."""

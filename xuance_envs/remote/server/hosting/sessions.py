@@ -107,7 +107,7 @@ class Sessions:
             quota.check(environments=len(config.functions))
         groups = sum(len(each.hosts) + (each.pending_host is not None) for each in self)
         if self._capacity.max_groups is not None and groups >= self._capacity.max_groups:
-            remedy = "create more of them in one request, or close a session"
+            remedy = "create more environments per request, or close a session"
             text = f"the server has no file descriptors for more environments: {remedy}"
             raise RefusedError(429, "full", text)
         process = self._process_for(session, quotas)

@@ -10,7 +10,7 @@ from xuance_envs.remote.server.settings import LIMIT_SHARES, Limits, Settings
 
 logger = logging.getLogger("xuance_envs")
 
-FDS_PER_WORKER = 8  # seven, and one for the environments of a second request
+FDS_PER_WORKER = 8  # seven for one group, and one for a second group
 RESERVED_FDS = 64  # for libraries, the event loop and workers that are starting
 MIN_FILES = RESERVED_FDS + 32
 PROCESSES_PER_WORKER = 2 if system.HAS_GUARDIANS else 1  # a worker and its guardian
