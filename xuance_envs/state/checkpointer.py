@@ -16,10 +16,11 @@ from xuance_envs.state import box2d, mujoco, old_states  # noqa: F401  # they re
 from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.handlers import Handler
 from xuance_envs.state.pickling import StalePlanError, StatePickler
-from xuance_envs.state.state_plan import Path, StatePlan
+from xuance_envs.state.state_plan import StatePlan
 from xuance_envs.state.unpickling import StateUnpickler
 from xuance_envs.state.values.constants import check as check_constants
 from xuance_envs.state.values.graph import parts_of
+from xuance_envs.state.values.held_values import Path
 
 _VERSION = 2
 _PARTS_OF_0_2 = 6

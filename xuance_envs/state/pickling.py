@@ -18,7 +18,7 @@ from xuance_envs.state import rebuild
 from xuance_envs.state.faults import FaultError, type_name
 from xuance_envs.state.fingerprint import is_space
 from xuance_envs.state.handlers import handler_of
-from xuance_envs.state.state_plan import PRELUDE, PROTOCOL, StatePlan, why_refused
+from xuance_envs.state.state_plan import PRELUDE, PROTOCOL, StatePlan
 from xuance_envs.state.target import SAFE_CLASSES
 from xuance_envs.state.unpickling import StateUnpickler, check_safe
 from xuance_envs.state.values.code_index import CodeIndex
@@ -31,6 +31,7 @@ from xuance_envs.state.values.functions import (
     named_in_module,
 )
 from xuance_envs.state.values.graph import EMPTY_CELL
+from xuance_envs.state.values.held_values import why_refused
 from xuance_envs.state.values.reducers import (
     BUFFERS,
     ONE_HOLDER,

@@ -15,57 +15,38 @@ import pickle
 import sys
 import threading
 import types
-import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xuance_envs.state import rebuild
 from xuance_envs.state.ale import REQUESTED_ATTRIBUTE
-from xuance_envs.state.faults import FaultError, MismatchError, class_name, type_name
+from xuance_envs.state.faults import FaultError, MismatchError, type_name
 from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
-from xuance_envs.state.handlers import Handler, handler_of
+from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, layers_of
 from xuance_envs.state.rebuild import NEW_RESOURCES, REFERENCES
 from xuance_envs.state.values.canonical import Difference, first_difference
 from xuance_envs.state.values.code_index import CodeIndex
 from xuance_envs.state.values.constants import Constants, Facts
-from xuance_envs.state.values.foreign import FOREIGN, handler_for
-from xuance_envs.state.values.functions import full_name, is_installed
-from xuance_envs.state.values.graph import ATOMIC, Attributes, follow, parts_of, step_text
-from xuance_envs.state.values.reducers import BUFFERS, memory_owner
-from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
+from xuance_envs.state.values.foreign import FOREIGN
+from xuance_envs.state.values.functions import is_installed
+from xuance_envs.state.values.graph import Attributes, follow, step_text
+from xuance_envs.state.values.held_values import Kept, Path, Walk
+from xuance_envs.state.values.reducers import memory_owner
+from xuance_envs.state.values.resources import name_of, why_not_kept
 
 PROTOCOL = 5
 BEGINS_WITH_PRELUDE = b"P"
 """First byte of a state that has a prelude."""
 
-Path = tuple[Any, ...]
-"""Location of an object: layer number, attribute name, steps into the attribute's value."""
-
 _EXCLUDED_NAMES = frozenset({"spec", "_cached_spec", REQUESTED_ATTRIBUTE})
-_NATIVE_MODULES = frozenset({"mujoco", "ale_py", "Box2D"})
-_SHARED = {"multiprocessing.shared_memory.SharedMemory", "multiprocessing.managers.BaseProxy"}
 _RECORDERS = "xuance_envs.state."
 _CACHED: Any = type(functools.lru_cache(len))
-_MAX_PATHS = 8
 _MAX_BOUNDS = 1 << 12
 """Bytes of a space's array up to which a change in place is noticed."""
-
-
-@functools.cache
-def why_refused(kind: Any) -> str | None:
-    """Return the reason why objects of a type can be neither saved nor kept, or None."""
-    if kind.__module__.partition(".")[0] in _NATIVE_MODULES and kind.__name__ != "Action":
-        return "its library hides its state from Python"
-    if kind in weakref.ProxyTypes:
-        return "its target may no longer exist"
-    if not _SHARED.isdisjoint(map(class_name, kind.__mro__)):
-        return "other processes share it"
-    return "a thread runs in one process only" if issubclass(kind, threading.Thread) else None
 
 
 class Prelude(NamedTuple):
@@ -93,15 +74,6 @@ class _KeptTable:
 
     def __reduce__(self) -> Any:
         return rebuild.kept_table, (self.table,)
-
-
-@dataclass
-class Kept:
-    """Kept object: a resource, or an object with a state handler."""
-
-    obj: Any
-    handler: Handler | None
-    paths: list[Path] = field(default_factory=list)
 
 
 class StatePlan:
@@ -200,8 +172,8 @@ class StatePlan:
                 self.known.setdefault(id(value), (k, name))
                 yield name, value
 
-    def _walk(self) -> _Walk:
-        walk = _Walk(self.layers, self.known)
+    def _walk(self) -> Walk:
+        walk = Walk(self.layers, self.known)
         for k, (layer, excluded) in enumerate(zip(self.layers, self.excluded, strict=True)):
             if k not in self.self_saving_layers:
                 walk.add_layer(k, {n: v for n, v in layer.items() if n not in excluded})
@@ -392,70 +364,9 @@ class StatePlan:
         return f"{name}{attribute}{''.join(map(step_text, path[2:]))}"
 
 
-class _Walk:
-    """Breadth-first search of an environment's values for objects to keep."""
-
-    def __init__(self, layers: list[Layer], known: dict[int, Path]) -> None:
-        self.found: dict[int, Kept] = {}
-        self.functions: list[types.FunctionType] = []
-        self.named: dict[str, Any] = {}
-        self.buffers: list[Any] = []
-        self.classes: dict[type, None] = {}
-        self._layers = layers
-        self._known = known
-        self._seen: dict[int, Any] = {}
-        self._waiting: deque[tuple[Any, Path]] = deque()
-
-    def add_layer(self, k: int, attributes: dict[str, Any]) -> None:
-        self._waiting += [(value, (k, name)) for name, value in attributes.items()]
-
-    def run(self) -> None:
-        """Visit all values, those nearest to a layer first."""
-        while self._waiting:
-            value, path = self._waiting.popleft()
-            kind: Any = type(value)
-            if kind in ATOMIC or id(value) in self._known:
-                continue
-            kept = self.found.get(id(value))
-            if kept is not None:
-                if len(kept.paths) < _MAX_PATHS:
-                    kept.paths.append(path)
-            elif id(value) not in self._seen:
-                self._visit(value, kind, path)
-        self._seen.clear()  # its references would count as holders of the values
-
-    def _visit(self, value: Any, kind: Any, path: Path) -> None:
-        handler = handler_for(value)
-        library = type(self._layers[path[0]].obj).__module__ if len(path) == 2 else ""
-        if handler is not None or is_resource(value, library.partition(".")[0]):
-            self.found[id(value)] = Kept(value, handler, [path])
-            return
-        self._seen[id(value)] = value
-        if why_refused(kind) is not None:
-            return
-        self.classes[kind] = None
-        if isinstance(value, types.FunctionType):
-            self.functions.append(value)
-        elif isinstance(value, BUFFERS):
-            owner = memory_owner(value)
-            if isinstance(owner, BUFFERS) and not getattr(owner, "dtype", _BYTES).hasobject:
-                self.buffers.append(owner)
-        if isinstance(value, _NAMED):
-            module = isinstance(value, types.ModuleType)
-            self.named[f"module.{value.__name__}" if module else full_name(value)] = value
-            if isinstance(value, type):
-                self.classes[value] = None
-        for step, part in parts_of(value):
-            if step is not None and type(part) not in ATOMIC:
-                self._waiting.append((part, (*path, step)))
-
-
 _SAMPLE = Layer(threading.Event())
 _HOLDERS = max(map(sys.getrefcount, [_SAMPLE.attributes]))
 """References to the dict of a layer's attributes if the environment holds no other one."""
-
-_BYTES = np.dtype(np.uint8)
-_NAMED = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 
 
 def _is_recorder_method(value: Any) -> bool:

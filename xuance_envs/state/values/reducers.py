@@ -317,7 +317,7 @@ def _reduce_logger(value: logging.Logger) -> Any:
     return rebuild.logger, (value.name,)
 
 
-# -- iterators ---------------------------------------------------------------------------
+# -- other objects -----------------------------------------------------------------------
 
 
 def _reduce_dict_iterator(value: Any) -> Any:
@@ -332,9 +332,6 @@ _DICT_ITERATORS: dict[Any, tuple[str, bool]] = {
     **{type(iter(getattr({}, name)())): (name, False) for name in ("keys", "values", "items")},
     **{type(reversed(getattr({}, name)())): (name, True) for name in ("keys", "values", "items")},
 }
-
-
-# -- other objects -----------------------------------------------------------------------
 
 
 def _reduce_exception(value: BaseException) -> Any:
