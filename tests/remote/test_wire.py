@@ -407,7 +407,7 @@ def test_orjson_writes_what_json_writes(value: Any) -> None:
     message = to_wire([value, {"half of a pair": "\ud800"}][: 1 + (type(value) is str)])
     in_one_call = json.loads(json_writer.encode_json(message))
     assert repr(in_one_call) == repr(json.loads(json_writer.encode_with_json(message)))
-    assert repr(in_one_call) == repr(json.loads(json_writer.JsonWriter(2**30).write(message)))
+    assert repr(in_one_call) == repr(json.loads(json_writer.JsonWriter().write(message, 2**30)))
 
 
 @given(tree=trees)

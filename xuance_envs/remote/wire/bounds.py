@@ -7,18 +7,16 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.remote.wire.arrays import TaggedArray
-from xuance_envs.remote.wire.nodes import TAG, LazyList, WireError
+from xuance_envs.remote.wire.nodes import TAG, WireError
 
 # Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes. Clients can
 # choose numbers with equal hashes, and creating a set of these takes quadratic time.
 MAX_COLLIDING = 64
 
-BLOCK = 8192  # maximum values to encode in one call
 BYTES_PER_VALUE = 9  # maximum encoded bytes of a number in msgpack
 
 _SLICE = 1 << 20
 _HASHED = frozenset({"dict", "frozenset", "set"})
-_CONTAINERS = frozenset({dict, list, LazyList})
 
 
 class TooManyNodesError(WireError):
@@ -86,21 +84,6 @@ class ObjectBudget:
         self._total += size
         if self._total > self._limit:
             raise TooLargeError(self._limit)
-
-
-def has_more_nodes(node: Any, limit: int) -> bool:
-    """Return whether the lists and dicts of a message have more than ``limit`` items in total.
-
-    A lazy list always counts as more.
-    """
-    found, count = [node], 0
-    for each in found:
-        if (kind := type(each)) in _CONTAINERS:
-            count += len(each)
-            if kind is LazyList or count > limit:
-                return True
-            found += each.values() if kind is dict else each
-    return False
 
 
 def check_json_nodes(data: bytes, limit: int) -> None:

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from enum import Enum
 from functools import cache
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from xuance_envs._override import override
 from xuance_envs.extras import missing_extra
 from xuance_envs.remote.wire.arrays import TaggedArray, as_raw_bytes
-from xuance_envs.remote.wire.bounds import (
-    BLOCK,
-    TooLargeError,
-    check_json_nodes,
-    check_nodes,
-    has_more_nodes,
-)
+from xuance_envs.remote.wire.bounds import check_json_nodes, check_nodes
 from xuance_envs.remote.wire.json_writer import JsonWriter, encode_json
-from xuance_envs.remote.wire.nodes import LazyList, WireError
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.pieces import PieceWriter
 
 LARGE_MESSAGE = 2**20  # bytes; its writer is replaced, because a packer keeps its buffer
 
@@ -45,8 +39,13 @@ def dumps(message: Any, wire_format: WireFormat, limit: int | None = None) -> by
     if wire_format is _JSON:
         if limit is None:
             return encode_json(message)
-        return JsonWriter(limit).write(message)
-    return _pack(message, limit)
+        return JsonWriter().write(message, limit)
+    # Taken while in use, because after an error its buffer holds part of a message.
+    writer = _local.__dict__.pop("writer", None) or _MsgpackWriter()
+    packed: bytes = writer.write(message, float("inf") if limit is None else limit)
+    if len(packed) <= LARGE_MESSAGE:
+        _local.writer = writer
+    return packed
 
 
 def loads(data: bytes, wire_format: WireFormat, max_nodes: int | None = None) -> Any:
@@ -83,75 +82,34 @@ def _msgpack() -> Any:
     return msgpack
 
 
-class _MsgpackWriter:
+class _MsgpackWriter(PieceWriter):
     """Encoder of messages; one per thread, because a packer is expensive to create."""
 
     def __init__(self) -> None:
-        self._limit = float("inf")
-        self._size = 0
         packer = _msgpack().Packer
         self._packer = packer(default=self._encode_default, unicode_errors="surrogatepass")
-        self._pack = self._packer.pack
+        self.encode = self._packer.pack
 
-    def write(self, message: Any, limit: float) -> bytes:
-        self._limit, self._size = limit, 0
-        packed: bytes
-        if has_more_nodes(message, BLOCK):
-            packed = b"".join(self._pieces(message))
-        else:
-            packed = self._pack(message)
-        if len(packed) > limit:
-            raise TooLargeError(int(limit))
-        return packed
+    @override
+    def brackets(self, node: Any) -> tuple[bytes, bytes]:
+        is_dict, head = isinstance(node, dict), self._packer.pack_array_header
+        return (self._packer.pack_map_header if is_dict else head)(len(node)), b""
 
-    def _pieces(self, node: Any) -> Iterator[bytes]:
-        """Encode in several calls of the library, because other threads wait during each call."""
-        if not has_more_nodes(node, BLOCK):
-            yield self._pack(node)
-            return
-        is_dict = isinstance(node, dict)
-        head = self._packer.pack_map_header if is_dict else self._packer.pack_array_header
-        yield head(len(node))
-        if isinstance(node, LazyList):
-            for item in node:
-                before = self._size
-                pieces = list(self._pieces(item))
-                self._size = before  # the pieces contain the arrays that were counted
-                self._count(sum(map(len, pieces)))
-                yield from pieces
-            return
-        items = iter(node.items() if is_dict else node)
-        while block := list(islice(items, BLOCK)):
-            values = dict(block) if is_dict else block
-            if not has_more_nodes(values, BLOCK):
-                yield self._pack(values)[len(head(len(block))) :]
-                continue
-            for item in block:
-                if is_dict:
-                    key, item = item
-                    yield self._pack(key)
-                yield from self._pieces(item)
+    @override
+    def encode_key(self, key: str) -> bytes:
+        return self.encode(key)
+
+    @override
+    def encode_items(self, items: Any) -> bytes:
+        opening, _ = self.brackets(items)
+        return self.encode(items)[len(opening) :]
 
     def _encode_default(self, value: Any) -> Any:
         array = value.array if isinstance(value, TaggedArray) else value
         if not isinstance(array, np.ndarray):
             raise TypeError(f"cannot encode a {type(value).__name__}")
-        self._count(array.nbytes)
+        self.count(array.nbytes)
         return as_raw_bytes(array)
-
-    def _count(self, size: int) -> None:
-        self._size += size
-        if self._size > self._limit:
-            raise TooLargeError(int(self._limit))
 
 
 _local = threading.local()
-
-
-def _pack(message: Any, limit: int | None) -> bytes:
-    # Taken while in use, because after an error its buffer holds part of a message.
-    writer = _local.__dict__.pop("writer", None) or _MsgpackWriter()
-    packed: bytes = writer.write(message, float("inf") if limit is None else limit)
-    if len(packed) <= LARGE_MESSAGE:
-        _local.writer = writer
-    return packed
