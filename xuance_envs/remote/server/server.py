@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from xuance_envs._version import __version__
 from xuance_envs.engine.system.current import system
 from xuance_envs.extras import missing_extra
-from xuance_envs.remote.server.access.proxies import BehindProxies, Proxies, unix_socket
+from xuance_envs.remote.server.access.proxies import Proxies, unix_socket
 from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE
 from xuance_envs.remote.server.settings import Settings, is_loopback
 
@@ -123,7 +123,7 @@ class Server:
         manager = ConnectionManager(
             limits, api.answer, routes, request_log, api.replies, hosts, proxies
         )
-        app = BehindProxies(_app(api, request_log, manager, settings), proxies)
+        app = _app(api, request_log, manager, settings)
         self._server = _uvicorn(app, manager, tls, settings.seconds_to_finish)
         self._thread: threading.Thread | None = None
 
@@ -185,7 +185,7 @@ def _app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        tokens = TokenReloader(settings.tokens, api.capacity, api.accounts, api.sessions)
+        tokens = TokenReloader(settings.tokens, api)
         tokens.handle_sighup()
         loops = [check_timeouts, api.sessions.expire, api.sessions.watch]
         loops += [tokens.watch] if settings.watch_tokens else []
@@ -213,7 +213,7 @@ def _app(
     if not settings.pages_need_token:
         manager.add_static_reply(OPENAPI_PATH, document)
     manager.add_static_reply("/healthz", HEALTHY)
-    return RequestLogMiddleware(app, request_log)
+    return RequestLogMiddleware(app, request_log, manager.proxies)
 
 
 def _uvicorn(

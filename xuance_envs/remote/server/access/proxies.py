@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from xuance_envs.engine.system.current import system
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Scope
 
 Address = tuple[str, int]
 Headers = Iterable[tuple[bytes, bytes]]
@@ -81,7 +81,7 @@ class Proxies:
             peer: address of the connection's other end; None for a Unix socket.
             headers: names and values of the request's headers, as bytes.
         """
-        if peer is not None and not self.trusts(peer):
+        if peer is not None and not (self._trusted and self.trusts(peer)):
             return peer
         values = [value for name, value in headers if name == b"x-forwarded-for"]
         hops = b",".join(values).decode("latin-1").split(",")
@@ -97,35 +97,23 @@ class Proxies:
 
     def trusts(self, peer: Address) -> bool:
         """Return whether an address belongs to a trusted proxy."""
-        if not self._trusted:
-            return False
         try:
             found = ipaddress.ip_address(peer[0])
         except ValueError:
             return False
         return any(found in network for network in self._trusted)
 
-
-class BehindProxies:
-    """ASGI middleware that restores the path, scheme and client address that proxies replaced."""
-
-    def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
-        self._app = app
-        self._proxies = proxies
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        if scope["type"] == "http":
-            root, path = self._proxies.root_path, scope["path"]
-            if root:
-                scope["root_path"] = root
-                if path != root and not path.startswith(f"{root}/"):
-                    scope["path"] = root + path
-                    scope["raw_path"] = root.encode() + scope["raw_path"]
-            peer, headers = scope.get("client"), scope["headers"]
-            if peer is None or self._proxies.trusts(peer):
-                protos = [value for name, value in headers if name == b"x-forwarded-proto"]
-                if protos and protos[0] in (b"http", b"https"):
-                    scope["scheme"] = protos[0].decode()
-                scope["client"] = self._proxies.client(peer, headers)
-        await self._app(scope, receive, send)
+    def restore(self, scope: Scope) -> None:
+        """Restore the path, scheme and client address of a request that proxies replaced."""
+        root, path = self.root_path, scope["path"]
+        if root:
+            scope["root_path"] = root
+            if path != root and not path.startswith(f"{root}/"):
+                scope["path"] = root + path
+                scope["raw_path"] = root.encode() + scope["raw_path"]
+        peer, headers = scope.get("client"), scope["headers"]
+        if peer is None or self.trusts(peer):
+            protos = [value for name, value in headers if name == b"x-forwarded-proto"]
+            if protos and protos[0] in (b"http", b"https"):
+                scope["scheme"] = protos[0].decode()
+            scope["client"] = self.client(peer, headers)

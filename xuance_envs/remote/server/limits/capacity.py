@@ -32,7 +32,7 @@ class Capacity:
                 f"{self._max_files}: raise it with ulimit -n or LimitNOFILE"
             )
         self._connections: int | None = None
-        self.update()
+        self.update_limits()
 
     @property
     def limits(self) -> Limits:
@@ -47,7 +47,7 @@ class Capacity:
         available = self._max_files - RESERVED_FDS - self.limits.connections
         return available - (FDS_PER_WORKER - 2) * workers
 
-    def update(self) -> None:
+    def update_limits(self) -> None:
         """Adjust the limits to the number of tokens."""
         given, names = self._given.limits, self._given.tokens.count_names()
         by_tokens = self._given.limits_by_tokens if names else frozenset()

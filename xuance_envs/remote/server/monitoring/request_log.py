@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from xuance_envs.remote.server.access.proxies import Proxies
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -50,9 +51,12 @@ def loggable_path(path: str) -> str:
 
 
 class RequestLogMiddleware:
-    def __init__(self, app: ASGIApp, request_log: RequestLog) -> None:
+    """Middleware that records requests to the application, as clients behind proxies sent them."""
+
+    def __init__(self, app: ASGIApp, request_log: RequestLog, proxies: Proxies) -> None:
         self._app = app
         self._request_log = request_log
+        self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -60,6 +64,7 @@ class RequestLogMiddleware:
             return
         start = perf_counter()
         status = 500
+        self._proxies.restore(scope)
 
         async def send_and_record(message: Message) -> None:
             nonlocal status

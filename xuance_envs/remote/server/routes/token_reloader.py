@@ -6,9 +6,7 @@ from contextlib import suppress
 
 from xuance_envs.engine.system.current import system
 from xuance_envs.remote.server.access.tokens import Tokens
-from xuance_envs.remote.server.hosting.sessions import Sessions
-from xuance_envs.remote.server.limits.admission import Accounts
-from xuance_envs.remote.server.limits.capacity import Capacity
+from xuance_envs.remote.server.routes.api import Api
 
 logger = logging.getLogger("xuance_envs")
 
@@ -18,13 +16,9 @@ POLL_INTERVAL = 1.0  # seconds between checks of the token file
 class TokenReloader:
     """Reloader of the token file; it closes the sessions of revoked tokens."""
 
-    def __init__(
-        self, tokens: Tokens, capacity: Capacity, accounts: Accounts, sessions: Sessions
-    ) -> None:
+    def __init__(self, tokens: Tokens, api: Api) -> None:
         self._tokens = tokens
-        self._capacity = capacity
-        self._accounts = accounts
-        self._sessions = sessions
+        self._api = api
         self._reload_task: asyncio.Task[None] | None = None
 
     def handle_sighup(self) -> None:
@@ -46,12 +40,12 @@ class TokenReloader:
             logger.error("cannot reload the tokens, the previous ones stay valid: %s", error)
             return
         logger.info("reloaded the tokens: %d", len(self._tokens))
-        for session in self._sessions:
+        sessions = self._api.sessions
+        for session in sessions:
             if not self._tokens.accepts(session.account.owner):
-                await self._sessions.close(session, "token revoked")
-        self._capacity.update()
-        self._sessions.update_limits()
-        self._accounts.update_limits()
+                await sessions.close(session, "token revoked")
+        for limited in (self._api.capacity, sessions, self._api.accounts):
+            limited.update_limits()
 
     async def watch(self) -> None:
         """Reload the tokens when their file changes; never returns."""
