@@ -13,7 +13,7 @@ from serving import assert_nothing_is_left, wait_until
 from xuance_envs.errors import ClosedVecEnvError, EnvError
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, HostedVecEnv
-from xuance_envs.remote.server.hosting.session_process import SLOW_STEP, SessionProcess, SharedTimer
+from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.settings import safe_context
 from xuance_envs.remote.settings import Catalogue, Settings
@@ -32,7 +32,7 @@ def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> No
     settings = Settings(Catalogue({"Slow": SlowEnv}))
 
     async def give_up() -> None:
-        process = SessionProcess(60.0, (), asyncio.Semaphore(1), SharedTimer(SLOW_STEP))
+        process = SessionProcess(60.0, (), asyncio.Semaphore(1))
         host = EnvHost(
             HostedEnvConfig([SlowEnv], None, auto_reset=True), settings, Metrics(), process
         )

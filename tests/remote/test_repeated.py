@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import socket
 import time
@@ -18,7 +17,6 @@ from remote_envs import SlowStepEnv
 from serving import API_PREFIX, Asking, ServerMaker
 
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.server.hosting.session_process import SharedTimer
 from xuance_envs.remote.wire.formats import WireFormat, loads
 
 # -- requests ---------------------------------------------------------------------------
@@ -221,37 +219,3 @@ def test_the_health_check_is_answered_again_and_again(connection: socket.socket)
     for _ in range(4):
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(2**16).startswith(b"HTTP/1.1 200 OK")
-
-
-# -- steps that take long ---------------------------------------------------------------
-
-
-class Waited:
-    def __init__(self, told: list[Waited]) -> None:
-        self._told = told
-
-    def on_timeout(self) -> None:
-        self._told.append(self)
-
-
-def test_those_who_take_long_are_told_once_and_no_others() -> None:
-    told: list[Waited] = []
-    slow, quick, later = (Waited(told) for _ in range(3))
-
-    async def wait() -> None:
-        alarm = SharedTimer(0.25)
-        alarm.set(slow)
-        alarm.set(quick)
-        await asyncio.sleep(0.1)
-        alarm.stop(quick)
-        alarm.set(later)
-        await asyncio.sleep(0.2)
-        assert told == [slow]
-        alarm.stop(slow)  # it has already fired
-        await asyncio.sleep(0.2)
-        assert told == [slow, later]
-        alarm.set(quick)  # no timer is running
-        await asyncio.sleep(0.5)
-        assert told == [slow, later, quick]
-
-    asyncio.run(wait())

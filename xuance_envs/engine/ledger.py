@@ -295,7 +295,7 @@ class Ledger:
             self.pending = _NOTHING
 
     def check_stepping(self) -> None:
-        if not self.stepping:
+        if self.pending is not _STEP:
             raise NotSteppingError("step_wait was called without a pending step_async")
 
     def check_not_stepping(self, what: str) -> None:

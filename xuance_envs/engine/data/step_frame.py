@@ -67,8 +67,8 @@ class GroupCodec:
             parts += [array.take(envs, 1) for array in self._end_columns]
         return parts
 
-    def load_results(self, data: Any, start: int, extents: Extents) -> int:
-        """Decode the output of :meth:`results` for these extents; return the end offset."""
+    def load_results(self, data: Any, start: int, extents: Extents) -> tuple[int, NDArray[np.intp]]:
+        """Decode the output of :meth:`results`; return its end and the ended environments."""
         if extents != self._extents:
             self._use(extents)
         start = _load(data, start, self._parts)
@@ -83,7 +83,7 @@ class GroupCodec:
                 )
                 array[:, envs] = columns
                 start += columns.nbytes
-        return start
+        return start, envs
 
     def ended(self) -> NDArray[np.intp]:
         """Return the indices of environments whose episode ended."""

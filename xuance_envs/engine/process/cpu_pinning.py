@@ -33,12 +33,12 @@ class CpuPinner:
         self._affinities = [self._all_cpus] * len(pids)
         self._sample_start: float | None = None
         self._slow_samples = 0
-        fits = (
+        self.may_pin = (
             len(pids) + caller_steps == cpus == len(self._all_cpus)
             and (self._current_cpu is not None) == caller_steps
         )
         self._steps = 0
-        self._next_sample: float = 1 if fits else float("inf")
+        self._next_sample: float = 1 if self.may_pin else float("inf")
 
     def replace(self, index: int, pid: int) -> None:
         """Register the process of a restarted worker."""

@@ -77,7 +77,7 @@ class ProcessBackend(Backend[ProcessDriver]):
         """Start pinning workers to CPUs while their steps are fast."""
         pids = [driver.worker.pid for driver in self.workers] if self._pin else ()
         self._pinner = CpuPinner(pids, self._caller_steps, available_cpus())
-        self.before_step = self._pinner.step
+        self.before_step = self._pinner.step if self._pinner.may_pin else None
 
     @override
     def restart(self, index: int) -> ProcessDriver:

@@ -35,9 +35,9 @@ class ActorCodec:
 
     def load_results(self, data: Any, start: int, extents: Mapping[int, Extents]) -> int:
         if len(extents) == len(self._each):
-            return self._all.load_results(data, start, _union(extents.values()))
+            return self._all.load_results(data, start, _union(extents.values()))[0]
         for group, used in extents.items():
-            start = self._each[group].load_results(data, start, used)
+            start, _ = self._each[group].load_results(data, start, used)
         return start
 
 

@@ -36,9 +36,10 @@ def batch_from_wire(
 ) -> Any:
     """Decode a batch of ``count`` values; the inverse of :func:`batch_to_wire`."""
     if isinstance(space, _ARRAY_SPACES):
-        assert space.shape is not None
-        assert space.dtype is not None
-        return array_from_wire(node, space.dtype, (count, *space.shape))
+        shape, dtype = space.shape, space.dtype
+        assert shape is not None
+        assert dtype is not None
+        return array_from_wire(node, dtype, (count, *shape))
     if isinstance(space, spaces.Dict):
         parts = _dict_items(space, node)
         return {

@@ -89,7 +89,8 @@ class StepFrameReader:
         self._codec = GroupCodec(arrays)
         rows = (arrays.observations, arrays.reset_observations)
         self._flags = [arrays.terminated, arrays.truncated, *_bool_arrays(rows)]
-        self._masks = list(_bool_arrays([] if arrays.masks is None else [arrays.masks]))
+        masks = [] if arrays.masks is None else [arrays.masks]
+        self._flags_and_masks = [*self._flags, *_bool_arrays(masks)]
         self._extents = NO_EXTENTS
         self._columns: list[_Columns] = []
         self.number = 0  # of the last received layout
@@ -108,7 +109,7 @@ class StepFrameReader:
         if type(frame) is not bytes:
             raise WireError(f"expected a frame of bytes, got {shortened(frame)}")
         try:
-            end = self._codec.load_results(frame, 0, self._extents)
+            end, ended = self._codec.load_results(frame, 0, self._extents)
         except (TypeError, ValueError):  # the frame is too short
             end = -1
         if end != len(frame):
@@ -116,11 +117,11 @@ class StepFrameReader:
                 f"expected a frame of {self._codec.nbytes} bytes for these spaces, "
                 f"columns and episode ends, got {len(frame)}"
             )
-        for flags in (*self._flags, *(self._masks if self._extents.masks else ())):
-            check_bools(flags.tobytes())
+        flags: list[Any] = self._flags_and_masks if self._extents.masks else self._flags
+        check_bools(b"".join(flags))
         infos, resets = self._columns
         infos.check(ALL_ENVS)
-        if len(ended := self._codec.ended()):
+        if len(ended):
             resets.check(ended)
         self.number = number
         return len(ended) > 0

@@ -70,7 +70,7 @@ class EnvHost:
         self._config = config
         self._metrics = metrics
         self._quotas = quotas
-        self._rates = [quota.steps for quota in quotas if quota.steps.is_limited]
+        self._rates = [quota.steps for quota in quotas if quota.steps.per_second is not None]
         self._counted_envs = 0
         self._count(self.num_envs)
         process.add_envs(self.num_envs)
@@ -374,9 +374,10 @@ class EnvHost:
 
     def _command(self) -> SessionProcess:
         """Check the process and return it; a command runs inside ``with`` this process."""
-        if not self._vec_env.closed:
-            self.process.check_alive()
-        return self.process
+        process = self.process
+        if process.exit_message is not None and not self._vec_env.closed:
+            process.refuse_command()
+        return process
 
     async def _run_command(self, act: Callable[[], T]) -> T:
         with self._command():

@@ -86,6 +86,7 @@ class HostedVecEnv(GroupedVecEnv):
         self._saver = groups.saver
         self._driver: ProcessDriver = groups.backend.workers[0]
         self.wake_fds = self._driver.fds
+        self.receive_available = self._driver.worker.channel.receive_available
         leaves = self._arrays.observations.layout.leaves
         native = all([leaf.dtype is not None and leaf.dtype.isnative for leaf in leaves])
         self._step_frames = StepFrameWriter(self._arrays) if native else None
@@ -95,10 +96,6 @@ class HostedVecEnv(GroupedVecEnv):
     @property
     def pid(self) -> int | None:
         return next((driver.worker.pid for driver in self.backend.workers), None)
-
-    def receive_available(self) -> int:
-        """Read the bytes that have arrived; return the number of bytes of the reply so far."""
-        return self._driver.worker.channel.receive_available()
 
     @property
     def times(self) -> StepTimes:

@@ -44,7 +44,7 @@ class Session:
         self._places: dict[str, tuple[EnvHost, int]] = {}
         self._replies = replies
         rates = self.quota.requests, self.quota.steps, account.quota.steps
-        self._rates = [rate for rate in rates if rate.is_limited]
+        self._rates = [rate for rate in rates if rate.per_second is not None]
         self._waiting = 0
         self._max_waiting = limits.requests_per_session
         self._lock = asyncio.Lock()
@@ -97,7 +97,8 @@ class Session:
             self.last_used = monotonic()
 
     def _keep(self, reply: Reply) -> None:
-        self._replies.discard(self.id)
+        if self._reply is None:  # the last one was large
+            self._replies.discard(self.id)
         if len(reply.body) < LARGE_REPLY:
             self._reply = reply
         elif not self.closed:

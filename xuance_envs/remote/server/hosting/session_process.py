@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.worker_process import WorkerProcess
@@ -23,42 +23,6 @@ T = TypeVar("T")
 
 POLL_INTERVAL = 0.005  # while closing, seconds between checks for the end of a running command
 SLOW_STEP = 0.01  # seconds after which a running step releases its slot
-
-
-class _Client(Protocol):
-    def on_timeout(self) -> None: ...
-
-
-class SharedTimer:
-    """Timer that calls ``on_timeout`` of its clients; cheaper than an asyncio timer for each."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._deadlines: dict[_Client, float] = {}  # ordered by deadline
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def set(self, client: _Client) -> None:
-        """Start the delay of a client that has none running."""
-        loop = self._loop
-        if loop is None:  # cached, because get_running_loop() calls getpid()
-            loop = self._loop = asyncio.get_running_loop()
-        deadline = self._deadlines[client] = loop.time() + self._seconds
-        if self._timer is None:
-            self._timer = loop.call_at(deadline, self._fire, loop)
-
-    def stop(self, client: _Client) -> None:
-        self._deadlines.pop(client, None)
-
-    def _fire(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
-        expired = [client for client, deadline in self._deadlines.items() if deadline <= now]
-        for client in expired:
-            del self._deadlines[client]
-        first = next(iter(self._deadlines.values()), None)
-        self._timer = None if first is None else loop.call_at(first, self._fire, loop)
-        for client in expired:
-            client.on_timeout()
 
 
 class StateStore:
@@ -101,7 +65,6 @@ class SessionProcess:
         request_timeout: float,
         quotas: Sequence[Quota],
         step_slots: asyncio.Semaphore,
-        slow_step_timer: SharedTimer,
     ) -> None:
         self._backends: list[ProcessBackend] = []
         self.environments = 0
@@ -113,15 +76,13 @@ class SessionProcess:
         self._quotas = quotas
         self._step_slots = step_slots
         self._holds_slot = False
-        self._slow_step_timer = slow_step_timer
-        self._timeout_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()  # cached, because get_running_loop() calls getpid()
         self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
         self._command_future: Future[Any] | None = None
         self._watched_fds: tuple[int, ...] = ()
         self._reply_event: asyncio.Future[bool] | None = None
         self._kill_reason: RefusedError | None = None
-        self._exit_message: str | None = None
+        self.exit_message: str | None = None
         self._num_users = 0
         self._counted = 0
         self._count(PROCESSES_PER_WORKER)
@@ -184,12 +145,11 @@ class SessionProcess:
         self._kill_reason = reason
         self.kill()
 
-    def check_alive(self) -> None:
-        """Raise if the process has ended because of other environments of the session."""
-        if self._exit_message is not None:
-            process = "worker process, which they shared with other environments of the session"
-            text = f"these environments are closed because their {process}, has ended"
-            raise RefusedError(409, "closed", f"{text}: {self._exit_message}")
+    def refuse_command(self) -> NoReturn:
+        """Raise because the process has ended due to other environments of the session."""
+        process = "worker process, which they shared with other environments of the session"
+        text = f"these environments are closed because their {process}, has ended"
+        raise RefusedError(409, "closed", f"{text}: {self.exit_message}")
 
     async def wait_idle(self, seconds: float) -> None:
         until = self._loop.time() + seconds
@@ -207,7 +167,7 @@ class SessionProcess:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         self.busy = False
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
-            self._exit_message = str(error).partition("\n")[0]
+            self.exit_message = str(error).partition("\n")[0]
         if isinstance(error, WorkerDiedError):
             if self._kill_reason is not None:
                 raise self._kill_reason from None
@@ -247,20 +207,17 @@ class SessionProcess:
             self._watched_fds = wake_fds
             for fd in wake_fds:
                 loop.add_reader(fd, self._set_reply_event, True)
-        self._slow_step_timer.set(self)
+        self._timer = loop.call_later(SLOW_STEP, self._on_slow_step)
         try:
             return bool(await event)
         finally:
-            self._slow_step_timer.stop(self)
-            if self._timeout_timer is not None:
-                self._timeout_timer.cancel()
-                self._timeout_timer = None
+            self._timer.cancel()
             self._reply_event = None
 
-    def on_timeout(self) -> None:
+    def _on_slow_step(self) -> None:
         """Release the slot of a slow step, so that other sessions can step."""
         self.release_slot()
-        self._timeout_timer = self._loop.call_later(
+        self._timer = self._loop.call_later(
             self._request_timeout - SLOW_STEP, self._set_reply_event, False
         )
 

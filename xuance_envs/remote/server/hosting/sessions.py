@@ -16,7 +16,7 @@ from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig
 from xuance_envs.remote.server.hosting.session import Session
-from xuance_envs.remote.server.hosting.session_process import SLOW_STEP, SessionProcess, SharedTimer
+from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http.requests import LargeReplies
 from xuance_envs.remote.server.limits.admission import Account, Quota
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER, Capacity
@@ -43,7 +43,6 @@ class Sessions:
         # With hundreds of runnable processes, the kernel would delay some of them for a long time,
         # and CPU caches would be less effective.
         self._step_slots = Semaphore(STEPS_PER_CPU * available_cpus())
-        self._slow_step_timer = SharedTimer(SLOW_STEP)
         self._quota = Quota("at the same time")
         self.update_limits()
         self._closed_steps: Counter[str] = Counter()
@@ -145,7 +144,7 @@ class Sessions:
             if not shared:
                 raise
             return min(shared, key=lambda process: process.environments)
-        return SessionProcess(self._limits.request, quotas, self._step_slots, self._slow_step_timer)
+        return SessionProcess(self._limits.request, quotas, self._step_slots)
 
     async def close(self, session: Session, reason: str) -> None:
         if self._sessions.pop(session.id, None) is not None:

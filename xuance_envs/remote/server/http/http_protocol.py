@@ -291,7 +291,7 @@ class ServerConnection(HttpToolsProtocol):
             self._awaits_reader = True
         elif self.pipeline:
             self.manager.start_pipelined(self.proceed)
-        else:
+        elif self._unparsed or self.flow.read_paused:
             self.proceed()
 
     @override

@@ -29,10 +29,6 @@ class RateLimiter:
         self._unit = unit
         self._free_at = 0.0
 
-    @property
-    def is_limited(self) -> bool:
-        return self.per_second is not None
-
     def record(self, amount: float = 1.0) -> None:
         if self.per_second is not None:
             now = monotonic()
@@ -117,16 +113,11 @@ class Account:
         self.limits = limits
         self.is_outdated = False
         self.quota.limit(limits, "_per_token")
-        self._max_requests = limits.requests_per_session * limits.sessions_per_token
+        self.max_requests = limits.requests_per_session * limits.sessions_per_token
 
     @property
     def is_idle(self) -> bool:
         return not self.requests and not self.sessions
-
-    def begin(self) -> None:
-        if self.requests >= self._max_requests:
-            raise too_many_requests("requests", self._max_requests, "per token")
-        self.requests += 1
 
 
 def too_many_requests(code: str, limit: int, scope: str) -> RefusedError:
@@ -154,7 +145,9 @@ class Accounts:
             account = self._accounts[owner.key] = Account(owner, limits)
         elif account.is_outdated and account.is_idle:
             account.update(owner, self._capacity.settings.limits_of(owner))
-        account.begin()
+        if account.requests >= account.max_requests:
+            raise too_many_requests("requests", account.max_requests, "per token")
+        account.requests += 1
         return account
 
     def update_limits(self) -> None:

@@ -108,7 +108,7 @@ class Api:
             owner = self._settings.tokens.owner(head.authorization)
             request.owner = owner.name
             account = self.accounts.begin(owner)
-            if (rate := account.quota.requests).is_limited:
+            if (rate := account.quota.requests).per_second is not None:
                 await throttle((rate,))
                 rate.record()
             route = self.post_routes[head.path]
