@@ -7,9 +7,11 @@ import itertools
 import os
 import select
 import signal
+import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import gymnasium
@@ -173,6 +175,47 @@ def test_fewer_workers_have_a_pipe_each() -> None:
         assert envs._ledger.common is None
 
 
+@pytest.mark.parametrize("options", [{}, {"caller_steps": True}], ids=str)
+def test_a_step_runs_no_more_python_code_for_more_workers(options: dict[str, Any]) -> None:
+    fewer, more = (fewest_opcodes(workers, **options) for workers in (N, 2 * N))
+    assert 100 < more <= fewer
+
+
+def fewest_opcodes(workers: int, **options: Any) -> int:
+    """Return the number of opcodes of a step in the main process, if no wait is repeated."""
+    counts = []
+    with make(workers + bool(options), context="fork", **options) as envs:
+        envs.reset()
+        step(envs)
+        for _ in range(10):
+            with Opcodes() as opcodes:
+                envs.step_async([0] * envs.num_envs)
+                envs.step_wait()
+            assert is_common(envs)
+            counts.append(opcodes.count)
+    return min(counts)
+
+
+class Opcodes:
+    """Number of opcodes that this thread executes in functions called by a block."""
+
+    def __enter__(self) -> Opcodes:
+        self.count = 0
+        self._traced_before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 checks only the frame that starts it
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._traced_before)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        frame.f_trace = self._trace  # otherwise Python 3.13 ignores the next line
+        frame.f_trace_opcodes = True
+        self.count += event == "opcode"
+        return self._trace
+
+
 def test_replies_too_large_for_a_pipe_arrive() -> None:
     with make(info_bytes=64) as envs:
         envs.reset()
@@ -233,7 +276,7 @@ def kill_workers(kills: int, **options: Any) -> None:
 
 
 def test_workers_killed_between_the_wake_up_and_the_bell() -> None:
-    kill_workers(6 * len(INSTANTS), context="fork")
+    kill_workers(20 * len(INSTANTS), context="fork")
 
 
 @pytest.mark.long
