@@ -11,7 +11,6 @@ import numpy as np
 from xuance_envs.engine.data.info_batch import InfoColumns, Snapshot, as_batch
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import NO_EXTRAS, Outcome, StepExtras
-from xuance_envs.engine.group.step_results import RecordedInfos
 
 
 class LastSnapshot:
@@ -22,8 +21,8 @@ class LastSnapshot:
         group_of = np.zeros(self._n, np.intp)
         self._columns = InfoColumns(arrays.infos, group_of)
         self._reset_columns = InfoColumns(arrays.reset_infos, group_of)
-        self._snapshot: Snapshot | None = None
-        self._reset_snapshot: Snapshot | None = None
+        self.step_infos: Snapshot | None = None
+        self.reset_infos: Snapshot | None = None
         self._built_infos: dict[int, dict[Any, Any]] = {}
 
     def record_step(self, outcome: Outcome, places: Sequence[int]) -> None:
@@ -33,14 +32,14 @@ class LastSnapshot:
         rest = self._take_layouts(outcome)
         self._copy_in(slice(None), self._arrays.observations.parts, rest.observations)
         self._built_infos = {}
-        self._snapshot = self._columns.snapshot()
-        self._reset_snapshot = None
+        self.step_infos = self._columns.snapshot()
+        self.reset_infos = None
         if outcome.ended:
             ended = np.flatnonzero(self._arrays.terminated | self._arrays.truncated)
             parts = self._arrays.reset_observations.parts
             self._copy_in(ended, parts, rest.reset_observations)
-            self._reset_snapshot = self._reset_columns.snapshot()
-            batch = as_batch(self._reset_snapshot)
+            self.reset_infos = self._reset_columns.snapshot()
+            batch = as_batch(self.reset_infos)
             self._built_infos = {place: batch.build(place, place) for place in ended.tolist()}
 
     def record_reset(self, outcome: Outcome, places: Sequence[int]) -> None:
@@ -49,15 +48,11 @@ class LastSnapshot:
         batch = self._columns.batch()
         self._built_infos.update({place: batch.build(place, place) for place in places})
 
-    def step_infos(self, outcome: Outcome) -> RecordedInfos:
-        assert self._snapshot is not None
-        return RecordedInfos(self._snapshot, self._reset_snapshot, outcome.rest or NO_EXTRAS)
-
     def infos(self) -> list[dict[Any, Any]]:
         """Return each environment's last info, with only the values stored in columns."""
         infos = self._built_infos
-        if self._snapshot is not None:
-            batch = as_batch(self._snapshot)
+        if self.step_infos is not None:
+            batch = as_batch(self.step_infos)
             others = set(range(self._n)) - infos.keys()
             infos = infos | {place: batch.build(place, place) for place in others}
         return [infos.get(place, {}) for place in range(self._n)]

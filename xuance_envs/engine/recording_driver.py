@@ -11,7 +11,7 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.engine.driver import Driver, SavingDriver
 from xuance_envs.engine.group.group_states import packed_registry
-from xuance_envs.engine.group.outcome import ResultWithStates
+from xuance_envs.engine.group.outcome import NO_EXTRAS, ResultWithStates
 from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.recovery import Recording
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS
@@ -135,11 +135,14 @@ class RecordingDriver(Driver):
 
     def _process(self, result: Any) -> Any:
         """Update the log and return the result without states; idempotent."""
-        log, tag, recording = self._replay_log, self.tag, self._recording
+        log, tag, recording = self._replay_log, self._driver.tag, self._recording
         if not self._is_logged_step:
             result = self._unwrap_states(result)
-        if self._snapshot is not None and log.last_tag == tag:
-            log.record_result(self._snapshot.step_infos(result))
+        snapshot = self._snapshot
+        if snapshot is not None and log.last_tag == tag:
+            assert snapshot.step_infos is not None
+            rest = result.rest or NO_EXTRAS
+            log.record_result(snapshot.step_infos, snapshot.reset_infos, rest)
         if recording.files is not None and self._command == "step":
             nan = log.find_new_nan(self.lo)
             if nan:

@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.info_batch import Snapshot
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.step_results import (
-    RecordedInfos,
-    RecordedRows,
-    StepResult,
-    StepResults,
-)
+from xuance_envs.engine.group.outcome import StepExtras
+from xuance_envs.engine.group.step_results import RecordedRows, StepResult, StepResults
 from xuance_envs.errors import name_envs
 
 MAX_OVERHEAD = 0.0025  # target share of step time for saving; recording actions costs as much
@@ -81,11 +78,13 @@ class ReplayLog:
         if at + 1 == self._max_steps:
             self.next_save = -1
 
-    def record_result(self, infos: RecordedInfos) -> None:
+    def record_result(
+        self, infos: Snapshot, reset_infos: Snapshot | None, rest: StepExtras
+    ) -> None:
         """Record the results of the last recorded step, which the arrays hold."""
         results = self._results
         if results is not None:
-            results.record(self.count - 1, infos)
+            results.record(self.count - 1, infos, reset_infos, rest)
             if results.nbytes > MAX_BYTES:
                 self.next_save = -1
 

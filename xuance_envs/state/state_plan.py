@@ -26,7 +26,7 @@ from xuance_envs.state.ale import REQUESTED_ATTRIBUTE
 from xuance_envs.state.faults import FaultError, MismatchError, type_name
 from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
 from xuance_envs.state.handlers import handler_of
-from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, layers_of
+from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, keep_access_fast, layers_of
 from xuance_envs.state.rebuild import NEW_RESOURCES, REFERENCES
 from xuance_envs.state.values.canonical import Difference, first_difference
 from xuance_envs.state.values.code_index import CodeIndex
@@ -154,6 +154,8 @@ class StatePlan:
                 for name, fact in facts.items():
                     extra[name if name not in extra else f"{name} of {self.text(path)}"] = fact
         self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
+        for space in self.spaces:
+            keep_access_fast(space)
 
     def _excluded_attributes(self, k: int, layer: Layer) -> Iterator[tuple[str, Any]]:
         """Yield the attributes that are never saved; register spaces."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
-from xuance_envs.engine.data.info_batch import InfoColumns
+from xuance_envs.engine.data.info_batch import InfoColumns, Snapshot
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import (
@@ -23,11 +23,11 @@ from xuance_envs.engine.group.outcome import (
     Autoreset,
     Outcome,
     ResultWithStates,
+    StepExtras,
 )
 from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
 from xuance_envs.engine.group.step_results import (
     RESTARTED_KEY,
-    RecordedInfos,
     Results,
     StepResults,
     Steps,
@@ -182,7 +182,7 @@ class ResumableGroup(EnvGroup):
                 return first or f"the replay failed {repeated}: {error}"
             if first:
                 continue
-            found.record(0, self._infos_of_step(outcome))
+            found.record(0, *self._infos_of_step(outcome))
             repetition = found.get(0)
             if expected is None or repetition is None:
                 continue
@@ -216,11 +216,11 @@ class ResumableGroup(EnvGroup):
             with suppress(EnvError):
                 twin.close()
 
-    def _infos_of_step(self, outcome: Outcome) -> RecordedInfos:
+    def _infos_of_step(self, outcome: Outcome) -> tuple[Snapshot, Snapshot | None, StepExtras]:
         """Return the infos of the last step from its outcome."""
         infos = self._info_columns(False).batch()
         resets = self._info_columns(True).batch() if outcome.ended else None
-        return RecordedInfos(infos, resets, outcome.rest or NO_EXTRAS)
+        return infos, resets, outcome.rest or NO_EXTRAS
 
     def _step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
         """Step with these action leaves, and then restore the arrays' previous actions."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoBatch, Snapshot, as_batch
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.outcome import StepExtras
+from xuance_envs.engine.group.outcome import NO_EXTRAS, StepExtras
 
 # Info key that the first step after a restart adds; a replay of that step lacks it.
 RESTARTED_KEY = "worker_restarted"
@@ -29,17 +29,6 @@ class RecordedInfos(NamedTuple):
     infos: Snapshot
     reset_infos: Snapshot | None
     rest: StepExtras
-
-    @property
-    def nbytes(self) -> int:
-        infos, rest = self.infos, self.rest
-        if isinstance(infos, tuple):
-            total = len(infos[0])
-        else:
-            total = infos.arrays.cells.nbytes + infos.arrays.bytes.nbytes
-        if rest.infos or rest.reset_infos:
-            total += sum(map(len, [*rest.infos.values(), *rest.reset_infos.values()]))
-        return total
 
     def info(self, i: int, thaw: Thaw) -> dict[Any, Any]:
         return _build(as_batch(self.infos), self.rest.infos, i, thaw)
@@ -131,15 +120,18 @@ class StepResults:
         self._extras: list[StepExtras | None] = [None] * self._capacity  # None: an unknown step
         self.nbytes = 0
 
-    def record(self, at: int, infos: RecordedInfos) -> None:
+    def record(
+        self, at: int, infos: Snapshot, reset_infos: Snapshot | None, rest: StepExtras
+    ) -> None:
         """Record the results in the arrays as the results of step ``at``."""
         self._rows.record(at)
-        self._infos.record(at, infos.infos)
-        if infos.reset_infos is not None:
-            self._reset_infos.record(at, infos.reset_infos)
+        self.nbytes += self._infos.record(at, infos)
+        if reset_infos is not None:
+            self.nbytes += self._reset_infos.record(at, reset_infos)
             self._reset_rows.record(at)
-        self.nbytes += infos.nbytes
-        self._extras[at] = infos.rest  # last, so that an interrupt leaves the step unknown
+        if rest is not NO_EXTRAS:
+            self.nbytes += sum(map(len, [*rest.infos.values(), *rest.reset_infos.values()]))
+        self._extras[at] = rest  # last, so that an interrupt leaves the step unknown
 
     def get(self, at: int) -> StepResult | None:
         """Return the result of step ``at``, or None if it is unknown."""
@@ -195,14 +187,20 @@ class _Snapshots:
         self._arrays: list[Any] = [None] * capacity  # the batch itself if it is not a tuple
         self._shared: dict[int, tuple[Any, ...]] = {}  # the other parts, by the id of the arrays
 
-    def record(self, at: int, snapshot: Snapshot) -> None:
+    def record(self, at: int, snapshot: Snapshot) -> int:
+        """Store the snapshot of step ``at``; return the bytes of its values."""
         if isinstance(snapshot, tuple):
-            self._cells[at], self._kinds[at], arrays = snapshot[:3]
+            cells, self._kinds[at], arrays = snapshot[:3]
+            self._cells[at] = cells
             if id(arrays) not in self._shared:
                 self._shared[id(arrays)] = snapshot[2:]
             self._arrays[at] = arrays
-        else:
+            return len(cells)
+        if snapshot is self._arrays[at - 1]:  # infos without columns share one batch
             self._arrays[at] = snapshot
+            return 0
+        self._arrays[at] = snapshot
+        return snapshot.arrays.cells.nbytes + snapshot.arrays.bytes.nbytes
 
     def get(self, at: int) -> Snapshot | None:
         arrays = self._arrays[at]
