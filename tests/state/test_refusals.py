@@ -50,6 +50,35 @@ def test_sockets_and_objects_of_native_libraries() -> None:
     assert "its library hides its state from Python" in refusal(WithOptions)
 
 
+class ChangedDict(Collector):
+    """Iterates over a dict that loses a key, before or after the iterator, and gets another one."""
+
+    def __init__(self, lost: str, begin: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.speeds = {"a": 1, "b": 2, "c": 3, "d": 4}
+        self.iterator = begin(self.speeds.items())
+        next(self.iterator)
+        del self.speeds[lost]
+        self.speeds["e"] = 5
+
+
+@pytest.mark.parametrize(("lost", "begin"), [("a", iter), ("b", reversed)])
+def test_iterators_over_dicts_that_lost_and_got_keys(lost: str, begin: Any) -> None:
+    said = refusal(functools.partial(ChangedDict, lost, begin))
+    assert "ChangedDict.iterator: a dict" in said
+    assert "the iterated dict lost keys and got others" in said
+
+
+@pytest.mark.parametrize(("lost", "begin"), [("b", iter), ("d", reversed)])
+def test_iterators_that_still_visit_the_right_keys(lost: str, begin: Any) -> None:
+    with DummyVecEnv([functools.partial(ChangedDict, lost, begin)]) as envs:
+        envs.reset(seed=1)
+        state = envs.save_state()
+        rest = list(envs.envs[0].unwrapped.iterator)
+        envs.load_state(state)
+        assert list(envs.envs[0].unwrapped.iterator) == rest
+
+
 @pytest.mark.parametrize(
     ("env_id", "library"),
     [("BipedalWalker-v3", "gymnasium"), ("CarRacing-v3", "gymnasium"), ("LunarLander-v2", "gym")],

@@ -10,14 +10,12 @@ import dis
 import functools
 import hashlib
 import sys
-import sysconfig
 import types
 from collections.abc import Iterator
 from typing import Any
 
 _DIGEST = 12
 _LIBRARIES = frozenset({"gymnasium", "gym", "xuance_envs", "ale_py", "mujoco", "builtins"})
-_INSTALLED = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -127,7 +125,14 @@ def is_installed(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
         return module in sys.modules
-    return file.startswith(_INSTALLED) or "-packages" in file
+    return file.startswith(_installation_paths()) or "-packages" in file
+
+
+@functools.cache
+def _installation_paths() -> tuple[str, ...]:
+    import sysconfig  # here because importing it takes over a millisecond
+
+    return tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 
 
 def is_standard(module: str) -> bool:

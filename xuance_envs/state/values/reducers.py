@@ -325,6 +325,12 @@ def _reduce_dict_iterator(value: Any) -> Any:
     left = operator.length_hint(value)
     if not left:  # at its end
         return NotImplemented
+    try:
+        (rest,) = value.__reduce__()[1]
+    except RuntimeError:
+        rest = ()
+    if len(rest) != left:  # its position no longer follows from the number of items left
+        raise FaultError("", "the iterated dict lost keys and got others")
     return rebuild.dict_iterator, (owners[0], *_DICT_ITERATORS[type(value)], left)
 
 
