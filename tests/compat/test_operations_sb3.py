@@ -78,6 +78,7 @@ def draw_plain(rng: random.Random) -> operations.Operation:
             lambda: operation("set_options", rng.choice([None, {"level": 3}, each])): 3,
             lambda: operation("env_method", "touch", by=2, indices=ids): 5,
             lambda: operation("env_method", "describe", "I am", indices=ids): 2,
+            lambda: operation("env_method", "touch", by=2, indices=[0, 2, 0]): 1,
             lambda: operation("get_attr", rng.choice(["level", "doubled"]), indices=ids): 6,
             lambda: operation("get_attr", "level", indices=[0, 2, 0]): 1,
             lambda: operation("set_attr", "level", a_value(rng), indices=ids): 6,

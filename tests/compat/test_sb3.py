@@ -38,6 +38,14 @@ with_torch = pytest.mark.parametrize("kind", [DummyVecEnv, OurFork], ids=KINDS)
 pairs = pytest.mark.parametrize(("kind", "own"), PAIRS.values(), ids=PAIRS)
 
 
+class CountingEnv(NamedEnv):
+    counted = 0
+
+    def count(self):
+        self.counted += 1
+        return self.counted
+
+
 def spaces_of_sb3():
     some = OrderedDict(
         discrete=spaces.Discrete(4),
@@ -129,6 +137,13 @@ def test_they_look_like_theirs(closing, kind, own):
 
 
 # --- reaching in --------------------------------------------------------------------------------
+
+
+@pairs
+def test_a_method_runs_once_for_each_given_index(closing, kind, own):
+    for vec_env in (closing(kind([CountingEnv] * 3)), closing(own([CountingEnv] * 3))):
+        assert vec_env.env_method("count", indices=[0, 2, 0]) == [1, 1, 2]
+        assert vec_env.env_method("count") == [3, 1, 2]
 
 
 @with_torch

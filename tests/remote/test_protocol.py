@@ -277,6 +277,13 @@ def test_nobody_beyond_the_machine_is_served_without_tokens(host: str) -> None:
         Server(settings, host, 0)
 
 
+def test_a_server_starts_once(serve: ServerMaker) -> None:
+    server = serve()
+    with pytest.raises(RuntimeError, match="already started: create another"):
+        server.start()
+    Asking(server).close()
+
+
 def test_the_access_log_has_requests_but_no_tokens(
     serve: ServerMaker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -129,12 +129,17 @@ class Stepper:
     @exclusive
     def apply(self, ids: Sequence[int], function: Callable[..., Any], *args: Any) -> list[Any]:
         """Call ``function(env, *args)`` for some environments; return the results in order."""
-        every = list(dict.fromkeys(ids))
-        results = self._groups.command(
-            "apply", every, lambda envs: (function, [args] * len(envs)), "call"
-        )
-        result_of = dict(zip(every, results, strict=True))
-        return [result_of[env] for env in ids]
+        results: list[Any] = [None] * len(ids)
+        rest = list(enumerate(ids))
+        while rest:  # a command takes each environment once
+            place_of = {env: place for place, env in reversed(rest)}
+            values = self._groups.command(
+                "apply", list(place_of), lambda envs: (function, [args] * len(envs)), "call"
+            )
+            for place, value in zip(place_of.values(), values, strict=True):
+                results[place] = value
+            rest = [(place, env) for place, env in rest if place != place_of[env]]
+        return results
 
     def ready(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds; return whether the pending call is finished."""

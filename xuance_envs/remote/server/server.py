@@ -135,8 +135,10 @@ class Server:
         """Start serving in a background thread; return once the server accepts requests.
 
         Raises:
-            RuntimeError: the server did not start.
+            RuntimeError: the server did not start, or was started before.
         """
+        if self._thread is not None:
+            raise RuntimeError(f"the server at {self.url} was already started: create another one")
         self._thread = threading.Thread(target=self.run, name="xuance_envs-server", daemon=True)
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
