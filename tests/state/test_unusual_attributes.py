@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
+import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +14,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils import EzPickle
 
-from xuance_envs import DummyVecEnv, EnvStates, StateError
+from xuance_envs import DummyVecEnv, EnvStates, StateError, check_saving
 from xuance_envs.state import rebuild
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError
+from xuance_envs.state.unpickling import check_safe
 
 
 class Phased(gymnasium.Env):  # type: ignore[type-arg]
@@ -86,8 +90,23 @@ class Types(Phased):
         return float(self.current is int)
 
 
+class Ufuncs(Phased):
+    phases = np.negative, np.square
+
+
 class Partials(Phased):
     phases = functools.partial(double), functools.partial(triple)
+
+
+class Methods(Phased):
+    def phase(self, number: int) -> None:
+        self.current = self.up if number else self.down
+
+    def up(self, value: Any) -> Any:
+        return value + self.steps
+
+    def down(self, value: Any) -> Any:
+        return value - self.steps
 
 
 def after(make: Callable[[], Any], steps: int) -> Any:
@@ -119,6 +138,88 @@ def test_another_function_goes_on_or_needs_trust(kind: Any) -> None:
                 assert np.array_equal(got[0], obs)
                 assert rewards == got[1]
             other.load_state(state)
+
+
+@pytest.mark.parametrize("kind", [Methods, Ufuncs])
+def test_methods_and_numpys_functions_are_state(kind: Any) -> None:
+    check_saving(kind, steps=20)
+    env, twin = after(kind, 5), after(kind, 1)
+    EnvCheckpointer(twin).prepare(EnvCheckpointer(env).save(), trusted=True).apply()
+    assert twin.step(1)[1] == env.step(1)[1]
+
+
+class Drawing(random.Random):
+    """Counts, in an attribute that its pickles lack."""
+
+    drawn = 0
+
+    def random(self) -> float:
+        self.drawn += 1
+        return super().random()
+
+
+class Part(EzPickle):
+    """Its pickles make another one, from arguments."""
+
+    def __init__(self, size: int = 2) -> None:
+        EzPickle.__init__(self, size)
+        self.size, self.held = size, [0.0] * size
+
+
+class Composed(Phased):
+    def __init__(self) -> None:
+        self.draws = Drawing(3)
+        self.parts = [Part(3)]
+        self.inner = [gymnasium.make("CartPole-v1"), gymnasium.make("CartPole-v1")]
+
+    def phase(self, number: int) -> None:
+        for env in self.inner:
+            env.reset(seed=number)
+
+    def value(self) -> float:
+        self.parts[0].held[self.steps % 3] += 1.0
+        sums = [float(env.step(self.steps % 2)[0].sum()) for env in self.inner]
+        return self.draws.random() + self.draws.drawn + sum(self.parts[0].held) + sum(sums)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of steps after an episode's end
+def test_what_pickles_leave_out_is_kept() -> None:
+    assert pickle.loads(pickle.dumps(Drawing(1))).drawn == 0
+    check_saving(Composed, steps=25)
+    env, twin = after(Composed, 7), after(Composed, 2)
+    data = EnvCheckpointer(env).save()
+    EnvCheckpointer(twin).prepare(data, trusted=True).apply()
+    assert (twin.parts[0].held, twin.draws.drawn) == (env.parts[0].held, env.draws.drawn)
+    assert type(twin.draws) is Drawing
+    with pytest.raises(Exception, match="not on the list of safe classes"):
+        EnvCheckpointer(twin).prepare(data, trusted=False)
+    with pytest.raises(Exception, match="not on the list of safe classes"):
+        check_safe(data)
+
+
+class OwnGenerator(np.random.Generator):
+    """Of which NumPy's pickles do not tell."""
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (OwnGenerator(np.random.PCG64(1)), "do not record subclasses"),
+        (threading.local(), "a _thread._local cannot be saved"),
+        ((number for number in range(3)), "a generator cannot be saved"),
+    ],
+)
+def test_what_cannot_be_saved_says_so(value: Any, reason: str) -> None:
+    class Holding(Phased):
+        def __init__(self) -> None:
+            self.held = value
+
+        phases = double, triple
+
+    with DummyVecEnv([Holding]) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(StateError, match=reason):
+            envs.save_state()
 
 
 @pytest.mark.parametrize("name", ["with_content", "with_arguments"])
