@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import pytest
 from scripts import run_script
 from serving import ServedProcess, wait_until
 
-from xuance_envs.__main__ import main
 from xuance_envs.errors import RemoteLimitError
 from xuance_envs.remote.cli.serve import ServeError, add_serve_arguments, make_server
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
@@ -62,8 +62,7 @@ def test_a_busy_event_loop_delays_steps_in_threads_little(tmp_path: Path) -> Non
     """At Python's 5 ms, a step took half a second beside 1,200 connections that read nothing."""
     script = """
         import sys
-        from xuance_envs.__main__ import main
-        from xuance_envs.remote.server import Server
+                from xuance_envs.remote.server import Server
 
         Server.run = lambda self: print(sys.getswitchinterval())
         main(["serve", "--env", "CartPole-v1", "--port", "0"])
@@ -72,10 +71,12 @@ def test_a_busy_event_loop_delays_steps_in_threads_little(tmp_path: Path) -> Non
     assert float(output.split()[-1]) <= 1e-3
 
 
-def test_what_the_user_got_wrong_is_said_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--env", "NoSuchEnv-v0", "--port", "0"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "NoSuchEnv" in line
+def test_what_the_user_got_wrong_is_said_in_a_line() -> None:
+    command = [sys.executable, "-m", "xuance_envs", "serve", "--env", "NoSuchEnv-v0", "--port", "0"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 2
+    assert "NoSuchEnv" in answer.stderr
+    assert "Traceback" not in answer.stderr
 
 
 def options_of(*args: str) -> argparse.Namespace:

@@ -419,7 +419,7 @@ def test_a_server_that_is_elsewhere_says_where() -> None:
     place = {"Location": "https://user:secret@example.org/envs/api/v1/version"}
     with answering([(301, place, b"")]) as url, pytest.raises(errors.RemoteVersionError) as caught:
         create_student_gym_env_vectorized(1, 1, None, base_url=url)
-    assert "to https://example.org/envs/api/v1/version: use that" in str(caught.value)
+    assert "to https://example.org/envs/api/v1/version: use this address" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
