@@ -40,10 +40,15 @@ pairs = pytest.mark.parametrize(("kind", "own"), PAIRS.values(), ids=PAIRS)
 
 class CountingEnv(NamedEnv):
     counted = 0
+    calls = 0  # of all environments in the process
 
     def count(self):
         self.counted += 1
         return self.counted
+
+    def place(self):
+        CountingEnv.calls += 1
+        return CountingEnv.calls
 
 
 def spaces_of_sb3():
@@ -144,6 +149,11 @@ def test_a_method_runs_once_for_each_given_index(closing, kind, own):
     for vec_env in (closing(kind([CountingEnv] * 3)), closing(own([CountingEnv] * 3))):
         assert vec_env.env_method("count", indices=[0, 2, 0]) == [1, 1, 2]
         assert vec_env.env_method("count") == [3, 1, 2]
+
+
+def test_methods_run_in_the_order_of_the_indices(closing):
+    vec_env = closing(SubprocVecEnv([CountingEnv] * 3, in_series=3))
+    assert vec_env.env_method("place", indices=[2, 0, 1]) == [1, 2, 3]
 
 
 @with_torch

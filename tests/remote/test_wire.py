@@ -556,3 +556,12 @@ def test_a_message_is_read_if_its_nodes_are_few_however_many_its_bytes(form: Wir
     assert loads(many, form, max_nodes=len(many)) == [0] * 1000
     with pytest.raises(TooManyNodesError):
         loads(many, form, max_nodes=500)
+
+
+@pytest.mark.parametrize("form", WireFormat)
+def test_deep_values_between_many_others_are_encoded(form: WireFormat) -> None:
+    value: Any = [1.5] * 20_000
+    for _ in range(62):
+        value = {**dict.fromkeys(range(1, 20), 0), 0: value}
+    node = to_wire(value)
+    assert loads(dumps(node, form), form) == node

@@ -525,8 +525,26 @@ class DictIterators(Base):
         return next(self.values) + 100 * next(self.names) + 1000 * (name + speed + faster)
 
 
+class Table:
+    def __init__(self) -> None:
+        self.__dict__.update({f"k{number}": number for number in range(10)})
+
+
+class AttributeIterators(Base):
+    """Iterates over the attributes of an object that lost one."""
+
+    def begin(self) -> None:
+        self.table = Table()
+        del self.table.k0  # type: ignore[attr-defined]
+        self.values = iter(vars(self.table).values())
+        next(self.values)
+
+    def look(self, action: int) -> float:
+        return next(self.values, -1)
+
+
 EXACT = [
-    DictIterators,
+    *(DictIterators, AttributeIterators),
     *(AttributeDicts, Sentinels, RandomWithAttributes, Exceptions),
     *(BuiltinMethods, Partials, BaseMethods),
     *(TwoLambdas, Closures, FunctionAttributes, ModuleFunctions, RecursiveFunction),

@@ -132,7 +132,9 @@ class Stepper:
         results: list[Any] = [None] * len(ids)
         rest = list(enumerate(ids))
         while rest:  # a command takes each environment once
-            place_of = {env: place for place, env in reversed(rest)}
+            place_of: dict[int, int] = {}
+            for place, env in rest:
+                place_of.setdefault(env, place)
             values = self._groups.command(
                 "apply", list(place_of), lambda envs: (function, [args] * len(envs)), "call"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 from xuance_envs.remote.wire.bounds import TooLargeError
@@ -42,25 +43,24 @@ class PieceWriter(ABC):
     def _write_items(self, node: Any) -> None:
         opening, closing = self.brackets(node)
         self.add(opening)
-        comma = b""
-        for block in ([item] for item in node) if isinstance(node, LazyList) else (node,):
-            comma = self._write_block(block, comma)
+        comma, is_dict = b"", isinstance(node, dict)
+        items = iter(node.items() if is_dict else node)
+        size = 1 if isinstance(node, LazyList) else BLOCK
+        while block := list(islice(items, size)):
+            waiting = [block]
+            while waiting:
+                part = waiting.pop()
+                container = dict(part) if is_dict else part
+                if self._cost(container) <= BLOCK:
+                    self.add(comma + self.encode_items(container))
+                elif half := len(part) // 2:
+                    waiting += [part[half:], part[:half]]
+                    continue
+                else:
+                    self.add(comma + (self.encode_key(part[0][0]) if is_dict else b""))
+                    self._write_large(part[0][1] if is_dict else part[0])
+                comma = self.comma
         self.add(closing)
-
-    def _write_block(self, block: Any, comma: bytes) -> bytes:
-        """Write items of a dict or list behind ``comma``; return the next comma."""
-        if self._cost(block) <= BLOCK:
-            self.add(comma + self.encode_items(block))
-            return self.comma
-        items = list(block.items()) if isinstance(block, dict) else block
-        if (half := len(items) // 2) > 0:
-            for part in (items[:half], items[half:]):
-                comma = self._write_block(dict(part) if isinstance(block, dict) else part, comma)
-            return comma
-        ((key, node),) = items if isinstance(block, dict) else [(None, *items)]
-        self.add(comma + (b"" if key is None else self.encode_key(key)))
-        self._write_large(node)
-        return self.comma
 
     def add(self, piece: bytes) -> None:
         self._pieces.append(piece)

@@ -14,7 +14,7 @@ import numpy as np
 
 from xuance_envs.state.faults import class_name
 from xuance_envs.state.handlers import Handler
-from xuance_envs.state.layers import Layer, keep_access_fast
+from xuance_envs.state.layers import Layer
 from xuance_envs.state.values.foreign import handler_for
 from xuance_envs.state.values.functions import full_name
 from xuance_envs.state.values.graph import ATOMIC, parts_of
@@ -108,5 +108,3 @@ class Walk:
         for step, part in parts_of(value):
             if step is not None and type(part) not in ATOMIC:
                 self._waiting.append((part, (*path, step)))
-        if not isinstance(value, _NAMED):
-            keep_access_fast(value)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from xuance_envs.engine.system.current import system
-
-if TYPE_CHECKING:
-    from starlette.types import Scope
 
 Address = tuple[str, int]
 Headers = Iterable[tuple[bytes, bytes]]
@@ -103,8 +100,12 @@ class Proxies:
             return False
         return any(found in network for network in self._trusted)
 
-    def restore(self, scope: Scope) -> None:
-        """Restore the path, scheme and client address of a request that proxies replaced."""
+    def restore(self, scope: MutableMapping[str, Any]) -> None:
+        """Restore the path, scheme and client address of a request that proxies replaced.
+
+        Args:
+            scope: ASGI scope of the request; modified.
+        """
         root, path = self.root_path, scope["path"]
         if root:
             scope["root_path"] = root
