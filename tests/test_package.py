@@ -383,7 +383,7 @@ def test_the_design_page_has_every_module_of_a_package(room: str) -> None:
 def test_no_module_class_or_folder_is_too_large_to_be_walked() -> None:
     paths = list(PACKAGE.rglob("*.py"))
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
-    assert [p for p, text in texts.items() if len(text.splitlines()) > 500] == []
+    assert [p for p, text in texts.items() if len(text.splitlines()) > 400] == []
     folders = Counter(path.parent for path in paths if path.stem[0] != "_")
     assert {folder: count for folder, count in folders.items() if count > 20} == {}
     nodes = [node for path in paths for node in nodes_of(path)]
@@ -391,13 +391,9 @@ def test_no_module_class_or_folder_is_too_large_to_be_walked() -> None:
     assert {name: count for name, count in methods.items() if count > 28} == {}
 
 
-def test_the_control_layer_has_smaller_modules_and_classes() -> None:
+def test_the_control_layer_has_smaller_classes() -> None:
     rooms = [PACKAGE / name for name in ("engine", "vector_envs", "compat")]
-    paths = [path for room in rooms for path in room.rglob("*.py")]
-    texts = {path: path.read_text(encoding="utf-8") for path in paths}
-    large = {path.stem for path, text in texts.items() if len(text.splitlines()) > 400}
-    assert large == set()
-    nodes = [node for path in paths for node in nodes_of(path)]
+    nodes = [node for room in rooms for path in room.rglob("*.py") for node in nodes_of(path)]
     methods = {node.name: methods_of(node) for node in nodes if isinstance(node, ast.ClassDef)}
     assert {name: count for name, count in methods.items() if count > 25} == {}
 

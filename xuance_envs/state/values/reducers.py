@@ -20,15 +20,9 @@ from numpy.typing import NDArray
 from xuance_envs.state import rebuild
 from xuance_envs.state.faults import FaultError, class_name, type_name
 from xuance_envs.state.layers import slot_items, slots_of
+from xuance_envs.state.values import tensors
 from xuance_envs.state.values.functions import is_installed
 from xuance_envs.state.values.seeds import LazySeedSequence, seed_parameters_of
-from xuance_envs.state.values.tensors import (
-    TensorStorage,
-    is_tensor,
-    reduce_storage,
-    reduce_tensor,
-    tensor_storage,
-)
 
 _STRIDED: Any = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
 NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
@@ -146,7 +140,7 @@ def has_foreign_memory(value: Any) -> bool:
     if value.base is None or (type(value.base) is np.ndarray and value.base.base is None):
         return False
     owner = memory_owner(value)
-    return not (isinstance(owner, (bytes, *BUFFERS)) or is_tensor(owner))
+    return not (isinstance(owner, (bytes, *BUFFERS)) or tensors.is_tensor(owner))
 
 
 def _reduce_array(value: NDArray[Any]) -> Any:
@@ -155,8 +149,8 @@ def _reduce_array(value: NDArray[Any]) -> Any:
         return rebuild.array, (value.tobytes(), dtype.str, value.shape, 2 * (not flags.writeable))
     if base is not None and value.size:
         owner = memory_owner(value)
-        if is_tensor(owner):
-            return _reduce_view(value, tensor_storage(owner))
+        if tensors.is_tensor(owner):
+            return _reduce_view(value, tensors.tensor_storage(owner))
         if isinstance(owner, BUFFERS):
             return _reduce_view(value, owner)
     if dtype.kind == "O":
@@ -395,9 +389,9 @@ REDUCERS: dict[type, Any] = {
 """Reduce functions by exact type."""
 
 BY_NAME: dict[str, Any] = {
-    class_name(TensorStorage): reduce_storage,
-    "torch.Tensor": reduce_tensor,
-    "torch.nn.parameter.Parameter": reduce_tensor,
+    class_name(tensors.TensorStorage): tensors.reduce_storage,
+    "torch.Tensor": tensors.reduce_tensor,
+    "torch.nn.parameter.Parameter": tensors.reduce_tensor,
     "pygame.surface.Surface": _reduce_surface,
     "pygame.mask.Mask": _reduce_mask,
     "pygame.event.Event": lambda value: (rebuild.event, (value.type, value.dict)),
