@@ -62,7 +62,8 @@ def test_a_busy_event_loop_delays_steps_in_threads_little(tmp_path: Path) -> Non
     """At Python's 5 ms, a step took half a second beside 1,200 connections that read nothing."""
     script = """
         import sys
-                from xuance_envs.remote.server import Server
+        from xuance_envs.__main__ import main
+        from xuance_envs.remote.server import Server
 
         Server.run = lambda self: print(sys.getswitchinterval())
         main(["serve", "--env", "CartPole-v1", "--port", "0"])
