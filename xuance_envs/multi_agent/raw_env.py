@@ -91,7 +91,7 @@ class RawMultiAgentEnv(ABC):
     def avail_actions(self) -> dict[Any, Any] | None:
         """Return the action mask of each agent, ``(n,)`` bool; None if there are no masks.
 
-        By default, all actions are allowed; there are no masks if a space is not Discrete.
+        By default, all actions are allowed; there are no masks if a space has no ``n``.
         """
         sizes = {agent: getattr(self.action_space[agent], "n", None) for agent in self.agents}
         if any(size is None for size in sizes.values()):
