@@ -20,7 +20,7 @@ SHAPES = [(3,), (2, 2), (5, 4, 1)]
 
 
 class Stacks:
-    """What is told of plain walks, stacked."""
+    """Expected results of plain walks, stacked."""
 
     def __init__(self, walks, n=N):
         self.walks, self.n = walks, n

@@ -64,7 +64,7 @@ class RolloutCollector(RolloutLoop):
 
     Args:
         vec_env: the environments; ``close`` closes them.
-        agent: agent that chooses the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
+        agent: agent that selects the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
         steps_per_env: steps per environment and rollout.
         device: device of the tensors; None for the agent's device, else CUDA if available, else
             the CPU.
@@ -172,7 +172,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
 
     Args:
         vec_env: the environments, whose agents have equal spaces; ``close`` closes them.
-        agent: agent that chooses the actions; see :class:`~xuance_envs.rollout.agents.MultiAgent`.
+        agent: agent that selects the actions; see :class:`~xuance_envs.rollout.agents.MultiAgent`.
         steps_per_env: steps per environment and rollout.
         **options: the other arguments of :class:`RolloutCollector`.
 

@@ -50,7 +50,7 @@ class SyncVecEnv(RolloutCollector):
         env_fn: a function that creates one environment.
         num_envs: number of environments.
         steps_per_env: steps per environment and rollout.
-        agent: agent that chooses the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
+        agent: agent that selects the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
         render_every: environment steps between recordings of environment 0; 0 or less for no
             recordings. See :class:`~xuance_envs.rollout.recorder.GifRecorder`.
         render_fps: frames per second of the recordings.

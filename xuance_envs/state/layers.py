@@ -25,7 +25,7 @@ class Layer:
         self.obj = obj
         self.attributes: dict[str, Any] = getattr(obj, "__dict__", {})
         self.slots = slots_of(type(obj))
-        keep_access_fast(obj)
+        keep_access_fast(self.attributes)
 
     @property
     def name(self) -> str:
@@ -113,12 +113,10 @@ def slot_items(obj: Any, slots: Iterable[str]) -> Iterator[tuple[str, Any]]:
             yield name, object.__getattribute__(obj, name)
 
 
-def keep_access_fast(obj: Any) -> None:
-    """Keep attribute access fast after the ``__dict__`` of an object was read."""
+def keep_access_fast(attributes: dict[str, Any]) -> None:
+    """Keep attribute access fast after an object's ``__dict__``, ``attributes``, was read."""
     # Up to Python 3.12, a materialized dict shares its class's keys, and the interpreter does not
     # cache lookups in it: steps of cheap environments took 5 to 18 % longer. Popping an item gives
     # the dict its own keys. One call into C pops and restores the item, without interrupts.
-    if sys.version_info < (3, 13):
-        attributes = getattr(obj, "__dict__", None)
-        if type(attributes) is dict and attributes:
-            list(starmap(attributes.__setitem__, islice(iter(attributes.popitem, None), 1)))
+    if sys.version_info < (3, 13) and type(attributes) is dict and attributes:
+        list(starmap(attributes.__setitem__, islice(iter(attributes.popitem, None), 1)))

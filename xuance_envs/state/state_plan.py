@@ -155,7 +155,7 @@ class StatePlan:
                     extra[name if name not in extra else f"{name} of {self.text(path)}"] = fact
         self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
         for space in self.spaces:
-            keep_access_fast(space)
+            keep_access_fast(space.__dict__)
 
     def _excluded_attributes(self, k: int, layer: Layer) -> Iterator[tuple[str, Any]]:
         """Yield the attributes that are never saved; register spaces."""

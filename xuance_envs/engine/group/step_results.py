@@ -196,9 +196,6 @@ class _Snapshots:
                 self._shared[id(arrays)] = snapshot[2:]
             self._arrays[at] = arrays
             return len(cells)
-        if snapshot is self._arrays[at - 1]:  # infos without columns share one batch
-            self._arrays[at] = snapshot
-            return 0
         self._arrays[at] = snapshot
         return snapshot.arrays.cells.nbytes + snapshot.arrays.bytes.nbytes
 

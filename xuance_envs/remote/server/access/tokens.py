@@ -53,9 +53,9 @@ class Tokens:
 
     Args:
         tokens: accepted tokens. Without ``tokens`` and ``file``, the server accepts every request.
-        file: file with more tokens; :meth:`reload` reads it again. Each line is
-            ``TOKEN`` or ``NAME TOKEN [OPTION ...]``. An option is ``admin``, or ``LIMIT=VALUE`` for
-            a name in ``limits``. Empty lines and comments (``#``) are ignored.
+        file: file with more tokens; :meth:`reload` reads it again. Each line is ``TOKEN`` or
+            ``NAME TOKEN [OPTION ...]``. An option is ``admin``, or ``LIMIT=VALUE`` for a name in
+            ``limits``. Empty lines and comments (``#``) are ignored.
         limits: parsers of the limits that the file may set, by limit name. A parser takes the value
             as text and returns the fields of :class:`~xuance_envs.remote.settings.Limits` to
             override. It raises ValueError if the text is invalid.
