@@ -62,7 +62,7 @@ class PicklingDriver(WorkerDriver):
 
 
 def pickled_functions(functions: Sequence[Callable[..., Any]], lo: int, hint: str = "") -> bytes:
-    """Pickle a worker's environment functions; ``hint`` ends the error if one cannot be pickled."""
+    """Pickle a worker's environment functions; append ``hint`` to the error if one cannot be."""
     try:
         return dumps_for_worker(functions)
     except Exception as error:

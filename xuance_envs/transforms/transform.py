@@ -131,7 +131,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_observations(self) -> Any:
         """Observations of the last step, reset or ``recv`` before any transform.
 
-        They are stored from the first access on, or from the start with ``keep_raw``.
+        They are stored from the start with ``keep_raw``, else from the first access on, which
+        returns the current observations of all environments.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True

@@ -93,7 +93,8 @@ def start(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         return result
     inner = asynchronous_layer(env, name)
     own = next((x for x in env_layers(env) if x is not inner and name in vars(type(x))), env)
-    raise BadValueError(f"{_reads(own, name)}, and returned {describe(result)}")
+    reads = _reads(own, name)
+    raise BadValueError(f"{name} returned {describe(result)}, not an awaitable: {reads}")
 
 
 def _reads(layer: Any, name: str) -> str:

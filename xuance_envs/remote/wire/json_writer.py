@@ -37,7 +37,7 @@ encode_with_json = json.JSONEncoder(
 
 
 def encode_json(node: Any) -> bytes:
-    """Encode a message, whose non-finite floats must be in arrays or results of ``to_wire``."""
+    """Encode a message. Non-finite floats are valid only in arrays and results of ``to_wire``."""
     if orjson is not None:
         try:
             return orjson.dumps(node, _encode_default)
