@@ -131,8 +131,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_observations(self) -> Any:
         """Observations of the last step, reset or ``recv`` before any transform.
 
-        They are stored from the start with ``keep_raw``, else from the first access on, which
-        returns the current observations of all environments.
+        Without ``keep_raw``, the first access returns the current ones of all, and starts storing.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True
