@@ -279,8 +279,9 @@ def test_nobody_beyond_the_machine_is_served_without_tokens(host: str) -> None:
 
 def test_a_server_starts_once(serve: ServerMaker) -> None:
     server = serve()
-    with pytest.raises(RuntimeError, match="already started: create another"):
-        server.start()
+    for start in (server.start, server.run):
+        with pytest.raises(RuntimeError, match="already started: create another"):
+            start()
     Asking(server).close()
 
 

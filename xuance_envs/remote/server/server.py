@@ -126,9 +126,15 @@ class Server:
         app = _app(api, request_log, manager, settings)
         self._server = _uvicorn(app, manager, tls, settings.seconds_to_finish)
         self._thread: threading.Thread | None = None
+        self._was_started = False
 
     def run(self) -> None:
-        """Serve in this thread until SIGINT or SIGTERM."""
+        """Serve in this thread until SIGINT or SIGTERM.
+
+        Raises:
+            RuntimeError: the server was started before.
+        """
+        self._start_once()
         self._server.run(sockets=[self._socket])
 
     def start(self) -> None:
@@ -137,14 +143,19 @@ class Server:
         Raises:
             RuntimeError: the server did not start, or was started before.
         """
-        if self._thread is not None:
-            raise RuntimeError(f"the server at {self.url} was already started: create another one")
-        self._thread = threading.Thread(target=self.run, name="xuance_envs-server", daemon=True)
+        self._start_once()
+        run = partial(self._server.run, [self._socket])
+        self._thread = threading.Thread(target=run, name="xuance_envs-server", daemon=True)
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             self._thread.join(0.005)
         if not self._server.started:
             raise RuntimeError("the server did not start; see the log")
+
+    def _start_once(self) -> None:
+        if self._was_started:
+            raise RuntimeError(f"the server at {self.url} was already started: create another one")
+        self._was_started = True
 
     def close(self) -> None:
         """Stop serving, close all sessions and end their workers. A second call does nothing.
