@@ -163,7 +163,7 @@ class EnvRecord:
         self.has_flags = has_flags or self._ends_all
 
     def _end_all(self, agent_set: AgentSet, *given: Mapping[Any, Any]) -> bool:
-        """If an ``"__all__"`` flag is set, end the agents that have no flag of their own."""
+        """If an ``"__all__"`` flag is set, end the agents whose own flags are False or missing."""
         fields = [self.fields[name] for name in self._flags]
         unflagged = agent_set.active & ~np.logical_or(*fields)
         set_flags = [

@@ -238,7 +238,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
 
         Each agent has its own advantages, up to its own end; they are 0 where it did not act.
         Truncated and unfinished agents are bootstrapped from the value of their last observation;
-        terminated agents are not. The agent computes these values, so call this before updating it.
+        terminated agents are not. Call this before updating the policy, which computes the values.
 
         Args:
             gamma: discount factor per step.

@@ -72,10 +72,11 @@ class Proxies:
         self._trusted = tuple(trusted)
 
     def client(self, peer: Address | None, headers: Headers) -> Address | None:
-        """Return a client's address, which trusted proxies report in headers.
+        """Return a client's address: the peer's own, or the one that a trusted proxy reports.
 
         Args:
-            peer: address of the connection's other end; None for a Unix socket.
+            peer: address of the connection's other end; None for a Unix socket, whose other end is
+                trusted.
             headers: names and values of the request's headers, as bytes.
         """
         if peer is not None and not (self._trusted and self.trusts(peer)):
