@@ -169,7 +169,7 @@ def measure(
         runners: runners by name. This function does not close them.
         rounds: timed runs of each runner, after a warm-up of about ``seconds``.
         seconds: approximate duration of each run.
-        progress: callback after each warm-up and each timed run (:func:`progress_ticks` calls).
+        progress: called after each warm-up and each timed run, :func:`progress_ticks` times in all.
 
     Returns:
         The measurements by name, in the order of ``runners``.

@@ -15,6 +15,7 @@ from stateful_envs import Collector
 
 from xuance_envs import Atari_Env, DummyVecEnv, EnvStates, Gym_Env, StateError, StateMismatchError
 from xuance_envs.state import ale
+from xuance_envs.state.fingerprint import Fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -66,7 +67,7 @@ class ChangedDict(Collector):
 def test_iterators_over_dicts_that_lost_and_got_keys(lost: str, begin: Any) -> None:
     said = refusal(functools.partial(ChangedDict, lost, begin))
     assert "ChangedDict.iterator: a dict" in said
-    assert "the iterated dict lost keys and got others" in said
+    assert "keys were both deleted from and added to the iterated dict" in said
 
 
 @pytest.mark.parametrize(("lost", "begin"), [("b", iter), ("d", reversed)])
@@ -125,7 +126,11 @@ def test_another_rom(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.what, found.here) == ("ROM", "breakout, another")
 
 
-SIMULATED = {"ale_py": breakout, "mujoco": functools.partial(gymnasium.make, "HalfCheetah-v5")}
+SIMULATED = {
+    "ale_py": breakout,
+    "mujoco": functools.partial(gymnasium.make, "HalfCheetah-v5"),
+    "Box2D": functools.partial(gymnasium.make, "LunarLander-v3"),
+}
 
 
 @pytest.mark.parametrize("library", SIMULATED)
@@ -137,6 +142,12 @@ def test_another_version_of_a_simulator(library: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "__version__", "0.0.1")
     found = mismatch(SIMULATED[library], state)
     assert (found.what, found.saved, found.here) == (f"version of {library}", then, "0.0.1")
+
+
+def test_a_state_without_the_version_of_box2d_is_a_warning() -> None:
+    now = Fingerprint({}, {"Box2D": "2.3.10"})
+    warnings = now.check({}, {})
+    assert warnings[-1] == "it was saved with Box2D of an unknown version, and this is 2.3.10"
 
 
 def test_another_version_of_another_library_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def stacked() -> Any:
     return gymnasium.wrappers.FrameStackObservation(game, 4)
 
 
-VERSION_BOUND_LIBRARIES: dict[str, Any] = {
+EXACT: dict[str, Any] = {
     **MAKERS,
     "ours": lambda: Gym_Env("CartPole-v1"),
     "ours, seeded": lambda: Gym_Env("CartPole-v1", seed=3),
@@ -77,10 +77,10 @@ ATARIS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", VERSION_BOUND_LIBRARIES)
+@pytest.mark.parametrize("name", EXACT)
 def test_it_goes_on_exactly(name: str) -> None:
     # Each state of Taxi holds all its transitions.
-    check_saving(VERSION_BOUND_LIBRARIES[name], steps=4 if name == "taxi" else 120)
+    check_saving(EXACT[name], steps=4 if name == "taxi" else 120)
 
 
 @pytest.mark.parametrize("name", ATARIS)

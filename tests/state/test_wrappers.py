@@ -44,7 +44,7 @@ def wide(env: Env) -> Box:
     return Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
 
 
-VERSION_BOUND_LIBRARIES: dict[str, Callable[..., Env]] = {
+EXACT: dict[str, Callable[..., Env]] = {
     "AtariPreprocessing": lambda: w.AtariPreprocessing(game(), noop_max=3),
     "DelayObservation": lambda: w.DelayObservation(pole(), delay=2),
     "DtypeObservation": lambda: w.DtypeObservation(pole(), np.float64),
@@ -113,18 +113,14 @@ def maker(name: str, folder: Path) -> Callable[[], Env]:
         pytest.importorskip(library)
     if not hasattr(w, name):
         pytest.skip("not in this Gymnasium")
-    return (
-        partial(VERSION_BOUND_LIBRARIES[name], str(folder))
-        if name == "RecordVideo"
-        else VERSION_BOUND_LIBRARIES[name]
-    )
+    return partial(EXACT[name], str(folder)) if name == "RecordVideo" else EXACT[name]
 
 
 def test_all_of_them_are_here() -> None:
-    assert VERSION_BOUND_LIBRARIES.keys() | OTHERWISE.keys() >= set(w.__all__)
+    assert EXACT.keys() | OTHERWISE.keys() >= set(w.__all__)
 
 
-@pytest.mark.parametrize("name", VERSION_BOUND_LIBRARIES)
+@pytest.mark.parametrize("name", EXACT)
 def test_it_goes_on_exactly(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     check_saving(maker(name, tmp_path), steps=10 if name in RENDERED else 30)
@@ -133,7 +129,7 @@ def test_it_goes_on_exactly(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:the state of one environment takes")  # it has the pictures
-@pytest.mark.parametrize("name", VERSION_BOUND_LIBRARIES)
+@pytest.mark.parametrize("name", EXACT)
 def test_it_goes_on_in_workers_and_back(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,7 +235,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     def rollout(self) -> None:
         """Play a rollout, or wait for the pending one, and store the results in attributes.
 
-        If the call is interrupted, the next call returns the pending rollout.
+        If the call is interrupted, the next call waits for the same rollout.
 
         Raises:
             EnvError: an environment failed; the message names the environment, its
@@ -256,7 +256,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self._actors.next_turn()
 
     def collect_async(self) -> None:
-        """Start the next rollout without waiting; :meth:`rollout` returns it.
+        """Start the next rollout without waiting; :meth:`rollout` waits for it.
 
         It uses the current weights and runs while the agent is trained on the last rollout. The
         call does nothing if a rollout is already pending.

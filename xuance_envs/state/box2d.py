@@ -112,7 +112,7 @@ def _refuse(env: Any, _: Any) -> Any:
     )
 
 
-NATIVE[REPLAYED_CLASS] = Handler(_save, _load, _check, replays=True)
+NATIVE[REPLAYED_CLASS] = Handler(_save, _load, _check, lambda env, _: ("Box2D", {}), replays=True)
 _REFUSED = Handler(_refuse, lambda env, value, owner: None)
 for _name in ("bipedal_walker.BipedalWalker", "car_racing.CarRacing", "lunar_lander.LunarLander"):
     for _library in ("gymnasium", "gym"):

@@ -151,7 +151,7 @@ class EnvStates:
         return EnvStates(envs, self.facts, {**self.shared, **more}, self.trusted)
 
     def extra(self, name: str) -> list[Any] | None:
-        """Return each environment's value from :meth:`adding`; None if an environment has no value.
+        """Return each environment's value that :meth:`adding` stored; None if one has no value.
 
         Args:
             name: name of the data.
@@ -164,7 +164,7 @@ class EnvStates:
         return [loads_plain(env.extras[name], self.trusted) for env in self.envs]
 
     def shared_extra(self, name: str) -> Any:
-        """Return the shared value from :meth:`adding`, or None.
+        """Return the shared value that :meth:`adding` stored, or None.
 
         Args:
             name: name of the data.

@@ -83,8 +83,9 @@ class Fingerprint:
             saved, current = versions.get(name), self.versions.get(name)
             if saved == current:
                 continue
-            if name in VERSION_BOUND_LIBRARIES:
+            if name in VERSION_BOUND_LIBRARIES and saved is not None:
                 raise MismatchError(f"version of {name}", saved, current)
+            saved = saved or "of an unknown version"
             warnings.append(f"it was saved with {name} {saved}, and this is {current}")
         return warnings
 

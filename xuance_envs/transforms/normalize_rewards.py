@@ -42,11 +42,11 @@ class NormalizeRewards(RewardTransform):
     .. math:: R \leftarrow \gamma R + r, \qquad
         \mathrm{clip}\left(\frac{r}{\sqrt{\sigma^2(R) + \epsilon}}, -c, c\right)
 
-    Each environment has its own R, which restarts at 0 with each episode. Each call first counts
-    the returns of all environments that made a step, and then divides their rewards. A step that
-    truncates episodes because a worker was restarted is not counted. The mean is not subtracted,
-    because this would change the optimal policy. Each component of a vector reward is normalized by
-    its own returns.
+    Each environment has its own R, which restarts at 0 with each episode. While training, each call
+    first updates the deviation with the returns of all environments that stepped, and then divides
+    their rewards. A step that truncates episodes because a worker was restarted is not counted. The
+    mean is not subtracted, because this would change the optimal policy. Each component of a vector
+    reward is normalized by its own returns.
 
     Args:
         vec_env: the vectorized environment.

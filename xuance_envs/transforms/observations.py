@@ -168,7 +168,7 @@ class TransformObservations(ObservationTransform):
 
     Args:
         vec_env: the vectorized environment.
-        function: function of a batch of any number k of observations: an array ``(k, *obs_shape)``,
+        function: function of a batch of k observations, for any k: an array ``(k, *obs_shape)``,
             or a dict or tuple of arrays for Dict and Tuple spaces. It returns a batch of k
             observations in ``space``, each of which must depend only on its own row.
         space: space of one returned observation.

@@ -151,7 +151,7 @@ class TransformRewards(RewardTransform):
 
     Args:
         vec_env: the vectorized environment.
-        function: function of the rewards ``(n,)`` of any number n of environments: float64 from
+        function: function of the rewards ``(n,)`` of n environments, for any n: float64 from
             ``step``, float32 from ``recv``. It returns n numbers, each of which must depend only on
             its own reward. For vector rewards ``(n, k)``, it returns n numbers or vectors
             ``(n, j)``; one call at creation, with ones, finds this shape.

@@ -146,7 +146,8 @@ def _check_items(tag: str, items: Any) -> None:
     for key in keys if tag == "dict" else items:
         text = isinstance(key, dict) and key.get(TAG) == "bytes"
         if not text and type(key) is not str and type(key) is not bytes:
+            parts = "keys" if tag == "dict" else "items"
             raise WireError(
-                f"{tag}: with more than {MAX_COLLIDING} items, expected only strings or bytes, "
-                f"got a {type(key).__name__} among {len(items)} items"
+                f"expected only strings or bytes as {parts} of a {tag} with more than "
+                f"{MAX_COLLIDING} items, got {type(key).__name__} among {len(items)}"
             )

@@ -222,7 +222,7 @@ def _reduce_structured_scalar(value: Any) -> Any:
 
 def _reduce_c_data(value: Any) -> Any:
     if value._b_base_ is not None or value._objects:
-        raise FaultError("", "a C value in the memory of another object")
+        raise FaultError("", "it contains pointers or is part of another ctypes object")
     return NotImplemented
 
 
@@ -324,7 +324,7 @@ def _reduce_dict_iterator(value: Any) -> Any:
     except RuntimeError:
         rest = ()
     if len(rest) != left:  # its position no longer follows from the number of items left
-        raise FaultError("", "the iterated dict lost keys and got others")
+        raise FaultError("", "keys were both deleted from and added to the iterated dict")
     return rebuild.dict_iterator, (owners[0], *_DICT_ITERATORS[type(value)], left)
 
 
