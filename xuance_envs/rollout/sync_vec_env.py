@@ -51,8 +51,9 @@ class SyncVecEnv(RolloutCollector):
         num_envs: number of environments.
         steps_per_env: steps per environment and rollout.
         agent: agent that selects the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
-        render_every: environment steps between recordings of environment 0; 0 or less for no
-            recordings. See :class:`~xuance_envs.rollout.recorder.GifRecorder`.
+        render_every: interval between recordings of environment 0, in steps summed over all
+            environments; 0 or less for no recordings. See
+            :class:`~xuance_envs.rollout.recorder.GifRecorder`.
         render_fps: frames per second of the recordings.
         backend: ``"dummy"`` to step the environments in this process, ``"subproc"`` for worker
             processes, or a callable that creates a vec env from a list of functions.
