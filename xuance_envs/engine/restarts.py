@@ -13,7 +13,7 @@ command after the failure:
   have partially executed. If the worker had failed before, the command runs on the reset
   environments. In both cases, the next step truncates the episodes.
 
-Other workers do not wait for a restart.
+Other workers finish their commands meanwhile, but a step returns only after the restart.
 """
 
 from __future__ import annotations
