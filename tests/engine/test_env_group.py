@@ -5,17 +5,14 @@ from __future__ import annotations
 import copy
 from functools import partial
 
-import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
 from example_envs import (
     EchoEnv,
     FailingEnv,
-    NamedEnv,
     ReusingEnv,
     ScriptedEnv,
-    Wrapped,
     plain_step,
 )
 from gymnasium import spaces
@@ -104,32 +101,10 @@ def test_it_keeps_to_its_slice():
     assert not everything.reset_infos.kinds[:, [0, -1]].any()
 
 
-def test_an_end_resets_the_environment_and_says_so():
-    group = of_lengths(9, 1)
-    outcome = group.step(5, 6)
-    assert outcome.ended
-    assert (group.mine.terminated | group.mine.truncated).tolist() == [False, True]
-    assert group.observations.tolist() == [[1, 1, 5], [1, 1, 6]]
-    assert group.mine.reset_observations.value(1).tolist() == [2, 0, -1]
-
-
 def test_an_end_is_not_told_again():
     group = of_lengths(2, 9)
     assert [group.step(0, 0).ended for _ in range(5)] == [False, True, False, True, False]
     assert not group.mine.terminated.any()
-
-
-def test_a_reset_of_one_leaves_the_others_rows_alone():
-    group = of_lengths(9, 9, 9)
-    group.step(5, 6, 7)
-    group.reset(1)
-    assert group.observations.tolist() == [[1, 1, 5], [2, 0, -1], [1, 1, 7]]
-
-
-def test_rewards_are_kept_in_double_precision():
-    group = Group(partial(ScriptedEnv, [plain_step(reward=0.1)]))
-    group.step(0)
-    assert group.mine.rewards[0] == 0.1
 
 
 @pytest.mark.parametrize("reward", [np.array([0.5]), np.array([[0.5]]), [0.5]], ids=repr)
@@ -360,12 +335,6 @@ def test_an_interrupt_in_a_pending_reset_loses_neither_it_nor_its_observation():
 # --- the environments ---------------------------------------------------------------------------
 
 
-def test_failures_are_told_by_the_index_in_the_vector_environment():
-    group = Group(ReusingEnv, partial(FailingEnv, "step"))
-    with pytest.raises(EnvError, match="environment 11 failed in 'step'"):
-        group.step(0, 0)
-
-
 def test_a_failed_call_leaves_what_is_being_done_to_the_next_command():
     group = Group(ReusingEnv, partial(FailingEnv, "call"))
     with pytest.raises(EnvError, match="environment 11 failed in 'call'"):
@@ -390,10 +359,6 @@ def test_all_environments_are_closed_though_one_fails_to():
     assert len(closed) == 3
     group.group.close()
     assert len(closed) == 3
-
-
-def layered(name):
-    return gymnasium.wrappers.OrderEnforcing(Wrapped(NamedEnv(name)))
 
 
 class PassesNothingOn:
@@ -428,35 +393,6 @@ def test_a_wrapper_need_not_pass_on_what_environments_have():
     assert group.render([0], None) == ["a picture"]
     group.close()
     assert not env.is_open
-
-
-def test_attributes_are_read_from_the_outermost_layer_that_has_them():
-    group = Group(partial(layered, "a"), partial(layered, "b"))
-    assert group.group.get_attr([0, 1], "name") == ["a", "b"]
-    assert group.group.get_attr([1], "layer") == ["wrapper"]
-    assert group.group.get_attr([0], "has_reset") == [True]
-    assert group.group.call([1, 0], "describe", ("I am",), {"mark": "!"}) == ["I am b!", "I am a!"]
-
-
-def test_attributes_are_set_where_they_are_or_else_innermost():
-    group = Group(partial(layered, "a"), partial(layered, "b"))
-    outer, wrapped, env = (
-        group.group.envs[1],
-        group.group.envs[1].env,
-        group.group.envs[1].env.env,
-    )
-    group.group.set_attr([0, 1], "layer", ["one", "other"])
-    group.group.set_attr([1], "brand_new", [3])
-    assert (wrapped.layer, env.brand_new) == ("other", 3)
-    assert "layer" not in vars(outer)
-    assert "brand_new" not in {**vars(outer), **vars(wrapped)}
-
-
-def test_a_missing_attribute_is_named_with_its_environment():
-    group = Group(partial(layered, "a"), partial(layered, "b"))
-    for ask in (group.group.get_attr, lambda at, name: group.group.call(at, name, (), {})):
-        with pytest.raises(AttributeError, match=r"environment 11 .*NamedEnv.*'no_such_thing'"):
-            ask([1], "no_such_thing")
 
 
 def test_the_description_is_a_copy():
@@ -494,35 +430,6 @@ def test_the_next_step_resets_and_ignores_the_action():
     assert group.mine.rewards.tolist() == [2, 0]
     group.step(5, 6)
     assert group.observations.tolist() == [[1, 3, 5], [2, 1, 6]]
-
-
-def test_without_autoreset_an_ended_environment_stays_as_it_is():
-    group = in_mode(Autoreset.DISABLED, 9, 1)
-    assert not group.step(5, 6).ended
-    group.step(5, 6)
-    assert group.mine.pending.tolist() == [False, True]
-    assert group.observations.tolist() == [[1, 2, 5], [1, 2, 6]]
-
-
-@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.DISABLED])
-def test_a_reset_by_hand_leaves_nothing_pending(autoreset):
-    group = in_mode(autoreset, 1, 1)
-    group.step(5, 6)
-    group.reset(1)
-    assert group.mine.pending.tolist() == [True, False]
-    group.step(5, 6)
-    assert group.observations[1].tolist() == [2, 1, 6]
-
-
-def test_a_failing_reset_in_the_next_step_is_reported_as_a_reset():
-    def fail(env, **_):
-        raise ZeroDivisionError
-
-    group = in_mode(Autoreset.NEXT_STEP, 1)
-    group.step(0)
-    group.group.envs[0].reset = partial(fail, group.group.envs[0])
-    with pytest.raises(EnvError, match="'reset'"):
-        group.step(0)
 
 
 def test_apply_gives_a_function_arguments_for_each_environment():

@@ -180,21 +180,6 @@ def test_more_bytes_of_a_column_leave_what_was_written_before_as_it_is():
     assert group.left(*infos) == {}
 
 
-def test_keys_that_come_and_go():
-    group = Group()
-    script = [
-        {"a": np.zeros(2)},
-        {"b": np.ones(3), "a": np.zeros(2)},
-        {},
-        {"b": np.ones(3)},
-        {"a": 1},
-        {"a": "text"},
-        {"a": np.zeros(2), "b": np.ones(3)},
-    ]
-    for info in script * 3:
-        group.left(info)
-
-
 def test_what_is_under_a_key_of_another_type_is_left_to_the_rest():
     group = Group()
     for n in range(3):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 
 import numpy as np
@@ -183,38 +182,6 @@ def test_once_a_key_is_known_a_number_is_all_that_is_written():
     assert infos[2] == {"n": 4, "x": 2.0, "b": True, "none": None}
 
 
-def test_each_environment_may_have_a_layout_of_its_own():
-    columns = Columns()
-    for step in range(3):
-        written = {"a": step, "b": 1.5}, {"b": step}, {}
-        for info, expected in zip(columns.after(*written), written, strict=True):
-            assert_same(info, expected)
-
-
-def test_a_key_that_vanishes_is_gone():
-    columns = Columns()
-    columns.after({"a": 1, "b": 2})
-    assert columns.after({"a": 1})[0] == {"a": 1}
-    assert columns.after({})[0] == {}
-    assert columns.after({"b": 3})[0] == {"b": 3}
-
-
-def test_a_key_that_gives_way_to_another_is_gone():
-    columns = Columns()
-    columns.after({"a": 1, "b": 2})
-    assert columns.after({"a": 1, "c": 2})[0] == {"a": 1, "c": 2}
-    assert columns.after({"a": 1, "d": "text"})[0] == {"a": 1, "d": "text"}
-    assert columns.after({"a": 1, "b": 2})[0] == {"a": 1, "b": 2}
-
-
-def test_more_keys_than_there_are_columns_are_kept_all_the_same():
-    columns = Columns()
-    for step in range(3):
-        info = {f"key {k}": k + step for k in range(2 * MAX_COLUMNS)}
-        assert_same(columns.after(info)[0], info)
-    assert len(columns.writer.table.keys) == MAX_COLUMNS
-
-
 def test_what_does_not_fit_is_frozen_when_it_is_written():
     columns = Columns()
     array = np.zeros(2)
@@ -316,15 +283,6 @@ def test_infos_are_added_to_lists_as_a_list_is():
             infos + other
         with pytest.raises(TypeError):
             other + infos
-
-
-def test_infos_equal_a_list_of_the_same_dicts():
-    dicts = [{"n": 1}, {"s": "text"}, {}]
-    infos = Columns().after(*dicts)
-    assert infos == dicts
-    assert dicts == infos
-    assert infos != dicts[:2]
-    assert json.loads(json.dumps(list(infos))) == dicts
 
 
 @pytest.mark.parametrize(
@@ -436,13 +394,3 @@ def test_an_interrupt_while_columns_are_put_into_order_spoils_no_info():
         )
         assert_same(list(StepInfos(batch, np.arange(NUM_ENVS))), given)
     assert 5 < interrupted < 19
-
-
-def test_groups_may_have_keys_in_different_orders():
-    arrays = info_arrays(2)
-    given = [{"a": 1, "b": 2}, {"b": 3, "a": 4}]
-    writers = [InfoWriter(arrays.slice(i, i + 1), copy.deepcopy) for i in range(2)]
-    for writer, info in zip(writers, given, strict=True):
-        writer.write(0, info)
-    batch = InfoBatch(arrays, [writer.table.layout for writer in writers], np.arange(2), {})
-    assert_same(list(StepInfos(batch, np.arange(2))), given)

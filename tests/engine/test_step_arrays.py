@@ -123,14 +123,6 @@ def test_a_slice_is_the_same_arrays_for_some_environments():
         assert [bool(rows.any()) for rows in by_env] == [i in range(2, 5) for i in range(7)]
 
 
-def test_slices_next_to_each_other_are_all_there_is():
-    mine, _ = on_shared_memory(7)
-    for lo, hi in ((0, 1), (1, 4), (4, 7)):
-        for array in arrays_of(mine.slice(lo, hi)):
-            array[...] = 1
-    assert all(array.all() for array in arrays_of(mine))
-
-
 def test_a_space_of_objects_only_takes_no_memory_of_its_own():
     text = spaces.Text(4)
     assert StepArrays.nbytes(StepSpaces(text, text), 3) < StepArrays.nbytes(
@@ -187,11 +179,3 @@ def test_copies_share_no_memory_and_views_cannot_be_written_to(space, seed):
         assert not np.shares_memory(mine, other)
         assert not np.shares_memory(one, other)
         assert not mine.size or np.shares_memory(mine, view)
-
-
-def test_nothing_is_stored_unless_all_of_it_fits():
-    space = spaces.Tuple((spaces.Discrete(9), spaces.Discrete(9)))
-    storage = StepArrays.allocate(StepSpaces(ACTIONS, space), 2).actions
-    with pytest.raises(ValueError, match="expected"):
-        storage.put(([1, 2], [3, 4.5]), slice(None), 2)
-    assert not storage.parts[0].any()
