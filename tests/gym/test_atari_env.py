@@ -135,16 +135,6 @@ def test_observations_are_in_the_space_that_the_arguments_say(
         observation, *_ = env.step(env.action_space.sample())
 
 
-def test_the_oldest_frame_comes_first() -> None:
-    env = make("Pong")
-    before, _ = env.reset()
-    for _ in range(6):
-        after, *_ = env.step(env.action_space.sample())
-        np.testing.assert_array_equal(np.asarray(after)[..., :-1], np.asarray(before)[..., 1:])
-        before = after
-    assert (np.asarray(after)[..., 0] != np.asarray(after)[..., -1]).any()
-
-
 def test_observations_are_snapshots() -> None:
     env = make("Pong")
     kept = [env.reset()[0]]
@@ -232,30 +222,6 @@ def test_a_window_is_opened_where_there_is_no_screen(monkeypatch: pytest.MonkeyP
 
 
 # --- how a game begins --------------------------------------------------------------------------
-
-
-def test_a_game_begins_with_noops_from_its_own_generator_and_fire() -> None:
-    for seed in range(3):
-        game = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.25)
-        ale = game.unwrapped.ale
-        game.reset(seed=seed)
-        noops = game.unwrapped.np_random.integers(31)
-        for action in [ale_py.Action.NOOP] * noops + [ale_py.Action.FIRE] * 4:
-            ale.act(action)
-        frame = cv2.resize(ale.getScreenGrayscale(), (84, 84), interpolation=cv2.INTER_AREA)
-
-        np.random.seed(seed)
-        state = np.random.get_state()[1]
-        observation, info = make(seed=seed).reset()
-        assert np.array_equal(np.random.get_state()[1], state), "the global generator was used"
-        assert info == {
-            "episode_step": 0,
-            "episode_score": 0.0,
-            "lives": 5,
-            "game_over": False,
-            "frame_number": noops + 4,
-        }
-        np.testing.assert_array_equal(observation, np.stack([frame] * 4, axis=-1))
 
 
 def test_the_number_of_noops_goes_from_none_to_the_most() -> None:
@@ -378,15 +344,6 @@ def test_a_game_over_need_not_be_truncated() -> None:
     assert steps[-1][2:4] == (True, False)
 
 
-def test_lives_need_not_matter() -> None:
-    env = make(terminal_on_life_loss=False)
-    env.reset()
-    steps, resets = play_to_the_end(env)
-    assert [result[2] for result in steps] == [False] * (len(steps) - 1) + [True]
-    assert not resets
-    assert env.reset()[1]["lives"] == 5
-
-
 def test_the_observation_at_a_game_over_shows_the_last_screen() -> None:
     env = make(max_pool=False)
     env.reset()
@@ -406,23 +363,6 @@ def test_the_step_limit_truncates_and_does_not_terminate(kwargs: dict[str, Any])
         assert flags[-1][2]["game_over"] is False
         assert env.was_real_done
     assert env.reset()[1]["episode_step"] == 0
-
-
-def test_rewards_are_clipped_and_scores_are_not() -> None:
-    env, raw = make("MsPacman"), make("MsPacman", clip_reward=False)
-    env.reset()
-    raw.reset()
-    rewards, raw_rewards = [], []
-    for _ in range(150):
-        action = 2
-        _, reward, *_, info = env.step(action)
-        _, raw_reward, *_, raw_info = raw.step(action)
-        rewards.append(reward)
-        raw_rewards.append(raw_reward)
-        assert info["episode_score"] == raw_info["episode_score"] == sum(raw_rewards)
-    assert max(raw_rewards) >= 10
-    assert rewards == np.sign(raw_rewards).tolist()
-    assert all(type(reward) is float for reward in rewards + raw_rewards)
 
 
 def test_a_subclass_has_its_own_observations_and_rewards() -> None:
@@ -475,6 +415,7 @@ def test_every_step_is_as_the_letter_has_it(game: str, kwargs: dict[str, Any]) -
         observation, *rest = env.step(action)
         expected, *expected_rest = letter.step(action)
         assert rest == expected_rest, step
+        assert type(rest[0]) is float
         np.testing.assert_array_equal(observation, expected, str(step))
         if rest[1] or rest[2]:
             ends += 1

@@ -127,21 +127,3 @@ def test_thousands_of_observations_share_their_frames() -> None:
     kept, used = traced(play)
     assert used <= 0.3 * count * 84 * 84 * 4
     assert len({np.asarray(observation).tobytes() for observation in kept[::20]}) > 90
-
-
-def test_observations_kept_from_a_vector_env_share_their_frames_too() -> None:
-    with DummyVecEnv_Atari([partial(Atari_Env, "Pong", image_size=84)] * 2) as envs:
-        obs, _ = envs.reset(seed=0)
-        count = 400
-
-        def play() -> list[LazyFrames]:
-            kept: list[list[LazyFrames]] = [[LazyFrames.from_stack(one, 4)] for one in obs]
-            for number in range(count):
-                stacks, *_ = envs.step([number % 6] * 2)
-                for own, stack in zip(kept, stacks, strict=True):
-                    own.append(LazyFrames.from_stack(stack, 4, previous=own[-1]))
-                    np.testing.assert_array_equal(own[-1], stack)
-            return kept[0] + kept[1]
-
-        kept, used = traced(play)
-    assert used <= 0.3 * len(kept) * 84 * 84 * 4
