@@ -91,16 +91,3 @@ def test_environments_have_first_observations_of_their_own(make):
     seen = [envs.reset().obs, envs.reset(seed=20).obs, envs.reset().obs]
     rows = {row.tobytes() for obs in seen for env in obs for row in env}
     assert len(rows) == 3 * 6 * 3
-
-
-def test_equal_seeds_give_equal_episodes_beyond_the_first_step(make):
-    def episodes(envs):
-        envs.reset(seed=7)
-        steps = [envs.step(np.zeros((4, 4), int)) for _ in range(15)]
-        return [(s.obs.tobytes(), s.rewards.tobytes(), s.alive.tobytes()) for s in steps]
-
-    envs = make([partial(Herd, plays=MIXED)] * 4)
-    first = episodes(envs)
-    assert episodes(envs) == first
-    assert episodes(make([partial(Herd, plays=MIXED)] * 4)) == first
-    assert len(set(first)) == len(first)

@@ -10,12 +10,11 @@ import pytest
 import torch
 from gymnasium import spaces
 from play_envs import PlayEnv
-from rollout_reference import Player, Reference, converter, parts_of
+from rollout_reference import Player, Reference, StagedTransfer, converter, parts_of
 
 import xuance_envs.rollout.agent_loop as loop_module
 from xuance_envs import DummyVecEnv, RolloutCollector, SubprocVecEnv
 from xuance_envs.engine.data import buffer_pool
-from xuance_envs.rollout.transfer import Transfer
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (8, 6, 3), np.uint8)
@@ -57,28 +56,6 @@ BACKENDS = {
 }
 LENGTHS = ((3, 1, 4), (2, 5), (1,), (7, 2), (30,))
 """By environment: its episodes' lengths; one ends at every step, one outlasts a rollout."""
-
-
-class StagedTransfer(Transfer):
-    """As if the CPU were elsewhere; checks that nothing is written to what is being copied."""
-
-    def __init__(self, device):
-        super().__init__(device)
-        self.direct = False
-        self.sent = []
-
-    def send(self, host, there):
-        assert (host.shape, host.dtype) == (there.shape, there.dtype)
-        super().send(host, there)
-        self.sent.append((host, host.clone()))
-
-    def mark(self):
-        return "mark"
-
-    def wait(self, mark):
-        if mark is not None:
-            assert all(torch.equal(host, copied) for host, copied in self.sent)
-            self.sent.clear()
 
 
 @pytest.fixture(params=["here", "staged"])

@@ -9,10 +9,10 @@ from functools import partial
 import collected_envs
 import numpy as np
 import pytest
-from collected_envs import RESULTS, STATISTICS, TWO, assert_same
+from collected_envs import RESULTS, STATISTICS, TWO, assert_same, env_fns
 from gymnasium import spaces
 from play_envs import Meeting, PlayEnv, Uneven
-from rollout_reference import Player, parts_of
+from rollout_reference import Player, StagedTransfer, parts_of
 
 import xuance_envs.rollout.agent_loop as loop_module
 from xuance_envs import (
@@ -23,13 +23,12 @@ from xuance_envs import (
     SyncVecEnv,
 )
 from xuance_envs.rollout.recorder import GifRecorder
-from xuance_envs.rollout.transfer import Transfer
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 SPACES = {"image": spaces.Box(0, 255, (8, 6, 3), np.uint8), **collected_envs.SPACES}
 
 
-class Thinker(Player):
+class Thinker(collected_envs.Thinker):
     """Does what it sees, and notes whom it is asked about."""
 
     def __init__(self):
@@ -37,23 +36,8 @@ class Thinker(Player):
         self.asked = []
 
     def get_actions_and_values(self, states, actions=None):
-        first = parts_of(states)[0]
-        self.asked.append(len(first))
-        if actions is None:
-            actions = (first.double().reshape(len(first), -1).sum(1) * 1e3).long() % 2
+        self.asked.append(len(parts_of(states)[0]))
         return super().get_actions_and_values(states, actions)
-
-
-class StagedTransfer(Transfer):
-    """As if the CPU were elsewhere."""
-
-    def __init__(self, device):
-        super().__init__(device)
-        self.direct = False
-
-
-def env_fns(space, kind=PlayEnv):
-    return collected_envs.env_fns(space, kind)
 
 
 def workers(functions, in_series=1, **options):

@@ -87,39 +87,6 @@ def test_rollouts_hold_what_happened(plays, length):
     assert collector.vec_env.closed
 
 
-@pytest.mark.parametrize("length", [7, 4, 30])
-@pytest.mark.parametrize("plays", [MIXED, {"a_0": (1, FOREVER), "a_1": (1, 3), "a_2": (3, 4)}])
-def test_advantages_are_those_of_each_agent_alone(plays, length):
-    judge = Judge()
-    collector = MultiAgentRolloutCollector(herds(plays=plays, length=length), judge, 12, seed=5)
-    plain = herds(plays=plays, length=length)
-    step = plain.reset(seed=5)
-    actions = np.tile(np.arange(len(plays)) % 3, (3, 1))
-    for _ in range(2):
-        collector.rollout()
-        steps = [(start := step.next(), step := plain.step(actions)) for _ in range(12)]
-        assert start is not None
-        expected = np.zeros((12, 3, len(plays)))
-        following = values_of(judge, step.next())
-        advantage = np.zeros((3, len(plays)))
-        for t in reversed(range(12)):
-            start, came = steps[t]
-            values = values_of(judge, start)
-            last = values_of(judge, came)
-            over = came.terminated | came.truncated
-            after = np.where(came.truncated & ~came.terminated, last, following)
-            after = np.where(came.terminated, 0, after)
-            delta = came.rewards + GAMMA * after - values
-            advantage = np.where(over, 0, advantage) * GAMMA * LAMBDA + delta
-            advantage = np.where(came.acted, advantage, 0)
-            expected[t] = advantage
-            following = values
-        got = collector.advantages(GAMMA, LAMBDA)
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
-    collector.close()
-    plain.close()
-
-
 def test_advantages_stop_where_agents_go_whether_they_say_so_or_not():
     judge = Judge()
     envs, plain = (

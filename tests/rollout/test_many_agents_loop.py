@@ -12,11 +12,11 @@ import pytest
 import torch
 from agents_envs import FOREVER, MIXED, Herd, Uneven
 from checkpoints import through_torch
+from rollout_reference import StagedTransfer
 
 import xuance_envs.rollout.agent_loop as loop_module
 from xuance_envs import MultiAgentVecEnv, RolloutCollector, SyncVecEnv
 from xuance_envs.rollout.recorder import GifRecorder
-from xuance_envs.rollout.transfer import Transfer
 
 GAMMA, LAMBDA = 0.9, 0.8
 RESULTS = (
@@ -49,14 +49,6 @@ class Thinking(Drawing):
     def get_actions_and_values(self, obs: Any, states: Any, masks: Any, actions: Any = None) -> Any:
         values = worth_of(obs, states)
         return (values.abs() * 1e3).long() % 3, values / 2, values, values
-
-
-class StagedTransfer(Transfer):
-    """As if the CPU were elsewhere."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self.direct = False
 
 
 def herds(count: int = 3, backend: str = "dummy", kind: Any = Herd, **given: Any) -> Any:
@@ -238,12 +230,6 @@ def test_episodes_are_recorded(tmp_path: Any) -> None:
         assert collector.global_steps == 24
 
 
-def test_a_bar_shows_how_far_it_is(capsys: Any) -> None:
-    with RolloutCollector(herds(), Thinking(), 8, progress=True) as collector:
-        collector.rollout()
-    assert "rollout" in capsys.readouterr().err
-
-
 # -- what is wrong -------------------------------------------------------------------------------
 
 
@@ -284,29 +270,6 @@ def test_a_collector_that_makes_environments_itself_says_what_to_do() -> None:
 
 
 # -- ends that nobody told -----------------------------------------------------------------------
-
-
-class Silent(Herd):
-    """An agent goes after its second step without a flag."""
-
-    def step(self, actions: Any) -> Any:
-        result = super().step(actions)
-        if self.t == 2:
-            self.agents = [agent for agent in self.agents if agent != "sheep_0"]
-        return result
-
-
-def test_who_goes_without_a_flag_is_done() -> None:
-    envs = herds(1, kind=Silent, plays={"sheep_0": (1, FOREVER), "sheep_1": (1, FOREVER)})
-    with RolloutCollector(envs, Thinking(), 5, seed=3) as collector:
-        collector.rollout()
-        assert collector.acted[:, 0, 0].tolist() == [True, True, False, False, False]
-        assert collector.done_flags[:, 0, 0].tolist() == [0, 1, 0, 0, 0]
-        rewards, values = collector.rewards[:, 0, 0], collector.values[:, 0, 0]
-        advantages = collector.advantages(GAMMA, LAMBDA)[:, 0, 0]
-        last = rewards[1] - values[1]
-        first = rewards[0] + GAMMA * values[1] - values[0] + GAMMA * LAMBDA * last
-        torch.testing.assert_close(advantages, torch.tensor([first, last, 0, 0, 0]))
 
 
 class Killer(Thinking):

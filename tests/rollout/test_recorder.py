@@ -305,6 +305,8 @@ def run_of(**attributes):
 def test_without_an_active_run_recordings_go_to_misc(monkeypatch, wandb):
     if wandb == "inactive":
         with_wandb(monkeypatch, None)
+    else:
+        monkeypatch.setitem(sys.modules, "wandb", None)  # to import it would raise
     with make(render_every=1) as envs:
         assert envs.render_folder == "renders/misc"
         envs.rollout()
@@ -343,9 +345,3 @@ def test_a_folder_of_its_own_comes_before_that_of_a_run(monkeypatch):
         collector.rollout()
     assert saved("films") == ["render_0.gif"]
     assert recorder.paths == [Path("films/render_0.gif")]
-
-
-def test_wandb_is_never_imported(monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)  # to import it would raise
-    with make(render_every=1) as envs:
-        assert envs.render_folder == "renders/misc"

@@ -11,6 +11,8 @@ from gymnasium import spaces
 
 torch = pytest.importorskip("torch")
 
+from xuance_envs.rollout.transfer import Transfer
+
 
 class Player:
     """An agent whose outputs depend on the states, and are equal for equal seeds."""
@@ -45,6 +47,28 @@ class Player:
         if isinstance(space, spaces.MultiBinary):
             return torch.rand(shape, generator=self.random) < 0.5
         return torch.rand(shape, generator=self.random)
+
+
+class StagedTransfer(Transfer):
+    """As if the CPU were elsewhere; checks that nothing is written to what is being copied."""
+
+    def __init__(self, device):
+        super().__init__(device)
+        self.direct = False
+        self.sent = []
+
+    def send(self, host, there):
+        assert (host.shape, host.dtype) == (there.shape, there.dtype)
+        super().send(host, there)
+        self.sent.append((host, host.clone()))
+
+    def mark(self):
+        return "mark"
+
+    def wait(self, mark):
+        if mark is not None:
+            assert all(torch.equal(host, copied) for host, copied in self.sent)
+            self.sent.clear()
 
 
 class Reference:
