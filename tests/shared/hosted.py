@@ -30,7 +30,6 @@ _INFOS = "infos contain numbers of up to 64 bits, strings, and collections and a
 
 BEYOND_THE_WIRE = {
     ("test_so_it_has_from_workers_that_were_spawned", None): _OWN_CLASS,
-    ("test_an_exception_of_an_own_class_keeps_its_class_and_state", None): _OWN_CLASS,
     ("test_an_exception_in_the_constructor_names_the_environment", None): _OWN_CLASS,
     ("test_an_info_arrives_as_the_environment_gave_it", "numpy floats"): _INFOS,
     ("test_an_info_arrives_as_the_environment_gave_it", "other numpy scalars"): _INFOS,

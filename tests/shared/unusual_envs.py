@@ -103,6 +103,9 @@ class Simulation:
     def describe(self):
         return "the simulation"
 
+    def step(self):
+        self.rate += 1
+
 
 class ModelEnv:
     """Environment whose attributes have the names that wrappers, specs and ``close`` use."""

@@ -233,27 +233,6 @@ def test_several_environments_do_not_share_a_bare_action(make_either, action):
 
 # --- the form environments get them in ----------------------------------------------------------
 
-SAMPLED = {
-    "Discrete": DISCRETE,
-    "Discrete from -2": FROM_MINUS_TWO,
-    "Box": BOX,
-    "Box of no dimensions": NUMBER,
-    "Box of bytes": BYTES,
-    "MultiDiscrete": LEVERS,
-    "MultiDiscrete of int32": spaces.MultiDiscrete([3, 4], dtype=np.int32),
-    "MultiBinary": BUTTONS,
-    "Dict": DEEP,
-    "Tuple": TUPLE,
-    "Text": TEXT,
-}
-
-
-@pytest.mark.parametrize("space", SAMPLED.values(), ids=SAMPLED)
-def test_an_environment_receives_its_action_in_the_form_sample_gives(make_either, space):
-    space.seed(0)
-    actions = [space.sample() for _ in range(5)]
-    assert_same(received(make_either, space, actions), actions)
-
 
 @pytest.mark.everywhere
 def test_actions_may_be_written_to_by_their_environment(make):

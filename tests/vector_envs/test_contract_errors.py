@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-import pickle
 import signal
 from contextlib import nullcontext
 from functools import partial
@@ -113,6 +112,7 @@ def test_so_it_has_from_workers_that_were_spawned(make_on_all):
     assert (error.env_index, error.command) == (3, "step")
     assert "OwnError: 42" in error.env_traceback
     assert type(error.__cause__) is OwnError
+    assert error.__cause__.code == 42
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 4])
@@ -126,13 +126,6 @@ def test_the_error_reads_well(make):
     assert str(error).startswith("environment 3 failed in 'step': ValueError: as told")
     # The cause of an error of this process has its traceback, which Python shows by itself.
     assert error.__cause__.__traceback__ is not None or error.env_traceback.rstrip() in str(error)
-
-
-@pytest.mark.everywhere
-def test_an_exception_of_an_own_class_keeps_its_class_and_state(make):
-    error = error_of(make(failing("step", partial(OwnError, 42))), step)
-    assert type(error.__cause__) is OwnError
-    assert error.__cause__.code == 42
 
 
 @pytest.mark.parametrize(("where", "act", "command"), EVERYWHERE.values(), ids=EVERYWHERE)
@@ -248,16 +241,6 @@ def test_of_several_that_fail_one_is_reported(make):
     error = error_of(envs, step)
     assert error.env_index in range(5)
     assert envs.closed
-
-
-@pytest.mark.parametrize(("where", "act", "command"), EVERYWHERE.values(), ids=EVERYWHERE)
-def test_the_error_can_be_pickled(make_either, where, act, command):
-    error = error_of(make_either(failing(where)), act)
-    loaded = pickle.loads(pickle.dumps(error))
-    assert type(loaded) is EnvError
-    assert (loaded.env_index, loaded.command) == (3, command)
-    assert (loaded.reason, loaded.env_traceback) == (error.reason, error.env_traceback)
-    assert "as told" in str(loaded)
 
 
 # --- what it leaves behind ----------------------------------------------------------------------

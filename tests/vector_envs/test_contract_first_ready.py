@@ -222,10 +222,12 @@ def test_once_closed_all_is_refused(make, ask):
         ask(envs)
 
 
+@pytest.mark.everywhere
 def test_once_closed_with_environments_under_way_the_rest_is_refused_as_closed_too(make):
     envs = make([ReusingEnv] * 5)
     envs.async_reset()
     envs.close()
+    assert envs.closed
     for ask in (
         lambda: envs.step_async([5] * 5),
         lambda: envs.call("reset"),
@@ -419,14 +421,6 @@ def test_a_reset_throws_away_what_is_in_flight(make, again):
         obs, _ = envs.reset(env_ids=None if again == "reset" else [0, 1, 2, 3, 4])
     assert obs.tolist() == [[2, 0, -1]] * 5
     assert envs.step([0] * 5)[4][0]["step"] == 1
-
-
-@pytest.mark.everywhere
-def test_it_can_be_closed_while_environments_are_in_flight(make):
-    envs = make([ReusingEnv] * 5)
-    envs.async_reset()
-    envs.close()
-    assert envs.closed
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import pkgutil
 import threading
 from functools import partial
@@ -194,12 +193,6 @@ def test_it_can_be_gone_through_in_both_directions(infos):
     assert len(infos) == 5
 
 
-def test_pickled_it_becomes_a_list_of_the_dicts(infos):
-    loaded = pickle.loads(pickle.dumps(infos))
-    assert type(loaded) is list
-    assert_same(loaded, list(infos))
-
-
 def test_it_equals_a_list_of_the_same_dicts_and_shows_as_one(make):
     envs = make(one_step_each([[{"n": n}] for n in range(5)]))
     envs.reset()
@@ -319,25 +312,12 @@ def test_a_column_is_one_key_of_all_infos(make_either, values, mask, dtype):
             assert_same(got[i], nothing if value is ABSENT else dtype(value))
 
 
-def test_a_column_of_arrays_is_one_of_objects(make):
-    arrays = [np.arange(n) for n in range(5)]
-    values, mask = columns_of(make, [{"key": array} for array in arrays], "key")
-    assert (values.shape, values.dtype) == ((5,), object)
-    assert_same(list(values), arrays)
-    assert mask.all()
-
-
 def test_a_column_may_be_of_a_key_beyond_those_that_have_columns(make):
     infos = [{f"key {k}": k + i for k in range(100)} for i in range(5)]
     for key, first in (("key 0", 0), ("key 99", 99)):
         values, mask = columns_of(make, infos, key)
         assert values.tolist() == [first + i for i in range(5)]
         assert mask.all()
-
-
-def test_a_column_may_have_any_key(make):
-    infos = [{(0, 1): i} for i in range(5)]
-    assert columns_of(make, infos, (0, 1))[0].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_column_belongs_to_the_caller(make):

@@ -36,6 +36,9 @@ def check_options(envs):
     envs.async_reset(options=options)
     assert envs.recv(5).obs.tolist() == [[9]] * 5
     assert options == {"level": 7, "items": [1, 2]}
+    envs.async_reset(options=options)
+    options["items"].clear()  # before the reset is waited for
+    assert envs.recv(5).obs.tolist() == [[9]] * 5
 
 
 def check_arguments(envs):
@@ -72,6 +75,7 @@ given = pytest.mark.parametrize("check", GIVEN.values(), ids=GIVEN)
 splits = pytest.mark.parametrize("backend", SPLITS, ids=str)
 
 
+@pytest.mark.everywhere("options")
 @given
 def test_what_is_given_to_an_environment_is_its_own(make, check):
     check(make([TakingEnv] * 5))
@@ -160,10 +164,11 @@ def test_attributes_of_these_names_are_read_and_set_like_others(make):
         assert envs.get_attr(name) == ("a", "b", "c")
 
 
-def test_environments_with_such_attributes_are_stepped_and_closed(make):
+def test_environments_with_such_attributes_are_stepped_and_closed(make, caplog):
     envs = make([partial(ModelEnv)] * 3)
     assert envs.max_episode_steps == 1000
     envs.reset()
     assert envs.step([0] * 3)[1].tolist() == [1] * 3
     envs.close()
     assert envs.closed
+    assert not caplog.records

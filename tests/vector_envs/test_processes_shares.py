@@ -11,26 +11,6 @@ from process_env import ProcessEnv
 
 from xuance_envs import SubprocVecEnv
 from xuance_envs.vector_envs import subproc_vec_env
-from xuance_envs.vector_envs.worker_settings import WorkerSettings
-
-
-@pytest.mark.parametrize(
-    ("num_envs", "in_series", "cpus", "sizes"),
-    [
-        (5, "auto", 2, [2, 3]),
-        (64, "auto", 3, [21, 21, 22]),
-        (2, "auto", 8, [1, 1]),
-        (5, 2, 8, [2, 2, 1]),
-        (5, 1, 1, [1] * 5),
-        (3, 10, 4, [3]),
-    ],
-)
-def test_environments_are_split_evenly(
-    num_envs: int, in_series: int | str, cpus: int, sizes: list[int]
-) -> None:
-    split = WorkerSettings(in_series=in_series).split(num_envs, cpus)
-    assert [hi - lo for lo, hi in split] == sizes
-    assert [lo for lo, _ in split] == [0, *(hi for _, hi in split[:-1])]
 
 
 @pytest.mark.parametrize(
