@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import multiprocessing
 import re
 import time
@@ -67,14 +66,6 @@ def test_what_environments_of_a_class_share_stays_as_it_was(closing, kind):
     envs = closing(kind([partial(OwnEnv, 0)]))
     assert envs.metadata == {"render_modes": ["ansi"], "autoreset_mode": AutoresetMode.NEXT_STEP}
     assert OwnEnv.metadata == {"render_modes": ["ansi"]}
-
-
-@pytest.mark.parametrize("name", ["SyncVectorEnv", "AsyncVectorEnv"])
-def test_parameters_are_gymnasiums_and_in_their_order(name):
-    own = list(inspect.signature(getattr(gymnasium.vector, name)).parameters.values())
-    mine = inspect.signature({"SyncVectorEnv": SyncVectorEnv}.get(name, AsyncVectorEnv)).parameters
-    assert list(mine)[: len(own)] == [parameter.name for parameter in own]
-    assert [mine[parameter.name].default for parameter in own] == [p.default for p in own]
 
 
 @kinds
@@ -356,9 +347,6 @@ def test_a_mask_is_left_in_the_callers_options(closing):
     _, infos = envs.reset(options=options)
     assert set(options) == {"reset_mask", "level"}
     assert infos["options"].tolist() == [None, "{'level': 3}"]
-
-
-# --- reaching in --------------------------------------------------------------------------------
 
 
 # --- states and errors --------------------------------------------------------------------------
