@@ -164,21 +164,6 @@ def test_the_examples_collectors_keep_no_agent_and_say_so(flag, tmp_path):
     assert "--collectors cannot be combined with --save or --play" in answer.stderr
 
 
-def test_the_example_explains_its_flags():
-    text = run_example("--help").stdout
-    for flag in (
-        "--env",
-        "--backend",
-        "--collectors",
-        "--num-envs",
-        "--seed",
-        "--steps",
-        "--save",
-        "--play",
-    ):
-        assert flag in text
-
-
 @pytest.mark.parametrize(
     ("space", "shape"),
     [

@@ -168,16 +168,6 @@ def test_without_a_command_there_is_one_screen_that_shows_all() -> None:
     assert "make_vec" in answer.stdout
 
 
-def test_help_explains_every_option_of_the_demo() -> None:
-    assert "demo" in run("--help").stdout
-    text = run("demo", "--help").stdout
-    for option in (
-        *("--env", "--num-envs", "--seconds", "--out"),
-        *("--seed", "--goal", "--no-training"),
-    ):
-        assert option in text
-
-
 def test_the_command_line_loads_plotting_only_to_plot() -> None:
     code = (
         "import sys, xuance_envs.__main__\n"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmark_runs import ROOT, run_script
+from benchmark_runs import run_script
 
 
 @pytest.mark.long
@@ -61,7 +61,6 @@ def test_the_cost_to_the_caller_by_environments_and_workers(tmp_path: Path) -> N
 def test_choices_are_judged_by_the_best_of_the_fixed_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(ROOT)
     from benchmarks import choice
     from benchmarks.shared import quiet
 
@@ -85,7 +84,6 @@ def test_choices_are_judged_by_the_best_of_the_fixed_ones(
 def test_what_cannot_be_made_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(ROOT)
     from benchmarks import choice
     from benchmarks.shared import quiet
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmark_runs import ROOT, run_script
+from benchmark_runs import run_script
 
 
 @pytest.mark.long
@@ -33,10 +33,7 @@ def test_every_contender_is_in_the_table_the_json_and_the_picture(tmp_path: Path
     assert len([row for row in rows if row.startswith("| 2 ALE/Pong-v5")]) == len(contenders)
 
 
-def test_a_file_without_the_markers_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(ROOT)
+def test_a_file_without_the_markers_is_left_alone(tmp_path: Path) -> None:
     from benchmarks.shared.record import replace_between
 
     page = tmp_path / "page.md"

@@ -105,10 +105,7 @@ def test_every_benchmark_loads_and_describes_itself() -> None:
         ([(0, 1.0), (10, -1.0)], None),
     ],
 )
-def test_where_workers_begin_to_pay(
-    points: list[tuple[float, float]], where: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(ROOT)
+def test_where_workers_begin_to_pay(points: list[tuple[float, float]], where: float | None) -> None:
     work = importlib.import_module("benchmarks.work")
     assert work.crossing(points) == where
 
@@ -197,8 +194,7 @@ def test_a_training_of_many_agents(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ROOT)
+def peers() -> Any:
     return importlib.import_module("benchmarks.peers")
 
 
@@ -271,10 +267,7 @@ def test_a_library_without_its_environment_is_left_out(
 # --- the page -----------------------------------------------------------------------------------
 
 
-def test_the_page_has_a_place_for_the_table_and_picture_of_every_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(ROOT)
+def test_the_page_has_a_place_for_the_table_and_picture_of_every_part() -> None:
     page = importlib.import_module("benchmarks.page")
     for name, part in page.PARTS.items():
         text = page.PAGE.read_text(encoding="utf-8")
@@ -286,7 +279,6 @@ def test_the_page_has_a_place_for_the_table_and_picture_of_every_part(
 def test_one_part_that_fails_does_not_lose_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(ROOT)
     page = importlib.import_module("benchmarks.page")
     monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(page, "PICTURES", tmp_path)
@@ -312,10 +304,7 @@ def test_one_part_that_fails_does_not_lose_the_others(
     assert (tmp_path / "readme.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_parts_keep_what_they_were_measured_on_until_they_are_measured_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(ROOT)
+def test_parts_keep_what_they_were_measured_on_until_they_are_measured_again() -> None:
     page = importlib.import_module("benchmarks.page")
     quiet = importlib.import_module("benchmarks.shared.quiet")
 
@@ -352,7 +341,6 @@ def test_parts_keep_what_they_were_measured_on_until_they_are_measured_again(
 def test_a_busy_machine_is_waited_for_and_what_is_measured_nevertheless_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(ROOT)
     quiet = importlib.import_module("benchmarks.shared.quiet")
     monkeypatch.setattr(quiet, "PAUSE", 0.01)
     busy, unequal, calm = quiet.Look(0.5, 1.0), quiet.Look(0.0, 0.7), quiet.Look(0.02, 0.98)
@@ -370,7 +358,6 @@ def test_a_busy_machine_is_waited_for_and_what_is_measured_nevertheless_is_said(
 def test_a_look_at_the_machine_leaves_its_cpus_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(ROOT)
     quiet = importlib.import_module("benchmarks.shared.quiet")
     monkeypatch.setattr(quiet, "LOOK_SECONDS", 0.02)
     cpus = os.sched_getaffinity(0)
@@ -395,9 +382,8 @@ class Steady:
 
 @pytest.mark.parametrize(("seconds", "rounds"), [((1.0,), 4), ((1.0, 9.0, 2.0), 8)])
 def test_rounds_that_differ_too_much_are_made_again_by_all(
-    seconds: tuple[float, ...], rounds: int, monkeypatch: pytest.MonkeyPatch
+    seconds: tuple[float, ...], rounds: int
 ) -> None:
-    monkeypatch.syspath_prepend(ROOT)
     contest = importlib.import_module("benchmarks.shared.contest")
     args, notes = argparse.Namespace(rounds=4, seconds=1000.0), []
     runners = {"steady": Steady(1.0), "other": Steady(*seconds)}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_runs import ROOT, run_script
+from benchmark_runs import run_script
 
 
 def run(folder: Path, attacks: int) -> Any:
@@ -30,8 +30,7 @@ def test_it_measures_all_three_and_counts_requests(tmp_path: Path) -> None:
 
 
 @pytest.mark.long  # a server, and a process for each attack
-def test_the_effects_of_an_attack_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT)
+def test_the_effects_of_an_attack_are_measured() -> None:
     from benchmarks import remote
     from benchmarks.shared.attacks import effects
 

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 
 import pytest
-from benchmark_runs import ROOT, run_script
+from benchmark_runs import run_script
 
 
 @pytest.mark.slow("starts every contender")
@@ -53,10 +53,7 @@ def test_another_library_takes_part_or_is_reported_as_left_out(tmp_path: Path) -
         ("ALE/Breakout-v5", ["Breakout-v5", "BreakoutDeluxe-v5"], "Breakout-v5"),
     ],
 )
-def test_envpools_nearest_id_keeps_the_name(
-    wanted: str, known: list[str], nearest: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(ROOT)
+def test_envpools_nearest_id_keeps_the_name(wanted: str, known: list[str], nearest: str) -> None:
     peers = importlib.import_module("benchmarks.peers")
     assert peers.nearest_id(wanted, known) == nearest
     with pytest.raises(peers.LeftOut, match="NoSuchGame"):
