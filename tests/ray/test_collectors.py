@@ -69,6 +69,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RayRolloutCollector.__init__.__kwdefaults__, "start_timeout", 280.0)
 
 
+@pytest.mark.slow("starts actors and processes that load PyTorch")
 @pytest.mark.parametrize(
     ("space", "count", "options"),
     [
