@@ -164,19 +164,6 @@ def test_wrappers_of_single_environments_are_found(closing, kind):
     assert vec_env.env_is_wrapped(gymnasium.Wrapper) == [True, True]
 
 
-@kinds
-def test_seeds_and_options_are_for_the_next_reset(closing, kind):
-    vec_env = closing(kind([partial(SampleEnv, spaces.Discrete(9))] * 2))
-    vec_env.seed(5)
-    vec_env.set_options([{"level": 1}, {}])
-    vec_env.reset()
-    assert [info["seed"] for info in vec_env.reset_infos] == [5, 6]
-    assert vec_env.get_attr("options") == [{"level": 1}, None]
-    vec_env.reset()
-    assert [info["seed"] for info in vec_env.reset_infos] == [None, None]
-    assert vec_env.get_attr("options") == [None, None]
-
-
 # --- the end, and what is refused ---------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from holders import HOLDERS
 
 from xuance_envs.engine.data import buffer_pool
 from xuance_envs.engine.data.buffer_pool import make_allocator, make_copiers
@@ -25,23 +26,6 @@ def array():
 
 def address(array):
     return array.__array_interface__["data"][0]
-
-
-def tensor(copy, function="from_numpy"):
-    return getattr(pytest.importorskip("torch"), function)(copy)
-
-
-HOLDERS = {
-    "itself": lambda copy: copy,
-    "a row": lambda copy: copy[1],
-    "a view of a view": lambda copy: copy[1:].T[0],
-    "a memoryview": memoryview,
-    "a tensor": tensor,
-    "a part of a tensor": lambda copy: tensor(copy)[1:],
-    "DLPack": partial(tensor, function="from_dlpack"),
-    "in a tuple": lambda copy: (copy,),
-    "its base": lambda copy: copy if copy.base is None else copy.base,
-}
 
 
 def copy_function(array, rows):

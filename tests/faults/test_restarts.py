@@ -122,13 +122,6 @@ def test_after_an_episodes_end_the_last_known_observation_is_the_first_of_the_ne
         assert [info["episodes"] for info in infos] == [2, 2]
 
 
-def test_a_worker_lost_in_its_first_step_shows_what_the_reset_did():
-    with make([FaultyEnv] * 2) as envs:
-        obs, _ = envs.reset(seed=1)
-        kill(envs, 0)
-        assert envs.step([0, 0])[0].tolist() == obs.tolist()
-
-
 SPACES = {
     "dict": spaces.Dict(box=spaces.Box(-1, 1, (3,), np.float32), number=spaces.Discrete(9)),
     "tuple": spaces.Tuple((spaces.Box(0, 255, (2, 2), np.uint8), spaces.Discrete(9))),

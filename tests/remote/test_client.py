@@ -453,11 +453,12 @@ def test_a_password_in_the_address_is_sent_and_never_said() -> None:
 class LossyProxy:
     """Proxy that cuts off answer number ``cut`` of each connection."""
 
-    def __init__(self, target: tuple[str, int], cut: int) -> None:
-        self._target, self._cut = target, cut
+    def __init__(self, server: Server, cut: int) -> None:
+        host, port = server.url.removeprefix("http://").split(":")
+        self._target, self._cut = (host, int(port)), cut
         self.cuts = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -509,10 +510,8 @@ class LossyProxy:
 
 
 def test_a_step_whose_answer_is_lost_is_not_made_twice(server: Server) -> None:
-    host, port = server.url.removeprefix("http://").split(":")
-    proxy = LossyProxy((host, int(port)), cut=5)
-    url = f"http://127.0.0.1:{proxy.port}"
-    env = create_student_gym_env_vectorized(1, 1, None, base_url=url, env_id="CartPole")
+    proxy = LossyProxy(server, cut=5)
+    env = create_student_gym_env_vectorized(1, 1, None, base_url=proxy.url, env_id="CartPole")
     try:
         hand = gymnasium.make("CartPole-v1")
         assert_same(env.reset(seed=0)[0][0], hand.reset(seed=0)[0])
@@ -549,21 +548,26 @@ def test_ctrl_c_loses_no_step(serve: ServerMaker) -> None:
     assert interrupted > 2
 
 
+def lose_replies(monkeypatch: pytest.MonkeyPatch, *losses: bool) -> None:
+    """Let the replies to the next requests arrive too late, as often as told."""
+    original, calls = ApiClient._send_with_retries, iter(losses)
+
+    def late(self: ApiClient, *args: Any) -> Any:
+        sent = original(self, *args)
+        if next(calls, False):
+            raise errors.RemoteUnreachableError("it did not answer", self.server)
+        return sent
+
+    monkeypatch.setattr(ApiClient, "_send_with_retries", late)
+
+
 @pytest.fixture
 def cut(make: Made, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return an environment whose second step runs, but whose reply arrives too late."""
     env = make(2, 1)
     env.reset(seed=0)
     env.step([1, 1])
-    original, calls = ApiClient._send_with_retries, iter([True])
-
-    def late(self: ApiClient, method: str, path: str, *args: Any) -> Any:
-        sent = original(self, method, path, *args)
-        if next(calls, False):
-            raise errors.RemoteUnreachableError("it did not answer", self.server)
-        return sent
-
-    monkeypatch.setattr(ApiClient, "_send_with_retries", late)
+    lose_replies(monkeypatch, True)
     with pytest.raises(errors.RemoteUnreachableError):
         env.step([2, 2])
     assert env.waiting
@@ -596,15 +600,7 @@ def test_a_reset_throws_it_away(cut: Any) -> None:
 def test_a_failure_is_told_when_it_is_asked_for(make: Made, monkeypatch: Any) -> None:
     env = make(2, 1, "Mischievous")
     env.reset()
-    original, calls = ApiClient._send_with_retries, iter([True, False, True])
-
-    def late(self: ApiClient, *args: Any) -> Any:
-        sent = original(self, *args)
-        if next(calls, False):
-            raise errors.RemoteUnreachableError("it did not answer", self.server)
-        return sent
-
-    monkeypatch.setattr(ApiClient, "_send_with_retries", late)
+    lose_replies(monkeypatch, True, False, True)
     with pytest.raises(errors.RemoteUnreachableError):
         env.step([0, 1])
     with pytest.raises(errors.EnvError, match="failed in 'step': ValueError: as told"):
@@ -642,11 +638,9 @@ def test_the_processes_that_fork_from_it_have_no_share_in_it(make: Made) -> None
 
 
 def test_a_session_whose_answer_is_lost_is_opened_once(server: Server) -> None:
-    host, port = server.url.removeprefix("http://").split(":")
-    proxy = LossyProxy((host, int(port)), cut=2)  # the replies to the version and session requests
+    proxy = LossyProxy(server, cut=2)  # the replies to the version and session requests
     before = sessions(server)
-    url = f"http://127.0.0.1:{proxy.port}"
-    with create_student_gym_env_vectorized(1, 1, None, base_url=url, env_id="Counting"):
+    with create_student_gym_env_vectorized(1, 1, None, base_url=proxy.url, env_id="Counting"):
         assert proxy.cuts > 0
         assert sessions(server) == before + 1
     assert sessions(server) == before
@@ -656,9 +650,9 @@ def test_a_session_whose_answer_is_lost_is_opened_once(server: Server) -> None:
 class DeleteLosingProxy(LossyProxy):
     """Proxy that loses every second request that closes a session, or its reply."""
 
-    def __init__(self, target: tuple[str, int], loss: str) -> None:
+    def __init__(self, server: Server, loss: str) -> None:
         self.deletes, self._loss = 0, loss
-        super().__init__(target, 0)
+        super().__init__(server, 0)
 
     def _pass_on(self, connection: socket.socket, server: socket.socket) -> None:
         while request := self._message(connection):
@@ -682,12 +676,11 @@ def test_a_session_is_closed_even_if_the_first_request_is_lost(
     first = 0.5 if loss == "silent" else 20.0  # nothing but time ends that request
     monkeypatch.setattr(remote_session, "CLOSE_TIMEOUTS", (first, 20.0))
     server = serve(tokens=("a",), sessions_per_token=1)
-    host, port = server.url.removeprefix("http://").split(":")
-    proxy = DeleteLosingProxy((host, int(port)), loss)
+    proxy = DeleteLosingProxy(server, loss)
+    make = partial(create_student_gym_env_vectorized, 1, 1, "a", base_url=proxy.url)
     try:
         for cycle in range(1, 4):
-            url = f"http://127.0.0.1:{proxy.port}"
-            create_student_gym_env_vectorized(1, 1, "a", base_url=url, env_id="Counting").close()
+            make(env_id="Counting").close()
             assert proxy.deletes == 2 * cycle
             assert sessions(server) == 0
     finally:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from holders import HOLDERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_envs import HANG, IMAGE, KILL, ImageEnv
@@ -50,21 +51,6 @@ def lies_in_a_buffer(envs: SubprocVecEnv, array: Any) -> bool:
     return outputs is not None and any(
         np.shares_memory(array, part) for parts in outputs._parts for part in parts
     )
-
-
-def tensor(array: Any) -> Any:
-    return pytest.importorskip("torch").from_numpy(array)
-
-
-HOLDERS = {
-    "itself": lambda array: array,
-    "a row": lambda array: array[1],
-    "a view of a view": lambda array: array[1:].T[0],
-    "a memoryview": memoryview,
-    "a tensor": tensor,
-    "a part of a tensor": lambda array: tensor(array)[1:],
-    "its base": lambda array: array if array.base is None else array.base,
-}
 
 
 @pytest.mark.parametrize("options", [{}, {"caller_steps": True}, {"in_series": 1}])
