@@ -129,6 +129,13 @@ def test_an_array_that_always_changes_is_not_learned():
     assert group.writer.table.version == version
 
 
+def test_an_array_that_would_be_broadcast_to_its_column_is_not():
+    group = Group()
+    for shape in ((2, 3), (1, 3), (2, 1), (3,)):
+        group.left({"x": np.ones((2, 3))})
+        group.left({"x": np.zeros(shape)})
+
+
 def test_environments_may_have_arrays_of_different_shapes_under_one_key():
     group = Group(3)
     infos = [{"x": np.full(n + 1, n)} for n in range(3)]

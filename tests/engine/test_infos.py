@@ -320,6 +320,7 @@ ORDERS = {
     "a new key in front": [{"b": 1}, {"a": 2, "b": 3}, {"b": 4}],
     "a new key between": [{"a": 1, "c": 2}, {"a": 1, "b": 3, "c": 4}, {"a": 5, "c": 6}],
     "both ways": [{"a": 1, "b": 2}, {"b": 3, "a": 4}] * 10,
+    "a form that occurred before": [{"b": 1, "a": 0.5}, {"a": 1, "c": 0.5, "b": 0.5}],
     "what is no number first": [{"s": "text", "a": 1}, {"a": 1}, {"t": "text", "a": 1, "s": None}],
     "what is no number between": [{"a": 1, "s": "text", "b": 2}, {"a": 1, "b": 2, "s": [1]}],
     "a number that outgrows its column": [{"a": 1, "b": 2}, {"a": 2**80, "b": 2}],
