@@ -58,14 +58,6 @@ def test_a_reward_beyond_float32_is_infinite(make, copy):
 
 
 @pytest.mark.everywhere
-def test_every_environment_gets_its_own_action(make):
-    envs = make([ReusingEnv] * 5)
-    envs.reset()
-    obs, *_ = envs.step(ACTIONS)
-    assert obs[:, 2].tolist() == ACTIONS
-
-
-@pytest.mark.everywhere
 def test_at_an_end_the_observation_is_the_last_one_of_the_finished_episode(make_on_all):
     envs = make_on_all(of_lengths(3, 2, 3, 2, 3))
     envs.reset()
@@ -88,15 +80,6 @@ def test_at_an_end_the_info_has_the_first_observation_and_info_of_the_next_episo
         assert_same(infos[i]["reset_info"], {"trail": first, "step": 0})
         last = np.array([1, 2, ACTIONS[i]], np.float32)
         assert_same({key: infos[i][key] for key in ("trail", "step")}, {"trail": last, "step": 2})
-
-
-def test_only_the_step_of_an_end_has_reset_obs_and_reset_info(make):
-    envs = make(of_lengths(3, 2, 3, 1, 4))
-    envs.reset()
-    for _ in range(12):
-        _, _, terminated, truncated, infos = envs.step(ACTIONS)
-        for ended, info in zip(terminated | truncated, infos, strict=True):
-            assert ("reset_obs" in info) is ("reset_info" in info) is bool(ended)
 
 
 @pytest.mark.everywhere
@@ -131,16 +114,6 @@ def test_termination_and_truncation_are_told_apart(make):
     assert terminated.tolist() == [True, False, True, True, False]
     assert truncated.tolist() == [False, True, True, False, False]
     assert ["reset_obs" in info for info in infos] == [True, True, True, True, False]
-
-
-@pytest.mark.everywhere
-def test_flags_do_not_stay_set(make):
-    envs = make(of_lengths(2, 3, 4, 5, 6))
-    envs.reset()
-    for step in range(1, 7):
-        _, _, terminated, truncated, _ = envs.step(ACTIONS)
-        expected = [step % length == 0 for length in (2, 3, 4, 5, 6)]
-        assert (terminated | truncated).tolist() == expected
 
 
 @pytest.mark.parametrize(
