@@ -150,6 +150,7 @@ def test_a_missing_package_is_named_with_what_to_install(package: str, extra: st
         (["demo", "--num-envs", "0"], "above 0"),
         (["demo", "--seconds", "nan"], "above 0"),
         (["no-such-command"], "demo"),
+        (["state", "."], "Is a directory: '.'"),
     ],
 )
 def test_what_the_user_got_wrong_is_said_in_a_line(args: list[str], said: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from xuance_envs import DummyVecEnv, EnvError, autotune, tuning, tuning_estimates
+from xuance_envs import BackendOptions, DummyVecEnv, EnvError, autotune, tuning, tuning_estimates
 from xuance_envs.measure import Runner, Throughput
 from xuance_envs.tuning import Autotuned, Candidate, backend_for
 
@@ -57,6 +57,13 @@ def test_environments_that_wait_get_a_process_each() -> None:
     assert 0.02 <= tuned.step_time < 0.5
     assert (tuned.choice.backend, tuned.choice.options) == ("subproc", {"in_series": 1})
     assert "wait" in tuned.reason
+
+
+def test_a_combination_of_options_is_named_as_such() -> None:
+    options: BackendOptions = {"copy": False, "on_worker_failure": "restart", "in_series": 4}
+    tuned = autotune(Work, 4, options=options)
+    expected = "'subproc' is the only candidate that supports copy with on_worker_failure"
+    assert tuned.reason.startswith(expected)
 
 
 def test_so_many_that_wait_share_some() -> None:

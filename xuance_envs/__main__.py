@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault(driver, "dummy")
     try:
         COMMANDS[args.command].run(args)
-    except (CommandError, ServeError, StateError, FileNotFoundError) as error:
+    except (CommandError, ServeError, StateError, OSError) as error:
         print(f"{parser.prog} {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

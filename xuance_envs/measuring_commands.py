@@ -127,8 +127,8 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive(int),
         nargs="+",
         metavar="N",
-        help="numbers of environments to measure, one after another (default: 8 64, and 8 with "
-        "steps of a millisecond; Atari: 8)",
+        help="numbers of environments to measure, one after another (default: 8 64, and 8 with a "
+        "millisecond added to each step; Atari: 8)",
     )
     parser.add_argument(
         "--seconds",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -162,9 +162,10 @@ def autotune(
         num_envs: number of environments to choose a backend for.
         options: options that the backend must support, such as
             ``{"on_worker_failure": "restart"}``. Every candidate uses them.
-        allow_threads: consider :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv` if the
-            environments wait, or if the global interpreter lock (GIL) is off. Environments in
-            threads share the working directory, global random generators and other global state.
+        allow_threads: True to consider
+            :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv` if the environments wait,
+            or if the global interpreter lock (GIL) is off. Environments in threads share the
+            working directory, global random generators and other global state.
         others: factories of further candidates, by backend name.
         progress: called with a candidate's name and its environment steps per second after each
             measurement; the first name is ``"one environment"``.
@@ -189,7 +190,7 @@ def autotune(
     given: dict[str, Any] = {**(options or {})}
     backends = backends_with(given, allow_threads)
     if backends == ["ray"]:
-        return _unmeasured(num_envs, Candidate("ray", given), f"only 'ray' has {', '.join(given)}")
+        return _unmeasured(num_envs, Candidate("ray", given), _only_candidate("ray", given))
     probe = Probe(env_fn)
     if progress is not None:
         progress("one environment", 1 / probe.step_time)
@@ -246,6 +247,10 @@ def _unmeasured(
     return tuned
 
 
+def _only_candidate(backend: str, options: Iterable[str]) -> str:
+    return f"{backend!r} is the only candidate that supports {' with '.join(options)}"
+
+
 def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> Candidate:
     """Return the fastest candidate; among similar measurements, decide by the estimates."""
     close = MEASUREMENT_TOLERANCE * max(each.steps_per_second for each in candidates)
@@ -273,7 +278,7 @@ class _Plan:
         if len(estimates) == 1 and not others:
             only = estimates[0]
             if only.backend == "subproc":
-                return cls.nothing(f"only 'subproc' has {', '.join(only.options)}")
+                return cls.nothing(_only_candidate("subproc", only.options))
             return cls.nothing(f"only one {'environment' if num_envs == 1 else 'CPU'}")
         if num_envs * probe.step_time < MIN_PARALLEL_SECONDS and not others:
             return cls.nothing("stepping all environments takes less time than waking a worker")

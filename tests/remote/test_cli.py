@@ -100,7 +100,7 @@ def options_of(*args: str) -> argparse.Namespace:
         (["--root-path", "envs"], "expected a path such as /envs"),
         (["--trusted-proxy", "x"], "does not appear to be an IP"),
         (["--allow-kwarg", "=1"], "NAME or NAME=VALUE"),
-        (["--certfile", "/no/such/file"], "No such file"),
+        (["--certfile", "/no/such/file"], "No such file or directory: '/no/such/file'"),
         (["--unix", "/no/such/folder/x"], "/no/such/folder/x"),
     ],
 )

@@ -81,7 +81,7 @@ def test_an_answer_that_is_not_in_order_is_an_error_that_says_why(fault):
 def test_arrays_are_not_tensors():
     with (
         spoilt(TWO, lambda a, p, v, e: (a.numpy(), p, v, e)) as collector,
-        pytest.raises(TypeError, match=r"actions: expected a torch\.Tensor, got a ndarray"),
+        pytest.raises(TypeError, match=r"actions: expected a torch\.Tensor, got ndarray"),
     ):
         collector.rollout()
 

@@ -51,6 +51,19 @@ def test_sockets_and_objects_of_native_libraries() -> None:
     assert "its library hides its state from Python" in refusal(WithOptions)
 
 
+class Streaming(Collector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = self.read()
+
+    async def read(self) -> Any:
+        yield 0
+
+
+def test_types_have_the_right_article() -> None:
+    assert "Streaming.stream: an async_generator cannot be saved" in refusal(Streaming)
+
+
 class ChangedDict(Collector):
     """Iterates over a dict that loses a key, before or after the iterator, and gets another one."""
 

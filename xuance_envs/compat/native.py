@@ -226,8 +226,8 @@ class NativeDriver(LocalDriver):
         if not self._infos.write("episode_score", kind, 0.0):
             length = arrays.rewards.shape[1]
             raise ValueError(
-                "vector_env: expected a reward_space with fewer components, whose episode_score "
-                f"fits into an info, got {length} components"
+                "vector_env: expected reward vectors that fit into an info as episode_score, got "
+                f"{length} components"
             )
         self._steps = arrays.infos.cells.view(np.int64)[0]
         self._score_kind = int(self._score_kinds[0])

@@ -34,7 +34,7 @@ class DummyVectorEnv(TianshouVectorEnv, tianshou.DummyVectorEnv):  # type: ignor
         timeout: seconds after which ``step`` returns the results of the ready environments. If none
             is ready, ``step`` waits for the first.
         as_objects: True to use observations and rewards as they are, ignoring the spaces. This
-            allows several rewards per step, and observations of different shapes. The default for
+            allows several rewards per step, and observations of different shapes. Always on for
             environments that are not Gymnasium's or whose observations are not single arrays.
 
     Raises:

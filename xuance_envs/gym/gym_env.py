@@ -227,8 +227,8 @@ class MountainCar(Gym_Env):
     """A ``Gym_Env`` that concatenates the last 4 observations.
 
     Observations are :class:`~xuance_envs.gym.lazy_frames.LazyFrames`. With the default environment,
-    MountainCar-v0, their shape is ``(8,)`` and their dtype float32. After a reset, all four are the
-    first observation. The observation space repeats the environment's bounds 4 times.
+    MountainCar-v0, their shape is ``(8,)`` and their dtype float32. After a reset, the first
+    observation is repeated 4 times. The observation space repeats the environment's bounds 4 times.
 
     Args:
         env_id: an environment whose observation space is a `Box`.

@@ -111,7 +111,9 @@ class AgentsEnv:
                 raise BadValueError(f"{name}: expected True, False or 'auto', got {value!r}")
         space = getattr(self.env, "state_space", None) if state else None
         if state is True and space is None:
-            raise BadValueError("state=True: expected an environment with a state_space, got None")
+            raise BadValueError(
+                "state=True: expected an environment with a state_space, got one without"
+            )
         team = build_team(
             *(agents, observation_spaces, action_spaces, space, groups, masks),
             self.infos_by_agent,

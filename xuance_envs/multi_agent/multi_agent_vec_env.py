@@ -67,7 +67,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
         action_masks: whether to return action masks. Environments provide them under the key
             ``"action_mask"`` of an agent's observation or info, or as XuanCe's ``avail_actions``.
             With ``"auto"``, masks are returned until every environment has had its first reset, and
-            afterwards only if one of them provided a mask at that reset.
+            afterwards only if one of them provided a mask at its first reset.
         check_actions: True to check that the action of every active agent is in its space.
         allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         actors: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.

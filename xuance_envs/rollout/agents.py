@@ -157,7 +157,7 @@ def squeezed(
 
 def _check(name: str, tensor: Any, shape: tuple[int, ...], device: torch.device) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{ASKED}: {name}: expected a torch.Tensor, got a {type(tensor).__name__}")
+        raise TypeError(f"{ASKED}: {name}: expected a torch.Tensor, got {type(tensor).__name__}")
     if tensor.shape != shape:
         hint = ""
         if name == "values" and tensor.shape == shape[:-1]:

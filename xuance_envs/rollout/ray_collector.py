@@ -373,12 +373,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         set_generators(loop_state.generators, self.device)
 
     def permute_state(self, state: Any) -> Any:
-        """Move the axes of images from (..., H, W, C) to (..., C, H, W), as in the states.
+        """Move the axes of observations to the agent's order, like the collector of one process.
 
-        Other values, and images of channels-last states, are returned unchanged.
-
-        Args:
-            state: one observation or a batch: an array or tensor, or a dict of them.
+        :meth:`~xuance_envs.rollout.agent_loop.AgentLoop.permute_state` has the details.
         """
         return self._layout.permute(state)
 

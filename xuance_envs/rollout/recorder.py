@@ -43,7 +43,7 @@ def image_of(frame: Any) -> Image.Image:
     array = np.asarray(frame)
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
         raise ValueError(
-            "render: expected an image, (height, width) or (height, width, 3), got "
+            "render: expected an image, (height, width) or (height, width, 3 or 4), got "
             f"{type(frame).__name__} of shape {array.shape}: make the environments with "
             "render_mode='rgb_array'"
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state.faults import FaultError, type_name
+from xuance_envs.state.faults import FaultError, type_phrase
 from xuance_envs.state.handlers import NATIVE, Handler
 
 _LOG = "_replay"
@@ -85,8 +85,8 @@ def _check(env: Any, value: Any) -> None:
     if not isinstance(actions, list) or not (episode_start is None or len(episode_start) == 4):
         raise FaultError(
             "",
-            "expected an episode's start (four values or None) and a list of its actions, got a "
-            f"{type_name(episode_start)} and a {type_name(actions)}",
+            "expected an episode's start (four values or None) and a list of its actions, got "
+            f"{type_phrase(episode_start)} and {type_phrase(actions)}",
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.state import box2d, mujoco, old_states  # noqa: F401  # they register handlers
-from xuance_envs.state.faults import FaultError, type_name
+from xuance_envs.state.faults import FaultError, type_name, type_phrase
 from xuance_envs.state.handlers import Handler
 from xuance_envs.state.pickling import StalePlanError, StatePickler
 from xuance_envs.state.state_plan import StatePlan
@@ -230,7 +230,7 @@ def _explain_failure(
         if reason is not None:
             return FaultError(
                 plan.text(path[:2]),
-                f"the state returned for a {type_name(obj)} cannot be saved: {reason}",
+                f"the state returned for {type_phrase(obj)} cannot be saved: {reason}",
             )
     return error if isinstance(error, FaultError) else FaultError("", f"cannot be saved: {error}")
 

@@ -48,6 +48,12 @@ def type_name(value: Any) -> str:
     return class_name(kind).removeprefix("builtins.")
 
 
+def type_phrase(value: Any) -> str:
+    """Return the name of a value's type with an article."""
+    name = type_name(value)
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
+
+
 def class_name(kind: type) -> str:
     """Return the module and qualified name of a class."""
     return f"{kind.__module__}.{kind.__qualname__}"

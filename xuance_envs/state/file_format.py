@@ -28,7 +28,7 @@ from typing import Any
 
 from xuance_envs._version import __version__
 from xuance_envs.errors import StateError
-from xuance_envs.state.faults import FaultError, type_name
+from xuance_envs.state.faults import FaultError, type_phrase
 from xuance_envs.state.saved_env import Facts, SavedEnv
 from xuance_envs.state.unpickling import check_safe
 
@@ -162,7 +162,7 @@ def _verify(data: bytes) -> tuple[dict[str, Any], bytes]:
     try:
         header = json.loads(rest[:length])
         if not isinstance(header, dict):
-            raise TypeError(f"expected a JSON object as header, got a {type_name(header)}")
+            raise TypeError(f"expected a JSON object as header, got {type_phrase(header)}")
     except Exception as error:
         raise _unreadable(f"{type(error).__name__}: {error}") from None
     return header, rest[length:]

@@ -15,7 +15,7 @@ import numpy as np
 
 from xuance_envs._override import override
 from xuance_envs.state import rebuild
-from xuance_envs.state.faults import FaultError, type_name
+from xuance_envs.state.faults import FaultError, type_name, type_phrase
 from xuance_envs.state.fingerprint import is_space
 from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.state_plan import PRELUDE, PROTOCOL, StatePlan
@@ -110,8 +110,8 @@ class StatePickler(pickle.Pickler):
             self._require_fresh_plan()
             raise FaultError(
                 "",
-                f"a {type_name(obj)} with a state handler cannot be saved in this place, such as "
-                "an element of a set",
+                f"{type_phrase(obj)} with a state handler cannot be saved in this place, such "
+                "as an element of a set",
             )
         reason = why_refused(kind)
         if reason is not None:
@@ -120,7 +120,7 @@ class StatePickler(pickle.Pickler):
             self._require_fresh_plan()
             reason = why_not_kept(obj)
             if reason is not None or name_of(kind) not in rebuild.NEW_RESOURCES:
-                raise FaultError("", f"a {type_name(obj)} {reason or 'cannot be located'}")
+                raise FaultError("", f"{type_phrase(obj)} {reason or 'cannot be located'}")
             return rebuild.new_resource, (name_of(kind),)
         if is_tensor_class(kind):
             self._check_tensor(obj)
@@ -207,7 +207,7 @@ class StatePickler(pickle.Pickler):
             if id(value) in attributes:
                 raise FaultError("", "it is the __dict__ of an environment or wrapper")
             if id(value) in self._plan.foreign_owners:
-                raise FaultError("", f"an array in the memory of a {type_name(value)}")
+                raise FaultError("", f"an array in the memory of {type_phrase(value)}")
             if isinstance(value, BUFFERS) and getattr(value, "base", None) is None:
                 places.append((*rebuild.extent(value), value))
         places.sort(key=lambda place: place[:2])

@@ -23,7 +23,7 @@ import numpy as np
 
 from xuance_envs.state import rebuild
 from xuance_envs.state.ale import REQUESTED_ATTRIBUTE
-from xuance_envs.state.faults import FaultError, MismatchError, type_name
+from xuance_envs.state.faults import FaultError, MismatchError, type_name, type_phrase
 from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
 from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, keep_access_fast, layers_of
@@ -299,7 +299,7 @@ class StatePlan:
         """Return the fault that a value at a path causes, with a remedy."""
         return FaultError(
             self.text(path),
-            f"a {type_name(value)} {reason}. Define __env_state__ and __set_env_state__ in "
+            f"{type_phrase(value)} {reason}. Define __env_state__ and __set_env_state__ in "
             f"{self.layers[path[0]].name}, or use register_state",
         )
 

@@ -131,7 +131,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_observations(self) -> Any:
         """Observations of the last step, reset or ``recv`` before any transform.
 
-        Without ``keep_raw``, the first access returns the current ones of all, and starts storing.
+        Without ``keep_raw``, the first access returns those of all environments and starts storing.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True

@@ -158,7 +158,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     allow.add_argument("--any-action", action="store_true",
         help="accept actions outside the action space")  # fmt: skip
     limits = parser.add_argument_group(
-        "limits; requests beyond one are delayed, or refused with an error that names the limit"
+        "limits; a request beyond a limit is delayed, or refused with an error that names it"
     )
     for option, name, unit, text in _LIMITS:
         default = (getattr(_DEFAULTS, name) or 0) / unit

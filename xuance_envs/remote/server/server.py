@@ -97,6 +97,8 @@ class Server:
 
         tls = None
         if certfile is not None:
+            for file in filter(None, (certfile, keyfile)):
+                file.open().close()  # its error names the file, OpenSSL's does not
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.load_cert_chain(certfile, keyfile)
         self.settings = settings

@@ -47,7 +47,7 @@ def batch_from_wire(
             for (key, inner), part in zip(space.spaces.items(), parts, strict=True)
         }
     if not isinstance(node, list):
-        raise WireError(f"expected a list for {type(space).__name__}, got a {type(node).__name__}")
+        raise WireError(f"expected a list for {type(space).__name__}, got {shortened(node)}")
     if isinstance(space, spaces.Tuple):
         if len(node) != len(space.spaces):
             raise WireError(f"expected {len(space.spaces)} items for Tuple, got {len(node)}")

@@ -107,7 +107,7 @@ class _MsgpackWriter(PieceWriter):
     def _encode_default(self, value: Any) -> Any:
         array = value.array if isinstance(value, TaggedArray) else value
         if not isinstance(array, np.ndarray):
-            raise TypeError(f"cannot encode a {type(value).__name__}")
+            raise TypeError(f"cannot encode a value of type {type(value).__name__}")
         self.count(array.nbytes)
         return as_raw_bytes(array)
 

@@ -28,7 +28,7 @@ def _encode_default(value: Any) -> Any:
         return value.as_nested_list()
     if isinstance(value, bytes):
         return {TAG: "bytes", "data": base64.b64encode(value).decode()}
-    raise TypeError(f"cannot encode a {type(value).__name__}")
+    raise TypeError(f"cannot encode a value of type {type(value).__name__}")
 
 
 encode_with_json = json.JSONEncoder(

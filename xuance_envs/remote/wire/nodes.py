@@ -69,6 +69,6 @@ def shortened(value: Any) -> str:
     if isinstance(value, int) and value not in INTS:
         return "an integer of more than 64 bits"
     if not isinstance(value, str | int | float | list | None):
-        return f"a {type(value).__name__}"
+        return f"a value of type {type(value).__name__}"
     text = ascii(value) if not isinstance(value, list) else f"a list of length {len(value)}"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -32,7 +32,9 @@ def space_to_wire(space: Space[Any]) -> dict[str, Any]:
     kind = type(space)
     if kind in _SPACES:
         return {"type": kind.__name__, **_SPACES[kind][0](space)}
-    raise WireError(f"cannot send a {kind.__name__}: expected one of the spaces {_names()}")
+    raise WireError(
+        f"cannot send a space of type {kind.__name__}: expected one of the spaces {_names()}"
+    )
 
 
 def space_from_wire(node: Any, depth: int = 0) -> Space[Any]:
@@ -254,6 +256,6 @@ _SPACES: dict[type, _Codec] = {
 def _field(node: Any, name: str, kind: type[T]) -> T:
     value = node[name]
     if type(value) is not kind:
-        expected = f"{node['type']}: expected a {kind.__name__} as {name}"
+        expected = f"{node['type']}: expected {name} of type {kind.__name__}"
         raise WireError(f"{expected}, got {shortened(value)}")
     return value

@@ -54,7 +54,7 @@ def to_wire(value: Any, depth: int = 0) -> Any:
             return encode(value, depth + 1)
     if hasattr(value, "__array__"):
         return to_wire(np.asarray(value), depth + 1)
-    raise WireError(f"cannot send a {kind.__module__}.{kind.__qualname__}")
+    raise WireError(f"cannot send a value of type {kind.__module__}.{kind.__qualname__}")
 
 
 def from_wire(node: Any, depth: int = 0) -> Any:
@@ -63,7 +63,7 @@ def from_wire(node: Any, depth: int = 0) -> Any:
     if kind in ATOMS:
         return node
     if kind is not dict and kind is not list:
-        raise WireError(f"expected a number, string, bytes, list or dict, got a {kind.__name__}")
+        raise WireError(f"expected a number, string, bytes, list or dict, got {shortened(node)}")
     if depth >= MAX_DEPTH:
         raise WireError(f"expected values nested at most {MAX_DEPTH} levels deep, got more levels")
     if kind is list:

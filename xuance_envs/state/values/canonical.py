@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xuance_envs.state.faults import FaultError, shortened, type_name
+from xuance_envs.state.faults import FaultError, shortened, type_name, type_phrase
 from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.rebuild import address_of
 from xuance_envs.state.values.graph import (
@@ -106,7 +106,7 @@ class ValueTokens:
         except FaultError as fault:
             raise FaultError(path_text(steps), fault.reason) from None
         except Exception as error:
-            reason = f"a {type_name(value)} cannot be compared: {error}"
+            reason = f"{type_phrase(value)} cannot be compared: {error}"
             raise FaultError(path_text(steps), reason) from error
         if isinstance(value, np.ndarray) and value.size:
             found = found._replace(head=(found.head, self._place(value), value.strides))
@@ -165,5 +165,5 @@ def abbreviated(value: Any) -> str:
     try:
         text = repr(value)
     except Exception:
-        text = f"a {type_name(value)}"
+        text = type_phrase(value)
     return shortened(text, _MAX_TEXT)

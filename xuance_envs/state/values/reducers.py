@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.state import rebuild
-from xuance_envs.state.faults import FaultError, class_name, type_name
+from xuance_envs.state.faults import FaultError, class_name, type_phrase
 from xuance_envs.state.layers import slot_items, slots_of
 from xuance_envs.state.values import tensors
 from xuance_envs.state.values.functions import is_installed
@@ -109,7 +109,7 @@ def reduce_with_dict(value: Any) -> Any:
             raise TypeError
         value.__dict__ = attributes
     except (AttributeError, TypeError):
-        raise FaultError("", f"another value holds the __dict__ of a {type_name(value)}") from None
+        raise FaultError("", f"another value holds the __dict__ of {type_phrase(value)}") from None
     return make, arguments, state, items, pairs, rebuild.with_dict
 
 
@@ -191,7 +191,7 @@ def _reduce_view(value: NDArray[Any], owner: Any) -> Any:
     low = offset + sum(min(0, extent) for extent in extents)
     high = offset + sum(max(0, extent) for extent in extents) + value.itemsize
     if low < 0 or high > memory.nbytes:
-        raise FaultError("", f"a view that extends beyond the memory of a {type_name(owner)}")
+        raise FaultError("", f"a view that extends beyond the memory of {type_phrase(owner)}")
     simple = dtype.kind not in "OV" and not dtype.metadata
     how = offset, value.shape, value.strides, dtype.str if simple else dtype, writeable
     return rebuild.shared_view, (owner, *how)

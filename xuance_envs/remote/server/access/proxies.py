@@ -102,7 +102,7 @@ class Proxies:
         return any(found in network for network in self._trusted)
 
     def restore(self, scope: MutableMapping[str, Any]) -> None:
-        """Restore the path, scheme and client address of a request that proxies replaced.
+        """Restore a request's path, scheme and client address, which proxies replaced.
 
         Args:
             scope: ASGI scope of the request; modified.

@@ -180,7 +180,7 @@ class Tokens:
             return token, _owner_of_token(token)
         name, _, *rest = words
         if not NAME.fullmatch(name):
-            raise ValueError("expected a name of letters, digits and any of . @ + - _")
+            raise ValueError("expected a name of at most 64 letters, digits and any of . @ + - _")
         limits: dict[str, float | None] = {}
         for word in rest:
             limit, _, value = word.partition("=")
