@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from xuance_envs import BackendOptions, DummyVecEnv, EnvError, autotune, tuning, tuning_estimates
+from xuance_envs.errors import counted
 from xuance_envs.measure import Runner, Throughput
 from xuance_envs.tuning import Autotuned, Candidate, backend_for
 
@@ -242,7 +243,7 @@ def test_where_drawn_actions_are_refused_a_backend_is_chosen_without(
     tuned = backend_for(Strict, num_envs)
     assert tuned.choice == tuned.candidates[0]
     assert tuned.choice.backend == backend
-    assert str(tuned).startswith(f"{num_envs} environments, not timed")
+    assert str(tuned).startswith(f"{counted(num_envs, 'environment')}, not timed")
     assert "action 1 is not allowed now" in caplog.text
     options: Any = {"step_timeout": 3}
     choice = backend_for(Strict, num_envs, options=options).choice

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.failure_files import FailureRecord
-from xuance_envs.errors import EnvError
+from xuance_envs.errors import EnvError, counted
 from xuance_envs.extras import how_to_install
 from xuance_envs.report import markdown_table
 from xuance_envs.state.file_format import header_of
@@ -41,7 +41,7 @@ def run_state(args: argparse.Namespace) -> None:
     header = header_of(data)
     when = datetime.datetime.fromtimestamp(args.file.stat().st_mtime).isoformat(" ", "seconds")
     print(
-        f"{args.file}: {len(header['envs'])} environments, {len(data):,} bytes "
+        f"{args.file}: {counted(len(header['envs']), 'environment')}, {len(data):,} bytes "
         f"({header['bytes']:,} in memory), written {when}"
     )
     print("saved with", ", ".join(f"{k} {v}" for k, v in header["versions"].items()))
@@ -54,7 +54,7 @@ def run_state(args: argparse.Namespace) -> None:
         print("  versions:", versions)
     if "failure" in header:
         failure = header["failure"]
-        print(f"\nfailure after {failure['steps']} steps: {failure['what']}")
+        print(f"\nfailure after {counted(failure['steps'], 'step')}: {failure['what']}")
     print()
     first = header.get("failure", {}).get("first", 0)
     rows = [_row(number, env) for number, env in enumerate(header["envs"], first)]
@@ -91,8 +91,8 @@ def run_replay(args: argparse.Namespace) -> None:
     failure = FailureRecord(args.file)
     print(f"recorded failure: {failure.what.splitlines()[0]}")
     print(
-        f"replaying {len(failure.actions)} steps of {len(failure.functions)} environments; the "
-        "last step failed"
+        f"replaying {counted(len(failure.actions), 'step')} of "
+        f"{counted(len(failure.functions), 'environment')}; the last step failed"
     )
     functions = [
         (lambda function=function, given=given: function(**given))
@@ -187,7 +187,7 @@ class _FrameHistory:
             return
         image, *rest = map(Image.fromarray, images)
         image.save(path, save_all=True, append_images=rest, duration=_FRAME_MILLISECONDS, loop=0)
-        print(f"last {len(images)} frames of environment {env}: {path}")
+        print(f"last {counted(len(images), 'frame')} of environment {env}: {path}")
 
 
 def _downscaled(image: Any) -> NDArray[Any] | None:

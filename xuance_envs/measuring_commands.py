@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 
 from xuance_envs import tuning
-from xuance_envs.errors import EnvError
+from xuance_envs.errors import EnvError, counted
 from xuance_envs.extras import how_to_install
 from xuance_envs.gym.atari_games import UnknownGameError, full_id
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
@@ -323,7 +323,7 @@ def run_bench(args: argparse.Namespace) -> None:
     total = len(sizes) * (1 + progress_ticks(3, tuning.ROUNDS))
     with tqdm(total=total, unit="run", disable=None) as bar:
         for num_envs in sizes:
-            bar.set_description(f"{num_envs} environments: starting")
+            bar.set_description(f"{counted(num_envs, 'environment')}: starting")
             try:
                 show = _progress(bar, f"{num_envs} × ")
                 results.append(autotune(make_env, num_envs, progress=show))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xuance_envs.errors import counted
 from xuance_envs.measure import Throughput
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ def plot_throughput(
             if result.name == limit:
                 axis.axvline(result.median, color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
         axis.set_xlim(0, 1.4 * max(result.quartiles[1] for result in panel))
-        count = f"{heading} environment{'s' if heading != 1 else ''}"
-        axis.set_title(count if isinstance(heading, int) else str(heading), fontsize="medium")
+        count = counted(heading, "environment") if isinstance(heading, int) else str(heading)
+        axis.set_title(count, fontsize="medium")
     legend: list[Patch | Line2D] = [Patch(color=c, label=kind) for kind, c in colours.items()]
     if limit is not None:
         legend.append(Line2D([], [], color=LIMIT_COLOUR, linestyle="--", label=limit))

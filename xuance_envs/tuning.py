@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
-from xuance_envs.errors import EnvError
+from xuance_envs.errors import EnvError, counted
 from xuance_envs.measure import StepLoop, Throughput, measure, sample_actions
 from xuance_envs.tuning_estimates import SAMPLED_STEPS, Probe, estimated_rates
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
@@ -133,7 +133,7 @@ class Autotuned:
         timed = f"{self.step_time * 1e6:,.1f} µs per step, {self.cpu_fraction:.0%} of it CPU time"
         if math.isnan(self.step_time):
             timed = "not timed"
-        lines = [f"{self.num_envs} environments, {timed}"]
+        lines = [f"{counted(self.num_envs, 'environment')}, {timed}"]
         for each in self.candidates:
             how = "" if each.measured else " (estimated)"
             rate = f"{each.steps_per_second:>12,.0f} steps/s{how}"
@@ -291,7 +291,7 @@ class _Plan:
             )
         reason = "the fastest measured, or the best estimate among those within 10 % of it"
         if count < num_envs:
-            reason += f"; measured with {count} environments, because making them is slow"
+            reason += f"; measured with {counted(count, 'environment')}, because making one is slow"
         return cls(likely, count, reason)
 
     @classmethod

@@ -101,7 +101,7 @@ def test_limits_follow_the_tokens_when_they_are_reloaded(
         ask.close()
     assert Asking(server, "two").close().status_code == 200
     assert first[0].post("session/create").status_code == 200
-    assert "1 sessions per token" in first[0].post("session/create").text
+    assert "1 session per token" in first[0].post("session/create").text
 
 
 @pytest.mark.slow("uses up seconds of CPU time")

@@ -297,7 +297,7 @@ def test_refusals_of_the_server_are_exceptions_of_their_own(serve: ServerMaker) 
     with pytest.raises(errors.RemoteLimitError, match="2 environments per session"):
         make(3, 1, "good", env_id="Counting")
     env = make(1, 5, "good", env_id="Counting")
-    with pytest.raises(errors.RemoteLimitError, match="1 sessions per token"):
+    with pytest.raises(errors.RemoteLimitError, match="1 session per token"):
         make(1, 1, "good", env_id="Counting")
     with pytest.raises(errors.RemoteConflictError, match="call reset first"):
         env.step([0])

@@ -46,6 +46,7 @@ def test_it_is_a_value(state: EnvStates) -> None:
     with pytest.raises(IndexError):
         state[3]
     assert repr(state) == f"EnvStates(3 environments, {state.nbytes} bytes)"
+    assert repr(state[0]) == f"EnvStates(1 environment, {state[0].nbytes} bytes)"
 
 
 def test_bytes_and_files_hold_all_of_it(state: EnvStates, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
+from xuance_envs.errors import counted
 from xuance_envs.vector_envs.arguments import checked_recipe, env_indices
 from xuance_envs.vector_envs.options import InSeries
 
@@ -192,7 +193,7 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
             seed = [None if seed is None else int(seed) + env for env in range(self.env_num)]
         if len(seed) != self.env_num:
             raise ValueError(
-                f"seed: expected an int or {self.env_num} seeds, one per environment, "
+                f"seed: expected an int or {counted(self.env_num, 'seed')}, one per environment, "
                 f"got a sequence of {len(seed)}"
             )
         answers = self._stepper.apply_to(

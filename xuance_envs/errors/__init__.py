@@ -54,6 +54,7 @@ from xuance_envs.errors._remote import (
 )
 from xuance_envs.errors._warnings import caller_stacklevel as caller_stacklevel
 from xuance_envs.errors._workers import WorkerDiedError, WorkerTimeoutError
+from xuance_envs.errors._workers import counted as counted
 from xuance_envs.errors._workers import name_envs as name_envs
 
 __all__ = [

@@ -145,6 +145,11 @@ class WorkerTimeoutError(_WorkerError):
         return self._message(f"did not answer {self.command!r} within {self.timeout:g} s")
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number and its noun: ``1 environment``, ``2 environments``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def name_envs(indices: Sequence[int]) -> str:
     """Describe environments: ``environment 3``, ``environments 4 to 7``, ``environments 1, 5``."""
     if len(indices) == 1:

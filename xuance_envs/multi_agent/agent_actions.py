@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
 from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows
+from xuance_envs.errors import counted
 from xuance_envs.multi_agent.record_layout import RecordLayout
 from xuance_envs.multi_agent.team import Group
 from xuance_envs.vector_envs.action_writer import all_in_space
@@ -68,7 +69,8 @@ class AgentActions:
             else:
                 self._put_arrays(actions, envs, at)
         except BadValueError as error:
-            raise ValueError(f"actions for {count} environments: {error}") from None
+            given = counted(count, "environment")
+            raise ValueError(f"actions for {given}: {error}") from None
         if self._check:
             self._check_all(alive, envs)
 
@@ -107,7 +109,8 @@ class AgentActions:
         agents = self._record.team.agents
         if len(actions) != len(envs):
             raise BadValueError(
-                f"expected a list of {len(envs)} dicts, one per environment, got {len(actions)}"
+                f"expected a list of {counted(len(envs), 'dict')}, one per environment, got "
+                f"{len(actions)}"
             )
         for given in actions:
             if type(given) is not dict or len(given) != len(agents):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from xuance_envs.errors import StateError
+from xuance_envs.errors import StateError, counted
 from xuance_envs.rollout.episode_statistics import merge_statistics, slice_statistics
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
@@ -66,7 +66,7 @@ class LoopState:
         if state["num_envs"] != num_envs:
             given = state["num_envs"]
             raise ValueError(
-                f"state: expected a state of {num_envs} environments, got one of {given}"
+                f"state: expected a state of {counted(num_envs, 'environment')}, got one of {given}"
             )
         envs = EnvStates.from_bytes(state["envs"], trusted)
         content = _content(state["loop"], shapes)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.errors import StateError
+from xuance_envs.errors import StateError, counted
 from xuance_envs.state import file_format
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.state.saved_env import Facts, SavedEnv
@@ -130,7 +130,7 @@ class EnvStates:
         return sum(env.nbytes for env in self.envs) + sum(map(len, self.shared.values()))
 
     def __repr__(self) -> str:
-        return f"EnvStates({len(self)} environments, {self.nbytes} bytes)"
+        return f"EnvStates({counted(len(self), 'environment')}, {self.nbytes} bytes)"
 
     def adding(self, name: str, values: Sequence[Any], shared: Any = None) -> EnvStates:
         """Return a copy with a wrapper's own data.
@@ -248,5 +248,5 @@ def _indices(index: int | Sequence[int], count: int) -> list[int]:
         raise TypeError(message) from None
     for i in found:
         if not -count <= i < count:
-            raise IndexError(f"index: expected an index into {count} states, got {i}")
+            raise IndexError(f"index: expected an index into {counted(count, 'state')}, got {i}")
     return found

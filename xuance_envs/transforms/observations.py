@@ -12,6 +12,7 @@ from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.errors import counted
 from xuance_envs.transforms.transform import Transform
 from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -209,5 +210,5 @@ class TransformObservations(ObservationTransform):
         except BadValueError as error:
             raise ValueError(
                 f"{type(self).__name__}: the function returned invalid values for the observations "
-                f"of {len(into)} environments: {error}"
+                f"of {counted(len(into), 'environment')}: {error}"
             ) from None

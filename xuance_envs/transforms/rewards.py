@@ -13,6 +13,7 @@ from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.data.space_rows import read_only
 from xuance_envs.engine.data.step_arrays import as_float32
+from xuance_envs.errors import counted
 from xuance_envs.transforms.transform import Transform
 from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.scalarization import checked_weights, weighted_sum
@@ -194,9 +195,10 @@ class TransformRewards(RewardTransform):
 
     def _checked(self, made: NDArray[Any], count: int) -> NDArray[np.float64]:
         if made.shape != (count, *self._shape) or made.dtype.kind not in "biuf":
-            vectors = f" of {self._shape[0]} components" if self._shape else ""
+            rewards = counted(count, "reward")
+            vectors = f" of {counted(self._shape[0], 'component')}" if self._shape else ""
             raise ValueError(
-                f"{type(self).__name__}: expected {count} rewards{vectors} from the function, "
+                f"{type(self).__name__}: expected {rewards}{vectors} from the function, "
                 f"got an array of shape {made.shape} and dtype {made.dtype}"
             )
         return made.astype(np.float64)

@@ -13,6 +13,7 @@ from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.driver import Driver
+from xuance_envs.errors import counted
 
 SMALL_BATCH = 128  # up to this size, Python's min and max are faster than NumPy's
 
@@ -62,7 +63,7 @@ class ActionWriter:
             rows.put(actions, ALL_ENVS if envs is None else envs, len(ids))
         except BadValueError as error:
             raise ValueError(
-                f"actions for {len(ids)} environments: {error}{_hint(rows, actions)}"
+                f"actions for {counted(len(ids), 'environment')}: {error}{_hint(rows, actions)}"
             ) from None
         if self._masks is not None:
             check_in_space(rows, range(len(rows)), None if envs is None else ids)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.errors import counted
 from xuance_envs.state.env_states import EnvStates
 
 Seeds = int | Sequence[int | None] | None  # environment i gets seed + i, or the i-th of a sequence
@@ -142,8 +143,8 @@ def seed_per_env(seed: Seeds, ids: Sequence[int]) -> list[int | None]:
     seeds = list(seed)
     if len(seeds) != len(ids):
         raise ValueError(
-            f"seed: expected an int or {len(ids)} seeds, one per environment, got a sequence of "
-            f"{len(seeds)}"
+            f"seed: expected an int or {counted(len(ids), 'seed')}, one per environment, got a "
+            f"sequence of {len(seeds)}"
         )
     return [None if one is None else checked_seed(f"seed[{i}]", one) for i, one in enumerate(seeds)]
 
@@ -167,7 +168,8 @@ def checked_states(state: Any, count: int | None = None) -> EnvStates:
             hint = "; EnvStates.from_bytes reads bytes"
         raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}{hint}")
     if count is not None and len(state) != count:
-        raise ValueError(f"state: expected states of {count} environments, got {len(state)}")
+        expected = counted(count, "environment")
+        raise ValueError(f"state: expected states of {expected}, got {len(state)}")
     return state
 
 

@@ -15,7 +15,7 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.ledger import Pending, Replies, is_fatal, state_unknown_after
 from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, exclusive_wait
-from xuance_envs.errors import NotResetError, WorkerTimeoutError, name_envs
+from xuance_envs.errors import NotResetError, WorkerTimeoutError, counted, name_envs
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import (
@@ -271,7 +271,7 @@ class GroupedVecEnv(VecEnv):
             values = [values] * len(ids)
         if len(values) != len(ids):
             raise ValueError(
-                f"values: expected {len(ids)} values of {name!r}, one per environment, "
+                f"values: expected {counted(len(ids), 'value')} of {name!r}, one per environment, "
                 f"got {len(values)}"
             )
         value_of = dict(zip(ids, values, strict=True))

@@ -154,7 +154,7 @@ def checked_clones(
         sources *= len(targets)
     if len(sources) != len(targets):
         raise ValueError(
-            f"src_ids: expected one environment, or {len(targets)}, one per target, "
+            f"src_ids: expected one environment, or one per target ({len(targets)}), "
             f"got {len(sources)}"
         )
     return sources, targets

@@ -20,6 +20,7 @@ from xuance_envs.engine.ray.actor_client import ActorSettings
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.engine.ray.ray_backend import RayBackend
+from xuance_envs.errors import counted
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.options import InSeries, RayOptions
@@ -157,8 +158,9 @@ def start_actors(
     obstacle = cluster.direct_connection_obstacle
     note = "" if obstacle is None else f", over Ray calls instead of direct connections: {obstacle}"
     logger.info(
-        "%d environments in %d workers of %d Ray actors on %d nodes%s",
-        *(len(recipe), len(split), len(backend.actors), len(nodes), note),
+        "%s in %s of %s on %s%s",
+        *(counted(len(recipe), "environment"), counted(len(split), "worker")),
+        *(counted(len(backend.actors), "Ray actor"), counted(len(nodes), "node"), note),
     )
     return groups
 

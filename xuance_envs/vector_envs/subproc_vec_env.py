@@ -22,7 +22,7 @@ from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.process.worker_process import StartSettings
 from xuance_envs.engine.system.library_threads import count_native_threads
-from xuance_envs.errors import caller_stacklevel
+from xuance_envs.errors import caller_stacklevel, counted
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.options import InSeries, ProcessOptions, StartMethod
@@ -183,8 +183,9 @@ def start_processes(
     here = " and in this process" if own else ""
     pids = [driver.worker.pid for driver in backend.workers]
     logger.info(
-        "%d environments in %d workers (%s)%s: pids %s",
-        *(len(recipe), len(pids), settings.context, here, pids),
+        "%s in %s (%s)%s: pids %s",
+        *(counted(len(recipe), "environment"), counted(len(pids), "worker")),
+        *(settings.context, here, pids),
     )
     return groups
 

@@ -13,6 +13,7 @@ from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
 from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.engine.thread.thread_backend import ThreadBackend
+from xuance_envs.errors import counted
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.options import InSeries, ThreadArguments
@@ -104,6 +105,6 @@ def start_threads(
     backend = ThreadBackend(split, recipe, *options)
     groups = WorkerGroups(backend, own, describe)
     here = " and in the calling thread" if own else ""
-    count = len({worker.thread for worker in backend.workers})
-    logger.info("%d environments in %d threads%s", len(recipe), count, here)
+    threads = counted(len({worker.thread for worker in backend.workers}), "thread")
+    logger.info("%s in %s%s", counted(len(recipe), "environment"), threads, here)
     return groups

@@ -12,6 +12,7 @@ import numpy as np
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.recovery import RestartPolicy
+from xuance_envs.errors import counted
 from xuance_envs.vector_envs.arguments import checked_info_bytes, checked_positive
 from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
 from xuance_envs.vector_envs.options import ActorLayout, InSeries, StartMethod
@@ -72,8 +73,8 @@ class WorkerSettings:
                 why = " with caller_steps=True, since the main process steps at least one"
                 own = why if own_share else ""
                 raise ValueError(
-                    f"num_workers: expected an int from 1 to {most}, for {num_envs} environments"
-                    f"{own}, got {self.num_workers!r}"
+                    f"num_workers: expected an int from 1 to {most}, for "
+                    f"{counted(num_envs, 'environment')}{own}, got {self.num_workers!r}"
                 )
             return split_evenly(num_envs, int(self.num_workers) + own_share)
         if self.is_split_automatically:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.buffer_pool import MIN_POOLED_BYTES, make_copiers
 from xuance_envs.engine.data.space_layout import BadValueError, Leaf, SpaceLayout, describe, fit
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.errors import counted
 
 Index = NDArray[np.intp] | slice  # indices of environments, or ALL_ENVS
 
@@ -173,7 +174,7 @@ class SpaceRows:
         if isinstance(batch, list) and not self.layout.flat:
             if len(batch) != count:
                 raise BadValueError(
-                    f"expected a list of {count} values, got a list of {len(batch)}"
+                    f"expected a list of {counted(count, 'value')}, got a list of {len(batch)}"
                 )
             values = [self.layout.flatten(value) for value in batch]
             parts = [list(part) for part in zip(*values, strict=True)]
@@ -291,7 +292,9 @@ def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
         return [part]
     if not isinstance(part, list | tuple | np.ndarray) or len(part) != count:
         prefix = f"{leaf.path}: " if leaf.path else ""
-        raise BadValueError(f"{prefix}expected a list of {count} values, got {describe(part)}")
+        raise BadValueError(
+            f"{prefix}expected a list of {counted(count, 'value')}, got {describe(part)}"
+        )
     return list(part)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from xuance_envs.engine.system.current import system
-from xuance_envs.errors import EnvError, VecEnvError
+from xuance_envs.errors import EnvError, VecEnvError, counted
 from xuance_envs.remote.server.access.permissions import Permissions, allowed_values
 from xuance_envs.remote.server.access.proxies import Proxies, network_of, root_path_of
 from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE, Tokens
@@ -188,7 +188,7 @@ def run_serve(args: argparse.Namespace) -> None:
         server.close()
         raise ServeError(error.reason if isinstance(error, EnvError) else str(error)) from error
     count = len(settings.tokens)
-    access = f"{count} tokens" if count else "no tokens: every local user has access"
+    access = counted(count, "token") if count else "no tokens: every local user has access"
     print(f"serving {', '.join(settings.catalogue.ids)} at {server.url} ({access})", flush=True)
     gc.collect()
     gc.freeze()  # objects created so far are permanent; later garbage collections skip them

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, shape_of_rewards
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import as_float32
-from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError, EnvError, NotSteppingError
+from xuance_envs.errors import (
+    AlreadySteppingError,
+    ClosedVecEnvError,
+    EnvError,
+    NotSteppingError,
+    counted,
+)
 from xuance_envs.remote.client.remote_session import (
     CreatedEnvs,
     RemoteSession,
@@ -191,7 +197,8 @@ class StudentGymEnvVectorized:
         try:
             self._actions.put(actions, ALL_ENVS, self.num_envs)
         except BadValueError as error:
-            raise ValueError(f"actions for {self.num_envs} environments: {error}") from None
+            given = counted(self.num_envs, "environment")
+            raise ValueError(f"actions for {given}: {error}") from None
         request = {
             "episode_ids": None,
             "actions": batch_to_wire(self.action_space, self._actions.view()),

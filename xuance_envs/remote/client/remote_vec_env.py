@@ -10,6 +10,7 @@ from xuance_envs._override import override
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
+from xuance_envs.errors import counted
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.remote_driver import RemoteDriver, sendable
 from xuance_envs.remote.client.remote_session import (
@@ -123,7 +124,7 @@ class RemoteVecEnv(GroupedVecEnv):
         except BaseException:
             session.close()
             raise
-        logger.info("%d environments at %s", self.num_envs, session.server)
+        logger.info("%s at %s", counted(self.num_envs, "environment"), session.server)
 
     @override
     def step(self, actions: Any) -> StepResult:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 
 from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.errors import counted
 from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig
@@ -69,7 +70,8 @@ class Sessions:
         ):
             if count >= limit:
                 idle = f"idle sessions are closed after {self._limits.idle:g} s"
-                text = f"this server allows {limit} sessions {scope}: close one first; {idle}"
+                allowed = f"this server allows {counted(limit, 'session')} {scope}"
+                text = f"{allowed}: close one first; {idle}"
                 raise RefusedError(429, "sessions", text)
         session = Session(account, next(self._numbers), share_frames, self._replies, nonce)
         account.sessions += 1
