@@ -54,7 +54,7 @@ def run_state(args: argparse.Namespace) -> None:
         print("  versions:", versions)
     if "failure" in header:
         failure = header["failure"]
-        print(f"\nfailure after {counted(failure['steps'], 'step')}: {failure['what']}")
+        print(f"\nfailure in step {failure['steps']} after saving: {failure['what']}")
     print()
     first = header.get("failure", {}).get("first", 0)
     rows = [_row(number, env) for number, env in enumerate(header["envs"], first)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -166,8 +167,10 @@ def test_an_exception_happens_again(
     # As in the vec env that recorded it, also where its worker has other environments, too.
     assert "raised: environment 2 failed in 'step': ValueError: too much: 30" in printed
     assert "environment 0" not in printed
+    (step,) = re.findall(r"^step (\d+) raised", printed, re.MULTILINE)
     assert main(["state", str(path)]) == 0
     printed = capsys.readouterr().out
+    assert f"failure in step {step} after saving: environment 2" in printed
     assert "too much: 30" in printed
     assert [line.split()[1] for line in printed.splitlines() if "snapshot" in line] == ["2", "3"]
 
