@@ -164,7 +164,7 @@ def test_views_of_other_buffers_stay_views(make: Any) -> None:
 def test_a_c_value_in_the_memory_of_another_object_is_refused() -> None:
     env = Holder(lambda _: (owner := bytearray(8), ctypes.c_double.from_buffer(owner)), written)
     env.reset(seed=1)
-    with pytest.raises(FaultError, match="C value in the memory of another"):
+    with pytest.raises(FaultError, match="uses the memory of another object"):
         EnvCheckpointer(env).save()
 
 

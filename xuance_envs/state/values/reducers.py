@@ -222,7 +222,7 @@ def _reduce_structured_scalar(value: Any) -> Any:
 
 def _reduce_c_data(value: Any) -> Any:
     if value._b_base_ is not None or value._objects:
-        raise FaultError("", "it contains pointers or is part of another ctypes object")
+        raise FaultError("", "it contains pointers or uses the memory of another object")
     return NotImplemented
 
 
