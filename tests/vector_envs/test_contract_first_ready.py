@@ -258,6 +258,8 @@ def test_what_waits_for_its_neighbours_is_not_waited_for(make):
     told = "actions for environment 0 were sent, but other environments"
     with pytest.raises(NotSteppingError, match=told):
         envs.recv()
+    with pytest.raises(AlreadySteppingError, match=told):
+        envs.send([1], [0])
     envs.send([1] * 4, [1, 2, 3, 4])
     with pytest.raises(ValueError, match=r"min_envs: expected 1 to 5, .*got 6"):
         envs.recv(min_envs=6)

@@ -48,7 +48,7 @@ class InFlight:
         if already_sent.any():
             raise AlreadySteppingError(
                 f"send: a result of {name_envs(env_ids[already_sent].tolist())} is still "
-                "outstanding: receive it with recv first"
+                f"outstanding: receive it with recv first{self._waiting_hint()}"
             )
         sent = self.envs.copy()
         sent[env_ids] = True
