@@ -353,7 +353,8 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
     def parse(text: str) -> float:
         value = kind(text)
         if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
+            number = "an int" if kind is int else "a finite number"
+            raise argparse.ArgumentTypeError(f"expected {number} above 0, got {text}")
         return value
 
     parse.__name__ = kind.__name__

@@ -166,7 +166,8 @@ def test_with_fork_nothing_is_pickled() -> None:
         ({"in_series": 0}, "in_series: expected 'auto' or an int of at least 1, got 0"),
         ({"in_series": "all"}, "in_series: expected 'auto'"),
         ({"in_series": True}, "in_series: expected 'auto'"),
-        ({"worker_threads": 0}, "worker_threads: expected a positive number"),
+        ({"worker_threads": 0}, "worker_threads: expected None or an int of at least 1, got 0"),
+        ({"worker_threads": 1.5}, r"worker_threads: expected None or an int .* got 1\.5"),
     ],
 )
 def test_wrong_options_are_refused(arguments: Any, message: str) -> None:

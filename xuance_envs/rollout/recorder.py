@@ -96,7 +96,7 @@ class GifRecorder:
         if not render_every >= 1:
             raise ValueError(f"render_every: expected at least 1 step, got {render_every}")
         if not 0 < fps < float("inf"):
-            raise ValueError(f"fps: expected a positive number, got {fps}")
+            raise ValueError(f"fps: expected a finite number above 0, got {fps}")
         self.render_every = render_every
         self.fps = fps
         self.paths: list[Path] = []

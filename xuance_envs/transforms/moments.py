@@ -170,7 +170,7 @@ def _origin(sample: Any) -> Any:
 def check_scale(name: str, epsilon: float, clip: float) -> None:
     """Raise a ValueError unless ``epsilon`` and ``clip`` are above 0 and ``epsilon`` is finite."""
     if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise ValueError(f"{name}: epsilon: expected a number above 0, got {epsilon!r}")
+        raise ValueError(f"{name}: epsilon: expected a finite number above 0, got {epsilon!r}")
     if not clip > 0:
         raise ValueError(f"{name}: clip: expected a number above 0, got {clip!r}")
 

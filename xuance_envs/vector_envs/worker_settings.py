@@ -34,11 +34,10 @@ class WorkerSettings:
     failure_modes: ClassVar[tuple[str, ...]] = ("raise", "restart", "resume")
 
     def __post_init__(self) -> None:
-        checked_positive(
-            worker_threads=self.worker_threads,
-            step_timeout=self.step_timeout,
-            start_timeout=self.start_timeout,
-        )
+        checked_positive(step_timeout=self.step_timeout, start_timeout=self.start_timeout)
+        if self.worker_threads is not None and not is_count(self.worker_threads):
+            expected = "None or an int of at least 1"
+            raise ValueError(f"worker_threads: expected {expected}, got {self.worker_threads!r}")
         self.info_bytes = checked_info_bytes(self.info_bytes)
         check_choice("on_worker_failure", self.on_worker_failure, self.failure_modes)
         if self.max_restarts is not None and self.max_restarts < 0:

@@ -293,7 +293,7 @@ def _at_least(least: int, kind: type[int] | type[float], text: str) -> float:
     except ValueError:
         value = -1
     if not least <= value < float("inf"):
-        number = "an int" if kind is int else "a number"
+        number = "an int" if kind is int else "a finite number"
         raise ValueError(f"expected {number} of at least {least}, got {text}")
     return value
 
