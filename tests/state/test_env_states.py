@@ -220,6 +220,15 @@ def test_extras_travel_along(state: EnvStates) -> None:
     assert_same(read[[2, 0]].extra("mine"), [values[2], values[0]])
 
 
+def test_extras_that_cannot_be_read_are_an_error_of_the_state() -> None:
+    env = SavedEnv(b"", "0", False, {"mine": b"damaged"})
+    damaged = EnvStates([env], {}, {"mine": b"damaged"})
+    with pytest.raises(StateError, match="cannot read"):
+        damaged.extra("mine")
+    with pytest.raises(StateError, match="cannot read"):
+        damaged.shared_extra("mine")
+
+
 def test_another_process_goes_on_from_a_file(state: EnvStates, tmp_path: Path) -> None:
     path = tmp_path / "three.xenvs"
     state.save(path)

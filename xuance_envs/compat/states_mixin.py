@@ -12,9 +12,7 @@ from xuance_envs.compat.stepping import Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.saving import Saver
-from xuance_envs.errors import StateError
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
 from xuance_envs.vector_envs.last_results import checked_clones
 
@@ -46,10 +44,7 @@ class StatesMixin:
         saver = self._saver("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
         checked_states(state, len(ids))
-        try:
-            own = state.extra(self._name)
-        except FaultError as fault:
-            raise StateError(-1, "load_state", str(fault)) from None
+        own = state.extra(self._name)
         return self._loaded(saver.load(state, ids, of_all=True), ids, own)
 
     def clone_state(

@@ -26,7 +26,6 @@ from xuance_envs.errors import (
     caller_stacklevel,
 )
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import dumps_plain
 
 _LARGE = 1 << 24
@@ -352,7 +351,7 @@ def _parse_restart_seeds(state: EnvStates) -> list[Seeding | None]:
         for seed, count in filter(None, seeds):
             if not isinstance(seed, int | None) or not isinstance(count, int) or count < 0:
                 raise TypeError(f"got ({seed!r}, {count!r})")
-    except (FaultError, LookupError, TypeError) as fault:
+    except (LookupError, TypeError) as fault:
         expected = "(seed, count) pairs with seed an int or None and count >= 0"
         raise StateError(
             -1, "load_state", f"invalid restart seeds: expected {expected}: {fault}"

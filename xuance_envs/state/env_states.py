@@ -12,6 +12,7 @@ import numpy as np
 
 from xuance_envs.errors import StateError, counted
 from xuance_envs.state import file_format
+from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.state.saved_env import Facts, SavedEnv
 
@@ -157,11 +158,11 @@ class EnvStates:
             name: name of the data.
 
         Raises:
-            FaultError: the states are not trusted and the data names an unsafe class.
+            StateError: the data cannot be read, or it names an unsafe class in untrusted states.
         """
         if not all(name in env.extras for env in self.envs):
             return None
-        return [loads_plain(env.extras[name], self.trusted) for env in self.envs]
+        return [self._read(env.extras[name]) for env in self.envs]
 
     def shared_extra(self, name: str) -> Any:
         """Return the shared value that :meth:`adding` stored, or None.
@@ -170,9 +171,15 @@ class EnvStates:
             name: name of the data.
 
         Raises:
-            FaultError: the states are not trusted and the data names an unsafe class.
+            StateError: the data cannot be read, or it names an unsafe class in untrusted states.
         """
-        return loads_plain(self.shared[name], self.trusted) if name in self.shared else None
+        return self._read(self.shared[name]) if name in self.shared else None
+
+    def _read(self, data: bytes) -> Any:
+        try:
+            return loads_plain(data, self.trusted)
+        except FaultError as fault:
+            raise StateError(-1, "load_state", str(fault)) from None
 
     def check_here(self, what: str) -> None:
         """Raise StateError if a state is stored in another process, such as an HTTP server.

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from xuance_envs.errors import StateError, StateMismatchError
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_states
 
 
@@ -27,7 +26,7 @@ def saved_by_transform(state: EnvStates, key: str) -> tuple[list[TransformSnapsh
         learned = state.shared_extra(key)
         if kept is not None:
             return [TransformSnapshot(*one) for one in kept], learned
-    except (FaultError, TypeError) as fault:
+    except TypeError as fault:
         raise StateError(-1, "load_state", str(fault)) from None
     inner, _, name = key.partition(" ")
     raise StateMismatchError(

@@ -12,7 +12,6 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import StateError, StateMismatchError
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -119,7 +118,7 @@ def checked_last_results(
         if given is None:
             return None
         results = [LastResult(*one) for one in given]
-    except (FaultError, TypeError) as error:
+    except TypeError as error:
         raise StateError(-1, "load_state", str(error)) from None
     for result in results:
         for part, leaf in zip(arrays.observations.parts, result.observation, strict=False):
