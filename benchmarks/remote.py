@@ -32,6 +32,7 @@ from xuance_envs.report import markdown_table
 
 ROOT = Path(__file__).parents[1]
 REMOTE, DUMMY, WORKER = "RemoteVecEnv", "DummyVecEnv_Gym", "SubprocVecEnv_Gym, one worker"
+TWO_WORKERS = "RemoteVecEnv, two workers"
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -168,14 +169,16 @@ def measure_remote(
     """Return the figures of each implementation, and the requests per vector step."""
     functions = [partial(Gym_Env, args.env)] * args.num_envs
     with (
-        served(args.env) as (url, _),
+        served(args.env, "--max-workers", "2") as (url, _),
         RemoteVecEnv(url, args.env, args.num_envs) as remote,
+        RemoteVecEnv(url, args.env, args.num_envs, num_workers=2) as in_two,
         DummyVecEnv_Gym(functions) as dummy,
         SubprocVecEnv_Gym(functions, in_series=args.num_envs) as worker,
     ):
         actions = sample_actions(dummy.action_space, args.num_envs)
         loops = {}
-        for name, vec_env in ((DUMMY, dummy), (REMOTE, remote), (WORKER, worker)):
+        vec_envs = {DUMMY: dummy, REMOTE: remote, TWO_WORKERS: in_two, WORKER: worker}
+        for name, vec_env in vec_envs.items():
             vec_env.reset(seed=0)
             loops[name] = StepLoop(vec_env, args.num_envs, actions)
         results = race(args, "remote", lambda _: loops, notes.append)

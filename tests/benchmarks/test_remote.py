@@ -15,10 +15,11 @@ def run(folder: Path, attacks: int) -> Any:
 
 
 @pytest.mark.slow("starts two servers")
-def test_it_measures_all_three_and_counts_requests(tmp_path: Path) -> None:
+def test_it_measures_all_four_and_counts_requests(tmp_path: Path) -> None:
     answer = run(tmp_path, attacks=0)
     results = answer.record["results"]
-    names = ["DummyVecEnv_Gym", "RemoteVecEnv", "SubprocVecEnv_Gym, one worker"]
+    remote = ["RemoteVecEnv", "RemoteVecEnv, two workers"]
+    names = ["DummyVecEnv_Gym", *remote, "SubprocVecEnv_Gym, one worker"]
     assert all(results[name]["rates"][0] > 0 for name in names)
     assert results["requests per vector step"] == {"count": 1.0}
     assert "requests per vector step: 1\n" in answer.printed

@@ -66,7 +66,7 @@ def test_an_error_closes_the_environments_and_leaves_the_worker_to_be_ended() ->
     with pytest.raises(ClosedVecEnvError):
         envs.reset()
     assert envs.pid in {child.pid for child in multiprocessing.active_children()}
-    envs.end_worker()
+    envs.end_workers()
     assert envs.pid is None
-    envs.end_worker()
+    envs.end_workers()
     assert_nothing_is_left()

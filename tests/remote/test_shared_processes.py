@@ -195,7 +195,7 @@ def hosted(beside: HostedVecEnv | None = None, num_envs: int = 2) -> HostedVecEn
 
 def ended(envs: HostedVecEnv) -> None:
     envs.close()
-    envs.end_worker()
+    envs.end_workers()
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
@@ -223,7 +223,7 @@ def test_an_error_names_the_environment_of_its_own_group() -> None:
     with pytest.raises(EnvError) as failed:
         second.step([0, 0, RAISES])
     assert failed.value.env_index == 2
-    second.end_worker()
+    second.end_workers()
     first.step([0, 0])
     third = hosted(first, 3)
     third.reset()

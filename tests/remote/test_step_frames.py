@@ -123,7 +123,7 @@ def test_a_frame_has_what_other_messages_have(space: spaces.Space[Any], says: bo
                     assert_same(reset_info, info["reset_info"])
     finally:
         envs.close()
-        envs.end_worker()
+        envs.end_workers()
     assert bool(framed) == (space not in SPACES[-2:])
     assert described <= 12, "the layout is sent only when it changes"
     assert not framed or framed > 10 * described
@@ -161,7 +161,7 @@ def test_a_frame_is_not_larger_than_allowed() -> None:
                 dumps(answer, WireFormat.MSGPACK, size - 1)
     finally:
         envs.close()
-        envs.end_worker()
+        envs.end_workers()
 
 
 # -- malformed frames -------------------------------------------------------------------
@@ -195,7 +195,7 @@ def reply() -> dict[str, Any]:
         return loads(dumps(answer, WireFormat.MSGPACK), WireFormat.MSGPACK)
     finally:
         envs.close()
-        envs.end_worker()
+        envs.end_workers()
 
 
 def new_reader() -> StepFrameReader:

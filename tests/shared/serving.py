@@ -118,7 +118,9 @@ def take_terminal() -> None:
 def serve_tests() -> None:
     """Serve the tests' environments until a signal arrives."""
     allowed = dataclasses.replace(ALLOWED, gets=frozenset({"mark", "pid"}))
-    server = Server(Settings(Catalogue(SERVED), permissions=allowed), port=0)
+    server = Server(
+        Settings(Catalogue(SERVED), limits=Limits(workers=2), permissions=allowed), port=0
+    )
     print(f"serving at {server.url}", flush=True)
     server.run()
 

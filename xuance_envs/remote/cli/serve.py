@@ -44,6 +44,8 @@ _LIMITS = (
     ("--max-processes-per-session", "processes_per_session", 1,
      "maximum processes per session. Each request that creates environments starts a worker; at "
      "the limit, the new environments share an existing worker"),
+    ("--max-workers", "workers", 1,
+     "maximum num_workers of a request that creates environments, which step them in parallel"),
     ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
      "maximum requests per second per token"),
     ("--max-requests-per-second", "requests_rate_per_session", 1,
@@ -313,5 +315,5 @@ def _token_limit(name: str, unit: int, text: str) -> dict[str, float | None]:
 TOKEN_LIMITS = {
     option.removeprefix("--"): partial(_token_limit, name, unit)
     for option, name, unit, _ in _LIMITS
-    if name.endswith(("_per_token", "_per_session")) or name == "repeats"
+    if name.endswith(("_per_token", "_per_session")) or name in ("repeats", "workers")
 }

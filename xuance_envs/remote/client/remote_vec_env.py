@@ -55,6 +55,8 @@ class RemoteVecEnv(GroupedVecEnv):
         user_token: the user's token; None if the server requires none.
         seed: environment i is created with seed ``seed + i``; None for no seed.
         env_kwargs: keyword arguments for each environment; the operator must allow their names.
+        num_workers: worker processes on the server, which step the environments in parallel. The
+            operator must allow more than one.
         copy: False to return read-only views instead of copies; the next step overwrites them.
         check_actions: True to check that every action is in its space. False has no effect if the
             server requires this check.
@@ -98,6 +100,7 @@ class RemoteVecEnv(GroupedVecEnv):
         user_token: str | None = None,
         seed: int | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
+        num_workers: int = 1,
         copy: bool = True,
         check_actions: bool = False,
         timeout: float = 120.0,
@@ -112,6 +115,8 @@ class RemoteVecEnv(GroupedVecEnv):
             "kwargs": sendable("construct", dict(env_kwargs or {})),
             "auto_reset": True,
         }
+        if (workers := checked_count("num_workers", num_workers)) != 1:
+            request["num_workers"] = workers  # which older servers refuse
         connection = ApiClient(base_url, user_token, timeout, verify)
         session = self._session = RemoteSession.open(connection, share_frames, type(self).__name__)
         try:

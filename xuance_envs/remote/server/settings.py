@@ -39,6 +39,8 @@ class Limits:
             as two: itself and its guardian, which ends the processes that the worker started. Each
             request that creates environments starts a worker. At a limit, the new environments
             share an existing worker of the session.
+        workers: workers of one request that creates environments. They step the environments in
+            parallel. A client asks for more than one with ``num_workers``.
         requests_per_session: concurrent requests per session, including waiting ones.
         requests_rate_per_token: requests per second per token; also per session.
         steps_rate_per_token: environment steps per second per token; also per session.
@@ -74,6 +76,7 @@ class Limits:
     processes: int = 256
     processes_per_token: int | None = 64
     processes_per_session: int = 16
+    workers: int = 1
     requests_per_session: int = 8
     requests_rate_per_token: float | None = None
     requests_rate_per_session: float | None = None

@@ -102,9 +102,10 @@ class EnvHost:
         repeating = not config.auto_reset
         infos = self._settings.permissions.infos_of(repeating)
         shared_backend = self.process.running_backend
-        first, objects = shared_backend is None, ObjectBudget(limits.reply)
+        num_workers = self.process.num_workers if shared_backend is None else 1
+        objects = ObjectBudget(limits.reply // num_workers)  # in each worker
         functions = [
-            HostedFunction(function, index, repeating, limits.memory, infos, first, objects)
+            HostedFunction(function, index, repeating, limits.memory, infos, objects)
             for index, function in enumerate(config.functions)
         ]
         self._vec_env = HostedVecEnv(
@@ -116,6 +117,7 @@ class EnvHost:
             on_backend_created=self._add_backend,
             check_actions=self._checks_actions,
             shared_backend=shared_backend,
+            num_workers=num_workers,
         )
         try:
             if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
@@ -179,9 +181,9 @@ class EnvHost:
         process.remove_envs(self.num_envs)
 
     def end(self) -> None:
-        """Close the environments and end their worker; blocks the calling thread."""
+        """Close the environments and end their workers; blocks the calling thread."""
         self._vec_env.close()
-        self._vec_env.end_worker()
+        self._vec_env.end_workers()
 
     def times(self) -> dict[str, Any]:
         if self._vec_env.closed:
@@ -228,11 +230,11 @@ class EnvHost:
             start = perf_counter()
             try:
                 vec_env.step_async(batch)
-                answered = await process.wait_for_reply(vec_env.wake_fds)
+                received = await process.wait_for_replies(vec_env.receivers, vec_env.end_fds)
             finally:
                 process.release_slot()
             self._record_steps(self.num_envs, perf_counter() - start)
-            if not answered or self._is_large(wire_format):
+            if received is None or self._is_large(wire_format, received):
                 return await self._run_in_thread(encode)
             try:
                 return encode()
@@ -303,14 +305,15 @@ class EnvHost:
                 n: host.process.states.object_sizes[n] for host in holders for n in holders[host]
             }
             self.replies.check(sum(objects[n] for n in numbers))
+            sizes = {n: host.process.states.sizes[n] for host in holders for n in holders[host]}
             copies: list[int] = []
             try:
                 for host in others:
-                    sizes = {n: host.process.states.sizes[n] for n in holders[host]}
-                    copies += sizes
-                    copy = partial(vec_env.copy_states, host._vec_env, sizes)
+                    copied = {n: sizes[n] for n in holders[host]}
+                    copies += copied
+                    copy = partial(vec_env.copy_states, host._vec_env, copied)
                     host.process.submit(copy).result()
-                return vec_env.load_stored(numbers, envs)
+                return vec_env.load_stored(numbers, envs, sizes)
             finally:
                 if copies and not vec_env.closed:
                     vec_env.drop_stored(copies)
@@ -364,13 +367,9 @@ class EnvHost:
         for rate in self._rates:
             rate.record(steps)
 
-    def _is_large(self, wire_format: WireFormat) -> bool:
-        """Return whether reading and encoding the worker's reply would delay the event loop."""
-        return (
-            wire_format is not _MSGPACK
-            or self._has_large_frames
-            or self._vec_env.receive_available() > SMALL_INFOS
-        )
+    def _is_large(self, wire_format: WireFormat, received: int) -> bool:
+        """Return whether reading and encoding the workers' replies would delay the event loop."""
+        return wire_format is not _MSGPACK or self._has_large_frames or received > SMALL_INFOS
 
     def _command(self) -> SessionProcess:
         """Check the process and return it; a command runs inside ``with`` this process."""
@@ -394,4 +393,4 @@ class EnvHost:
 
     def _end_if_closed(self) -> None:
         if self._vec_env.closed:  # after an error
-            self._vec_env.end_worker()
+            self._vec_env.end_workers()

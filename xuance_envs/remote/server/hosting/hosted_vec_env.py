@@ -1,10 +1,10 @@
-"""Vectorized environment on the server, in a worker process of its session."""
+"""Vectorized environment on the server, in worker processes of its session."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from xuance_envs.engine.data.step_arrays import as_float32
@@ -13,7 +13,7 @@ from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import WorkerGroups
 from xuance_envs.engine.info_collector import Outcomes
-from xuance_envs.engine.ledger import state_unknown_after
+from xuance_envs.engine.ledger import is_fatal, state_unknown_after, values_of
 from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.process_backend import ProcessBackend, SharedProcessBackend
 from xuance_envs.engine.saving import warn_of_doubts
@@ -35,13 +35,15 @@ class HostedEnvConfig:
     functions: Sequence[Callable[..., Any]]
     seed: int | None
     auto_reset: bool
+    num_workers: int = 1
 
 
 class HostedVecEnv(GroupedVecEnv):
-    """Vec env with one worker, extended for :class:`EnvHost`.
+    """Vec env with one or more workers, extended for :class:`EnvHost`.
 
-    Only :meth:`end_worker` ends the worker. ``close`` does not, because an error may close the vec
-    env in the event loop, which must not wait for a process to exit.
+    The first worker keeps the stored states. Only :meth:`end_workers` ends the workers. ``close``
+    does not, because an error may close the vec env in the event loop, which must not wait for a
+    process to exit.
     """
 
     _outcomes: Outcomes | None = None  # of the last step, until its infos are collected
@@ -56,11 +58,12 @@ class HostedVecEnv(GroupedVecEnv):
         check_actions: bool = False,
         on_backend_created: Callable[[ProcessBackend], None] | None = None,
         shared_backend: ProcessBackend | None = None,
+        num_workers: int = 1,
     ) -> None:
         recipe = checked_recipe(functions, env_seed)
         if shared_backend is None:
             settings = ProcessSettings(
-                num_workers=1,
+                num_workers=num_workers,
                 context=context,
                 step_timeout=step_timeout,
                 start_timeout=start_timeout,
@@ -84,9 +87,11 @@ class HostedVecEnv(GroupedVecEnv):
         # No copy for frames, which are written from the arrays before another command runs.
         self._last = LastResults(self._arrays, copies_lazily=True)
         self._saver = groups.saver
-        self._driver: ProcessDriver = groups.backend.workers[0]
-        self.wake_fds = self._driver.fds
-        self.receive_available = self._driver.worker.channel.receive_available
+        self._drivers: list[ProcessDriver] = list(groups.backend.workers)
+        channels = [driver.worker.channel for driver in self._drivers]
+        # Descriptors of replies, with functions that read them, and descriptors of workers' ends.
+        self.receivers = {channel.replies: channel.receive_available for channel in channels}
+        self.end_fds = [driver.worker.peer for driver in self._drivers]
         leaves = self._arrays.observations.layout.leaves
         native = all([leaf.dtype is not None and leaf.dtype.isnative for leaf in leaves])
         self._step_frames = StepFrameWriter(self._arrays) if native else None
@@ -99,7 +104,11 @@ class HostedVecEnv(GroupedVecEnv):
 
     @property
     def times(self) -> StepTimes:
-        return self._driver.times()
+        """Step times of the slowest worker."""
+        times = {driver.lo: driver.times() for driver in self._drivers}
+        lo = max(times, key=lambda lo: times[lo].p50)
+        slowest = times[lo].slowest
+        return replace(times[lo], slowest=None if slowest is None else lo + slowest)
 
     def finish_step(self, layout: int | None) -> dict[str, Any] | None:
         """Finish a step like ``step_wait``; return its results as a frame if they fit into one.
@@ -110,18 +119,21 @@ class HostedVecEnv(GroupedVecEnv):
         arrays, outcomes = self._arrays, self._ledger.step_outcomes(self.close)
         self.buf_rews = as_float32(arrays.rewards)
         self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
-        self._outcomes, rest = outcomes, outcomes[0][1].rest if outcomes else None
-        if rest is not None:
+        self._outcomes = outcomes
+        rests = [outcome.rest for _, outcome in outcomes if outcome.rest is not None]
+        if rests:
             self.collect_infos()  # with observations that are objects
         self._last.mark_all_new(None)
         self._ledger.settle()
         if (
             layout is None
             or self._step_frames is None
-            or (rest and (rest.infos or rest.reset_infos))
+            or any(rest.infos or rest.reset_infos for rest in rests)
         ):
             return None
-        layouts = self._groups.info_collector.layouts(0)
+        layouts, *others = map(self._groups.info_collector.layouts, range(len(self._drivers)))
+        if any(other != layouts for other in others):
+            return None
         return self._step_frames.frame(layouts, bool(self.watched_masks), layout)
 
     def collect_infos(self) -> None:
@@ -154,54 +166,108 @@ class HostedVecEnv(GroupedVecEnv):
         return None if rows is None else rows.parts
 
     def store_states(self, envs: Sequence[int], numbers: Sequence[int], room: float) -> list[int]:
-        """Save states in the worker under these numbers; return their sizes in bytes.
+        """Save states under these numbers; return their sizes in bytes.
 
-        If they exceed ``room`` together, the worker keeps none. The last returned size then belongs
-        to the first state beyond ``room``.
+        If they exceed ``room`` together, none is kept. The last returned size then belongs to the
+        first state beyond ``room``.
         """
         self._groups.check_idle("save_state")
-        save = partial(self._run, "store_states", envs, numbers, packed_registry(), room)
+        number_of = dict(zip(envs, numbers, strict=True))
+
+        def save() -> list[int]:
+            sizes: dict[int, int] = {}
+            with ExitStack() as stored:
+                stored.enter_context(self._dropping(numbers))
+                for k, driver, group_envs in self._ledger.split_by_group(envs):
+                    kept = [number_of[env] for env in group_envs]
+                    rest = packed_registry(), room - sum(sizes.values())
+                    places = driver.places_of(group_envs)
+                    found = self._run("store_states", places, kept, *rest, worker=k)
+                    sizes.update(zip(kept, found, strict=False))
+                    if sum(sizes.values()) > room:
+                        return list(sizes.values())
+                    if k:
+                        with self._dropping(kept, k):
+                            self.copy_states(self, {n: sizes[n] for n in kept}, source_worker=k)
+                stored.pop_all()
+            return [sizes[number] for number in numbers]
+
         return self._close_on_error(state_unknown_after, save)
 
-    def load_stored(self, numbers: Sequence[int], envs: Sequence[int]) -> tuple[Any, StepInfos]:
-        """Load states that the worker keeps."""
+    def load_stored(
+        self, numbers: Sequence[int], envs: Sequence[int], sizes: Mapping[int, int]
+    ) -> tuple[Any, StepInfos]:
+        """Load states that the first worker keeps; ``sizes`` has their bytes by number."""
         self._groups.check_idle("load_state")
+        number_of = dict(zip(envs, numbers, strict=True))
 
         def load() -> StepInfos:
-            warn_of_doubts(self._run("prepare_stored", envs, numbers, packed_registry()))
-            return self._saver.run_load({0: self._driver.pack("load_states", envs)}, envs)
+            prepares, loads = dict[int, Any](), dict[int, Any]()
+            with ExitStack() as copies:
+                for k, driver, group_envs in self._ledger.split_by_group(envs):
+                    found = [number_of[env] for env in group_envs]
+                    places = driver.places_of(group_envs)
+                    if k:
+                        copies.enter_context(self._dropping(found, k))
+                        self.copy_states(self, {n: sizes[n] for n in found}, worker=k)
+                    prepares[k] = driver.pack("prepare_stored", places, found, packed_registry())
+                    loads[k] = driver.pack("load_states", places)
+                with self._saver.transferring():
+                    warn_of_doubts(self._ledger.command(prepares, values_of))
+                    return self._saver.run_load(loads, envs)
 
         return self._load_and_restore(envs, None, load)
 
-    def copy_states(self, source: HostedVecEnv, sizes: Mapping[int, int]) -> None:
-        """Copy states from the worker of ``source``; ``sizes`` has their bytes by number."""
+    def copy_states(
+        self,
+        source: HostedVecEnv,
+        sizes: Mapping[int, int],
+        source_worker: int = 0,
+        worker: int = 0,
+    ) -> None:
+        """Copy states from a worker of ``source``; ``sizes`` has their bytes by number."""
         source._groups.check_idle("load_state")
         self._groups.check_idle("load_state")
         ours, theirs = self._saver, source._saver
         with theirs.transferring(), ours.transferring():
             originals = theirs.transfer.allocate(list(sizes.values()))
-            facts = source._run("copy_stored", list(sizes), buffers=originals)
+            copy_stored = "copy_stored", list(sizes)
+            facts = source._run(*copy_stored, buffers=originals, worker=source_worker)
             copies = ours.transfer.allocate(list(sizes.values()))
             for copy, original in zip(copies, originals, strict=True):
                 copy.copy_from(original)
-            self._run("import_stored", list(sizes), facts, buffers=copies)
+            self._run("import_stored", list(sizes), facts, buffers=copies, worker=worker)
 
     def drop_stored(self, numbers: Sequence[int]) -> None:
-        """Drop states that the worker keeps."""
+        """Drop states that the first worker keeps."""
         self._groups.check_idle("load_state")
         self._run("drop_stored", numbers)
 
-    def _run(self, command: str, *arguments: Any, buffers: Sequence[Any] = ()) -> Any:
-        """Run a command in the worker and return its reply."""
-        packed = self._driver.pack(command, *arguments)
-        packed = self._driver.with_buffers(packed, buffers) if buffers else packed
-        ((_, reply),) = self._ledger.command({0: packed}, list)
+    @contextmanager
+    def _dropping(self, numbers: Sequence[int], worker: int = 0) -> Iterator[None]:
+        """Drop states from a worker at the end, unless a worker has failed."""
+        try:
+            yield
+        except Exception as error:
+            if not is_fatal(error):
+                self._run("drop_stored", numbers, worker=worker)
+            raise
+        self._run("drop_stored", numbers, worker=worker)
+
+    def _run(
+        self, command: str, *arguments: Any, buffers: Sequence[Any] = (), worker: int = 0
+    ) -> Any:
+        """Run a command in a worker and return its reply."""
+        driver = self._drivers[worker]
+        packed = driver.pack(command, *arguments)
+        packed = driver.with_buffers(packed, buffers) if buffers else packed
+        ((_, reply),) = self._ledger.command({worker: packed}, list)
         return reply
 
     def close_extras(self) -> None:
-        """Reject further commands; the worker runs until :meth:`end_worker`."""
+        """Reject further commands; the workers run until :meth:`end_workers`."""
         self._groups.mark_closed()
 
-    def end_worker(self) -> None:
+    def end_workers(self) -> None:
         assert self.closed
         self._groups.end()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,10 @@ class HostedFunction(DropUnpicklableInfos):
     repeating: bool
     memory_limit: int | None
     infos: InfoKeys
-    first_in_process: bool
     objects: ObjectBudget
 
     def __call__(self, **keywords: Any) -> Any:
-        if self.first_in_process and self.index == 0:  # once per process
-            _limit_process(self.memory_limit)
+        _limit_process(self.memory_limit)
         env = check_env_api(self.make(**keywords))
         if self.repeating:
             return RepeatingEnv(env, self.index, self.infos, self.objects)
@@ -228,6 +227,7 @@ class RepeatingEnv(ObjectCounter):
         return self._layout.unflatten(parts)
 
 
+@cache  # once per process
 def _limit_process(memory_limit: int | None) -> None:
     """Limit the worker's memory and priority, to protect the server."""
     system.lower_priority()  # the server and its clients take precedence

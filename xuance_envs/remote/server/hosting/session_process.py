@@ -1,4 +1,4 @@
-"""Worker process of a session: its commands, replies, saved states and exit.
+"""Worker processes of a session: their commands, replies, saved states and exit.
 
 Commands do not block the event loop: a thread runs them, and the event loop polls the file
 descriptors of a running step. The session runs one command at a time, even with several groups.
@@ -7,7 +7,7 @@ descriptors of a running step. The session runs one command at a time, even with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
@@ -58,19 +58,25 @@ class StateStore:
 
 
 class SessionProcess:
-    """Worker process of a session, which may not be started yet."""
+    """Worker process of a session, which may not be started yet.
+
+    Several workers that one request starts act as one process. The first of them keeps the saved
+    states, and the environments of later requests share it.
+    """
 
     def __init__(
         self,
         request_timeout: float,
         quotas: Sequence[Quota],
         step_slots: asyncio.Semaphore,
+        num_workers: int = 1,
     ) -> None:
+        self.num_workers = num_workers
         self._backends: list[ProcessBackend] = []
         self.environments = 0
         self.busy = False
         self.closing = False
-        self.usage = Usage(0.0, 0)
+        self.usages: dict[int, Usage] = {}  # by pid of the worker
         self.states = StateStore(quotas)
         self._request_timeout = request_timeout
         self._quotas = quotas
@@ -79,13 +85,14 @@ class SessionProcess:
         self._loop = asyncio.get_running_loop()  # cached, because get_running_loop() calls getpid()
         self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
         self._command_future: Future[Any] | None = None
-        self._watched_fds: tuple[int, ...] = ()
-        self._reply_event: asyncio.Future[bool] | None = None
+        self._watched_fds: Sequence[int] = ()
+        self._received: dict[int, int] = {}  # bytes of each worker's reply, by descriptor
+        self._reply_event: asyncio.Future[int | None] | None = None
         self._kill_reason: RefusedError | None = None
         self.exit_message: str | None = None
         self._num_users = 0
         self._counted = 0
-        self._count(PROCESSES_PER_WORKER)
+        self._count(num_workers)
 
     def add_envs(self, environments: int) -> None:
         self._num_users += 1
@@ -106,34 +113,40 @@ class SessionProcess:
             self.states.drop(self.states.sizes)
             for quota in self._quotas:
                 quota.cpu += self.usage.cpu
-            self.usage = Usage(0.0, 0)
+            self.usages = {}
 
     @property
     def running_backend(self) -> ProcessBackend | None:
         """Backend with running environments; None if the process is not started."""
         return next((backend for backend in self._backends if backend.workers), None)
 
-    def _workers(self) -> Iterator[WorkerProcess]:
-        return (driver.worker for each in self._backends for driver in tuple(each.workers))
+    def _workers(self) -> list[WorkerProcess]:
+        found = (driver.worker for each in self._backends for driver in tuple(each.workers))
+        return list(dict.fromkeys(found))
 
     @property
-    def pid(self) -> int | None:
-        return next((worker.pid for worker in self._workers()), None)
+    def pids(self) -> list[int]:
+        return [worker.pid for worker in self._workers()]
+
+    @property
+    def usage(self) -> Usage:
+        usages = self.usages.values()
+        return Usage(sum(each.cpu for each in usages), sum(each.memory for each in usages))
 
     @property
     def alive(self) -> bool:
-        return any(worker.alive for worker in self._workers())
+        return any(worker.alive for worker in self._workers()[:1])
 
     def count(self) -> None:
-        """Remove the process and its states from the quotas if it has ended."""
+        """Remove ended workers, and the states of an ended process, from the quotas."""
+        self._count(sum(worker.alive for worker in self._workers()))
         if not self.alive:
-            self._count(0)
             self.states.drop(self.states.sizes)
 
-    def _count(self, processes: int) -> None:
-        before, self._counted = self._counted, processes
+    def _count(self, workers: int) -> None:
+        before, self._counted = self._counted, workers
         for quota in self._quotas:
-            quota.add(processes=processes - before)
+            quota.add(processes=PROCESSES_PER_WORKER * (workers - before))
 
     def kill(self) -> None:
         """Kill the process; a request that waits for its reply raises."""
@@ -199,17 +212,26 @@ class SessionProcess:
             self._holds_slot = False
             self._step_slots.release()
 
-    async def wait_for_reply(self, wake_fds: tuple[int, ...]) -> bool:
-        """Wait for a reply or the end of the process; return False after the request timeout."""
+    async def wait_for_replies(
+        self, receivers: Mapping[int, Callable[[], int]], end_fds: Sequence[int]
+    ) -> int | None:
+        """Wait until all workers have replied; return the bytes that arrived.
+
+        Return None if a worker ends, or after the request timeout.
+        """
         loop = self._loop
         event = self._reply_event = loop.create_future()
+        self._received = dict.fromkeys(receivers, 0)
         if not self._watched_fds:
-            self._watched_fds = wake_fds
-            for fd in wake_fds:
-                loop.add_reader(fd, self._set_reply_event, True)
+            self._watched_fds = [*receivers, *end_fds]
+            for fd, receive in receivers.items():
+                loop.add_reader(fd, self._on_reply, fd, receive)
+            for fd in end_fds:
+                loop.add_reader(fd, self._end_wait, None)
         self._timer = loop.call_later(SLOW_STEP, self._on_slow_step)
         try:
-            return bool(await event)
+            received: int | None = await event
+            return received
         finally:
             self._timer.cancel()
             self._reply_event = None
@@ -217,16 +239,22 @@ class SessionProcess:
     def _on_slow_step(self) -> None:
         """Release the slot of a slow step, so that other sessions can step."""
         self.release_slot()
-        self._timer = self._loop.call_later(
-            self._request_timeout - SLOW_STEP, self._set_reply_event, False
-        )
+        self._timer = self._loop.call_later(self._request_timeout - SLOW_STEP, self._end_wait, None)
 
-    def _set_reply_event(self, wait_for_reply: bool) -> None:
+    def _on_reply(self, fd: int, receive: Callable[[], int]) -> None:
+        received = self._received
+        received[fd] = 0 if self._reply_event is None else receive()
+        if all(received.values()):
+            self._end_wait(sum(received.values()))
+        elif not received[fd]:  # the worker has ended
+            self._end_wait(None)
+
+    def _end_wait(self, received: int | None) -> None:
         event = self._reply_event
-        if event is None:  # the process ended while no command was running
+        if event is None:  # a worker ended while no command was running
             self.remove_readers()
         elif not event.done():
-            event.set_result(wait_for_reply)
+            event.set_result(received)
 
     def remove_readers(self) -> None:
         """Remove the descriptors from the event loop, so that the thread can read them."""

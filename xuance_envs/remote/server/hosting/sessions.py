@@ -111,7 +111,7 @@ class Sessions:
             remedy = "create more environments per request, or close a session"
             text = f"the server has no file descriptors for more environments: {remedy}"
             raise RefusedError(429, "full", text)
-        process = self._process_for(session, quotas)
+        process = self._process_for(session, quotas, config.num_workers)
         host = EnvHost(config, self._settings, self._metrics, process, quotas)
         session.pending_host = host
         try:
@@ -134,19 +134,21 @@ class Sessions:
         self._count()
         return host, ids
 
-    def _process_for(self, session: Session, quotas: Sequence[Quota]) -> SessionProcess:
+    def _process_for(
+        self, session: Session, quotas: Sequence[Quota], num_workers: int
+    ) -> SessionProcess:
         """Return a new worker process, or an existing one of the session if a quota is reached."""
         for process in session.processes:
             process.count()
         try:
             for quota in quotas:
-                quota.check(processes=PROCESSES_PER_WORKER)
+                quota.check(processes=PROCESSES_PER_WORKER * num_workers)
         except RefusedError:
             shared = [process for process in session.processes if process.alive]
             if not shared:
                 raise
             return min(shared, key=lambda process: process.environments)
-        return SessionProcess(self._limits.request, quotas, self._step_slots)
+        return SessionProcess(self._limits.request, quotas, self._step_slots, num_workers)
 
     async def close(self, session: Session, reason: str) -> None:
         if self._sessions.pop(session.id, None) is not None:
@@ -162,11 +164,11 @@ class Sessions:
         """Terminate sessions that exceed their memory or CPU quota; never returns."""
         while True:
             await asyncio.sleep(USAGE_INTERVAL)
-            pids = {pid: each for one in self for each in one.processes if (pid := each.pid)}
+            pids = {pid: each for one in self for each in one.processes for pid in each.pids}
             if not pids:
                 continue
             for pid, usage in (await asyncio.to_thread(usage_of, list(pids))).items():
-                pids[pid].usage = usage
+                pids[pid].usages[pid] = usage
             for session in self:
                 self._check_usage(session)
 

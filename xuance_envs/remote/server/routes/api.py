@@ -181,7 +181,14 @@ class Api:
 
         kwargs = decode() if head.is_small else await self._run_in_thread(decode)
         functions = self._settings.catalogue.functions(message.env_id, message.num_envs, kwargs)
-        config = HostedEnvConfig(functions, message.seed, message.auto_reset)
+        workers = message.num_workers
+        if workers > message.num_envs:
+            expected = f"expected at most {message.num_envs}, one per environment, got {workers}"
+            raise RefusedError(422, "num_workers", f"num_workers: {expected}")
+        if workers > (limit := session.account.limits.workers):
+            text = f"this server allows num_workers={limit} per request, got {workers}"
+            raise RefusedError(429, "workers", text)
+        config = HostedEnvConfig(functions, message.seed, message.auto_reset, workers)
         host, ids = await self.sessions.create_envs(session, config)
         return dumps({"episode_ids": ids, **host.description}, head.reply_format)
 

@@ -104,6 +104,9 @@ class CreateEpisodes(SessionRequestModel):
         description="true: a request steps all environments once and resets those whose episode "
         "ends. false: each environment repeats its action and stops when its episode ends",
     )
+    num_workers: Annotated[int, Field(ge=1, le=MAX_ENVS)] = Field(
+        1, description="processes that step the environments in parallel; the operator limits them"
+    )
 
 
 class Reset(SessionRequestModel):
