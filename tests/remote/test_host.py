@@ -65,8 +65,9 @@ def test_an_error_closes_the_environments_and_leaves_the_worker_to_be_ended() ->
     assert envs.closed
     with pytest.raises(ClosedVecEnvError):
         envs.reset()
-    assert envs.pid in {child.pid for child in multiprocessing.active_children()}
+    (driver,) = envs.backend.workers
+    assert driver.worker.pid in {child.pid for child in multiprocessing.active_children()}
     envs.end_workers()
-    assert envs.pid is None
+    assert envs.backend.workers == []
     envs.end_workers()
     assert_nothing_is_left()

@@ -99,10 +99,6 @@ class HostedVecEnv(GroupedVecEnv):
         self.take_reset_observations = resets.take_flat or resets.copy
 
     @property
-    def pid(self) -> int | None:
-        return next((driver.worker.pid for driver in self.backend.workers), None)
-
-    @property
     def times(self) -> StepTimes:
         """Step times of the slowest worker."""
         times = {driver.lo: driver.times() for driver in self._drivers}
@@ -128,12 +124,14 @@ class HostedVecEnv(GroupedVecEnv):
         if (
             layout is None
             or self._step_frames is None
-            or any(rest.infos or rest.reset_infos for rest in rests)
+            or any([rest.infos or rest.reset_infos for rest in rests])
         ):
             return None
-        layouts, *others = map(self._groups.info_collector.layouts, range(len(self._drivers)))
-        if any(other != layouts for other in others):
-            return None
+        layouts_of = self._groups.info_collector.layouts
+        layouts = layouts_of(0)
+        for k in range(1, len(self._drivers)):
+            if layouts_of(k) != layouts:
+                return None
         return self._step_frames.frame(layouts, bool(self.watched_masks), layout)
 
     def collect_infos(self) -> None:
