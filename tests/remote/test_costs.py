@@ -707,15 +707,21 @@ class SizedEnv(CountingEnv):
 
 
 @pytest.mark.parametrize(
-    ("kind", "auto_reset"),
+    ("kind", "auto_reset", "workers"),
     [
-        *((kind, True) for kind in OBJECTS),
-        ("Text", False),
-        *(pytest.param(kind, False, marks=pytest.mark.long) for kind in OBJECTS if kind != "Text"),
+        *((kind, True, 1) for kind in OBJECTS),
+        ("Text", False, 1),
+        ("Text", True, 2),
+        ("Text", False, 2),
+        *(
+            pytest.param(kind, False, 1, marks=pytest.mark.long)
+            for kind in OBJECTS
+            if kind != "Text"
+        ),
     ],
 )
 def test_objects_are_counted_before_they_reach_the_server(
-    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, kind: str, auto_reset: bool
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, kind: str, auto_reset: bool, workers: int
 ) -> None:
     arrived: list[str] = []
 
@@ -731,9 +737,9 @@ def test_objects_are_counted_before_they_reach_the_server(
 
     for name in ("call", "finish_step"):
         monkeypatch.setattr(HostedVecEnv, name, counted(name))
-    ask = Asking(serve({"Sized": partial(SizedEnv, kind)}, reply=40_000))
+    ask = Asking(serve({"Sized": partial(SizedEnv, kind)}, reply=40_000, workers=2))
     ask.client.headers["accept"] = "application/msgpack"
-    ask.ask("create", num_envs=4, auto_reset=auto_reset)
+    ask.ask("create", num_envs=4, auto_reset=auto_reset, num_workers=workers)
     assert ask.ask("vectorized_reset").status_code == 200
     steps = 1 if auto_reset else 10
     small, large = ([size // steps] * 4 for size in (80, 120))

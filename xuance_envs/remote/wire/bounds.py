@@ -53,10 +53,14 @@ def object_bytes(value: Any) -> int:
 
 
 class ObjectBudget:
-    """Budget of bytes in one reply for a group's observations without a fixed shape."""
+    """Budget of bytes in one reply for a group's observations without a fixed shape.
 
-    def __init__(self, limit: int) -> None:
+    The groups of several workers have equal shares of the limit.
+    """
+
+    def __init__(self, limit: int, workers: int = 1) -> None:
         self._limit = limit
+        self._share = limit // workers
         self._total = 0
         self._sizes: dict[int, int] = {}
         self._request = 0
@@ -82,7 +86,7 @@ class ObjectBudget:
         size = object_bytes(value)
         self._sizes[env] = self._sizes.get(env, 0) + size
         self._total += size
-        if self._total > self._limit:
+        if self._total > self._share:
             raise TooLargeError(self._limit)
 
 

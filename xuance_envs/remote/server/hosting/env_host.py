@@ -103,7 +103,7 @@ class EnvHost:
         infos = self._settings.permissions.infos_of(repeating)
         shared_backend = self.process.running_backend
         num_workers = self.process.num_workers if shared_backend is None else 1
-        objects = ObjectBudget(limits.reply // num_workers)  # in each worker
+        objects = ObjectBudget(limits.reply, num_workers)
         functions = [
             HostedFunction(function, index, repeating, limits.memory, infos, objects)
             for index, function in enumerate(config.functions)
