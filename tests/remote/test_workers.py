@@ -17,6 +17,7 @@ from remote_envs import CountingEnv, cart_pole
 from serving import TESTS, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs import errors
+from xuance_envs.engine.group.stored_states import StoredStates
 from xuance_envs.engine.system.current import system
 from xuance_envs.remote.client import remote_driver
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
@@ -58,6 +59,14 @@ class UnsavableEnv(CountingEnv):
         return result
 
 
+class ReportingEnv(CountingEnv):
+    """Environment that reports how many states its process keeps."""
+
+    @property
+    def stored(self):
+        return len(StoredStates._stored)
+
+
 def make(
     server: Server | ServedProcess, env_id: str, num_envs: int, workers: int, **how: Any
 ) -> Asking:
@@ -70,8 +79,9 @@ def make(
     return ask
 
 
-def attribute(ask: Asking, name: str = "pid") -> list[Any]:
-    answer = ask.ask("call", operation="get_attr", name=name, episode_ids=ask.episodes)
+def attribute(ask: Asking, name: str = "pid", episodes: list[str] | None = None) -> list[Any]:
+    episodes = ask.episodes if episodes is None else episodes
+    answer = ask.ask("call", operation="get_attr", name=name, episode_ids=episodes)
     return list(answer.json()["results"])
 
 
@@ -243,6 +253,25 @@ def test_a_failure_names_its_environment_and_ends_all_workers(
         assert error_of(ask.ask("vectorized_step", actions=[0] * 4))[0] == "closed"
         again = ask.ask("create", env_id="Counting", num_envs=2, num_workers=2)
         assert again.status_code == 200, "the ended workers do not count"
+
+
+def test_environments_that_share_a_worker_end_with_the_others(serve: ServerMaker) -> None:
+    quota = 2 * PROCESSES_PER_WORKER
+    server = serve(workers=2, processes_per_session=quota, allow=MAY_ASK)
+    ask = make(server, "Mischievous", 4, 2)
+    first = list(ask.episodes)
+    pids = attribute(ask)
+    sharing = ask.ask("create", env_id="Mischievous", auto_reset=True).json()["episode_ids"]
+    ask.ask("vectorized_reset", episode_ids=sharing)
+    assert attribute(ask, "pid", sharing) == pids[:1]
+    died = ask.ask("vectorized_step", actions=[0, 0, 0, EXITS], episode_ids=first)
+    assert error_of(died)[0] == "worker_died"
+    code, message = error_of(ask.ask("vectorized_step", actions=[0], episode_ids=sharing))
+    assert code == "closed"
+    assert "exited with code 7" in message
+    again = ask.ask("create", env_id="Counting", num_envs=2, num_workers=2)
+    assert again.status_code == 200, "the ended workers do not count"
+    wait_until(lambda: not any(map(is_running, pids)))
 
 
 @needs_guardians
@@ -419,3 +448,22 @@ def test_a_state_that_cannot_be_saved_or_loaded_leaves_nothing_behind(serve: Ser
     assert load(ask, kept, ask.episodes[:1]).status_code == 200
     step = partial(ask.ask, "vectorized_step", episode_ids=episodes)
     assert step(actions=[0, 0]).status_code == 200
+
+
+def test_states_that_ended_with_a_worker_leave_the_others_as_they_were(serve: ServerMaker) -> None:
+    allowed = Permissions(gets=frozenset({"pid", "stored"}))
+    ask = Asking(serve({"Reporting": ReportingEnv}, allow=allowed))
+    for _ in range(2):
+        ask.ask("create", env_id="Reporting", auto_reset=True)
+    sources = [[episode] for episode in ask.episodes]
+    for episodes in sources:
+        ask.ask("vectorized_reset", episode_ids=episodes)
+    states = [number for each in sources for number in saved(ask, *each)[1]["states"]]
+    more = ask.ask("create", env_id="Reporting", num_envs=2, auto_reset=True).json()["episode_ids"]
+    ask.ask("vectorized_reset", episode_ids=more)
+    (pid,) = attribute(ask, "pid", sources[1])
+    os.kill(pid, signal.SIGKILL)
+    refused = load(ask, states, more)
+    assert (refused.status_code, error_of(refused)[0]) == (404, "states")
+    assert "ended with the worker process that kept it" in refused.text
+    assert attribute(ask, "stored", more) == [0, 0]

@@ -59,6 +59,11 @@ def no_session(idle: float | None = None) -> RefusedError:
     return RefusedError(404, "session", text)
 
 
+def no_state(number: int) -> RefusedError:
+    reason = "it may have been dropped, or have ended with the worker process that kept it"
+    return RefusedError(404, "states", f"this session has no state {number}: {reason}")
+
+
 def envs_closed() -> RefusedError:
     return RefusedError(409, "closed", "these environments have failed and are closed")
 

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
 from xuance_envs.remote.wire.bounds import ObjectBudget, TooLargeError, payload_bytes
-from xuance_envs.remote.wire.failures import RefusedError, envs_closed, no_session
+from xuance_envs.remote.wire.failures import RefusedError, envs_closed, no_session, no_state
 from xuance_envs.remote.wire.formats import WireFormat
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_client, to_wire
@@ -306,17 +306,18 @@ class EnvHost:
             }
             self.replies.check(sum(objects[n] for n in numbers))
             sizes = {n: host.process.states.sizes[n] for host in holders for n in holders[host]}
-            copies: list[int] = []
-            try:
+            copies = [n for host in others for n in holders[host]]
+            with vec_env.dropping(copies) if copies else nullcontext():
                 for host in others:
                     copied = {n: sizes[n] for n in holders[host]}
-                    copies += copied
                     copy = partial(vec_env.copy_states, host._vec_env, copied)
-                    host.process.submit(copy).result()
+                    try:
+                        host.process.submit(copy).result()
+                    except (WorkerDiedError, WorkerTimeoutError):
+                        if host.process.alive:  # the worker of these environments has failed
+                            raise
+                        raise no_state(min(copied)) from None
                 return vec_env.load_stored(numbers, envs, sizes)
-            finally:
-                if copies and not vec_env.closed:
-                    vec_env.drop_stored(copies)
 
         return load
 

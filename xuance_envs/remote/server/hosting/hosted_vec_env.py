@@ -13,7 +13,7 @@ from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import WorkerGroups
 from xuance_envs.engine.info_collector import Outcomes
-from xuance_envs.engine.ledger import is_fatal, state_unknown_after, values_of
+from xuance_envs.engine.ledger import state_unknown_after, values_of
 from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.process_backend import ProcessBackend, SharedProcessBackend
 from xuance_envs.engine.saving import warn_of_doubts
@@ -175,7 +175,7 @@ class HostedVecEnv(GroupedVecEnv):
         def save() -> list[int]:
             sizes: dict[int, int] = {}
             with ExitStack() as stored:
-                stored.enter_context(self._dropping(numbers))
+                stored.enter_context(self.dropping(numbers))
                 for k, driver, group_envs in self._ledger.split_by_group(envs):
                     kept = [number_of[env] for env in group_envs]
                     rest = packed_registry(), room - sum(sizes.values())
@@ -185,7 +185,7 @@ class HostedVecEnv(GroupedVecEnv):
                     if sum(sizes.values()) > room:
                         return list(sizes.values())
                     if k:
-                        with self._dropping(kept, k):
+                        with self.dropping(kept, k):
                             self.copy_states(self, {n: sizes[n] for n in kept}, source_worker=k)
                 stored.pop_all()
             return [sizes[number] for number in numbers]
@@ -206,7 +206,7 @@ class HostedVecEnv(GroupedVecEnv):
                     found = [number_of[env] for env in group_envs]
                     places = driver.places_of(group_envs)
                     if k:
-                        copies.enter_context(self._dropping(found, k))
+                        copies.enter_context(self.dropping(found, k))
                         self.copy_states(self, {n: sizes[n] for n in found}, worker=k)
                     prepares[k] = driver.pack("prepare_stored", places, found, packed_registry())
                     loads[k] = driver.pack("load_states", places)
@@ -242,12 +242,12 @@ class HostedVecEnv(GroupedVecEnv):
         self._run("drop_stored", numbers)
 
     @contextmanager
-    def _dropping(self, numbers: Sequence[int], worker: int = 0) -> Iterator[None]:
-        """Drop states from a worker at the end, unless a worker has failed."""
+    def dropping(self, numbers: Sequence[int], worker: int = 0) -> Iterator[None]:
+        """Drop states from a worker at the end, unless the worker has ended."""
         try:
             yield
-        except Exception as error:
-            if not is_fatal(error):
+        except Exception:
+            if self._drivers[worker].alive:
                 self._run("drop_stored", numbers, worker=worker)
             raise
         self._run("drop_stored", numbers, worker=worker)

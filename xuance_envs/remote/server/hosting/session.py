@@ -13,7 +13,7 @@ from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http.requests import LARGE_REPLY, LargeReplies, Reply
 from xuance_envs.remote.server.limits.admission import Account, Quota, throttle, too_many_requests
-from xuance_envs.remote.wire.failures import RefusedError, no_session
+from xuance_envs.remote.wire.failures import RefusedError, no_session, no_state
 
 
 class Session:
@@ -151,9 +151,7 @@ class Session:
         """Group states by a host in the process that keeps them; raise if one is missing."""
         found = self._find_states(numbers)
         if absent := set(numbers).difference(*found.values()):
-            reason = "it may have been dropped, or have ended with the worker process that kept it"
-            text = f"this session has no state {min(absent)}: {reason}"
-            raise RefusedError(404, "states", text)
+            raise no_state(min(absent))
         return found
 
     async def drop_states(self, numbers: Iterable[int]) -> int:

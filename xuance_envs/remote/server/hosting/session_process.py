@@ -135,13 +135,20 @@ class SessionProcess:
 
     @property
     def alive(self) -> bool:
-        return any(worker.alive for worker in self._workers()[:1])
+        return self._count_workers() > 0
 
     def count(self) -> None:
         """Remove ended workers, and the states of an ended process, from the quotas."""
-        self._count(sum(worker.alive for worker in self._workers()))
-        if not self.alive:
+        running = self._count_workers()
+        self._count(running)
+        if not running:
             self.states.drop(self.states.sizes)
+
+    def _count_workers(self) -> int:
+        """Return the number of running workers; 0 if any of them has failed."""
+        if self.exit_message is not None:
+            return 0
+        return sum(worker.alive for worker in self._workers())
 
     def _count(self, workers: int) -> None:
         before, self._counted = self._counted, workers
@@ -181,6 +188,7 @@ class SessionProcess:
         self.busy = False
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
             self.exit_message = str(error).partition("\n")[0]
+            self.kill()  # the other workers
         if isinstance(error, WorkerDiedError):
             if self._kill_reason is not None:
                 raise self._kill_reason from None
