@@ -90,7 +90,8 @@ class Stepper:
         return list(actions)
 
     def _finish_step(self) -> FinishedStep:
-        step = self._ledger.finish_step(self.fail).parts
+        outcomes = self._ledger.finish_step(self.fail)
+        step = self._groups.info_collector.infos(outcomes).parts
         self._ledger.settle()
         return step
 

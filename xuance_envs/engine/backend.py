@@ -50,8 +50,11 @@ class WorkerDriver(Driver):
     def _begin(self, command: str, began: float | None = None) -> float | None:
         """Record a new request and return its deadline."""
         limit, self._command = self._timeouts[command in STARTUP_COMMANDS], command
-        self._deadline = deadline = None if limit is None else Deadline(limit, began)
-        return None if deadline is None else deadline.at
+        if limit is None:
+            self._deadline = None
+            return None
+        self._deadline = deadline = Deadline(limit, began)
+        return deadline.at
 
     def attach(self, arrays: StepArrays) -> None:
         """Set the arrays of the main process to which the group's results are written."""

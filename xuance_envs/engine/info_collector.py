@@ -39,8 +39,8 @@ class InfoCollector:
 
     def infos(self, outcomes: Outcomes, envs: NDArray[np.intp] | None = None) -> StepInfos:
         """Return the infos of some or all environments after a command."""
-        extras, columns = NO_RESTS, self._infos
-        ends: EpisodeEnds | None = None
+        columns = self._infos
+        extras, ends = NO_RESTS, None
         if outcomes or self._has_own_extras:
             extras, ends = self._take(outcomes, envs)
         if envs is None:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.backend import Backend
-from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import CommonDriver, Driver
 from xuance_envs.engine.group.outcome import OK, Outcome
 from xuance_envs.engine.in_flight import InFlight, Request
@@ -96,48 +95,51 @@ class Ledger:
         if self._before_step is not None:
             self._before_step()
         self._actions = actions
-        self._tag += 1
+        self._tag = tag = self._tag + 1
         self._all_submitted = False
         self.pending = _STEP
-        tag = self._tag
         if self.common is None or not self.common.start(tag, actions):
-            for k, driver in enumerate(self.drivers):
-                driver.submit_step(tag, actions.get(k) if actions else None)
+            if actions:
+                for k, driver in enumerate(self.drivers):
+                    driver.submit_step(tag, actions.get(k))
+            else:
+                for driver in self.drivers:
+                    driver.submit_step(tag, None)
         self._all_submitted = True
         if self._after_submit is not None:
             self._after_submit()
 
-    def finish_step(self, fail: Callable[[], Any]) -> StepInfos:
-        """Wait for the step, which stays pending until it is settled.
+    def finish_step(self, fail: Callable[[], Any]) -> list[tuple[int, Outcome]]:
+        """Wait for the step, and return groups with outcomes other than OK.
 
-        If a group raises, call ``fail``.
+        It stays pending until it is settled. If a group raises, call ``fail``.
         """
-        return self._info_collector.infos(self.step_outcomes(fail))
-
-    def step_outcomes(self, fail: Callable[[], Any]) -> list[tuple[int, Outcome]]:
-        """Wait like :meth:`finish_step`, and return groups with outcomes other than OK."""
-        common, tag = self.common, self._tag
-        if not self._all_submitted and (  # interrupted during submission
-            common is None or not common.start(tag, self._actions)
-        ):
-            for k, driver in enumerate(self.drivers):
-                if driver.tag != tag:
-                    driver.submit_step(tag, self._actions.get(k))
+        if not self._all_submitted:
+            self._complete_submission()
         outcomes = []
+        common = self.common
         try:
-            if common is not None and common.tag == tag:
+            if common is not None and common.tag == self._tag:
                 return common.outcomes()
             for k, driver in self._local_first:
                 outcome = driver.result()
                 if outcome is not OK:
                     outcomes.append((k, outcome))
             if common is not None:
-                common.started_by_drivers(tag)
+                common.started_by_drivers(self._tag)
         except Exception:
             self.pending = _NOTHING
             fail()
             raise
         return outcomes
+
+    def _complete_submission(self) -> None:
+        """Submit what an interrupt left unsubmitted."""
+        tag, actions = self._tag, self._actions
+        if self.common is None or not self.common.start(tag, actions):
+            for k, driver in enumerate(self.drivers):
+                if driver.tag != tag:
+                    driver.submit_step(tag, actions.get(k))
 
     # -- commands ---------------------------------------------------------------------
 

@@ -36,16 +36,16 @@ class Sender:
         return sum(self._written) == len(self._message)
 
     def _write(self) -> bool:
-        """Write as much of the message as fits; return whether anything did."""
-        message, written = self._message, self._written
-        rest = memoryview(message)[sum(written) :] if written else message
+        """Write as much of the message as fits; return whether all of it did."""
+        written = self._written
+        rest = memoryview(self._message)[sum(written) :] if written else self._message
         try:
             written.extend(map(system.write, (self.fd,), (rest,)))
         except BlockingIOError:
             return False
         except OSError as error:
             raise PeerGoneError(str(error)) from error
-        return True
+        return written[-1] == len(rest)
 
     def _wait_for_room(self, deadline: float | None, *peer: int) -> None:
         """Wait until bytes fit, or until the descriptor ``peer`` reports that the peer exited."""

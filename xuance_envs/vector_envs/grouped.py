@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -69,6 +70,7 @@ class GroupedVecEnv(VecEnv):
             reward_space=description.spaces.reward_space,
         )
         self._ledger = groups.ledger
+        self._info_collector = groups.info_collector
         self._never_reset = set(range(self.num_envs))
         self._arrays = arrays
         checked_by = groups.masks if check_actions else None
@@ -78,7 +80,9 @@ class GroupedVecEnv(VecEnv):
         self._last = LastResults(arrays, copies_lazily=copy and rows.is_large)
         self._copy = copy
         self._copy_observations = rows.copy_flat or rows.copy
-        self._outputs = arrays.outputs
+        self._outputs = outputs = arrays.outputs
+        if outputs is not None:
+            self._copy_observations = partial(outputs.take, self._copy_observations)
         if not copy:
             self._rewards = np.zeros(arrays.rewards.shape, np.float32)
             self._views = tuple(
@@ -129,7 +133,7 @@ class GroupedVecEnv(VecEnv):
         last.arrays_are_current = False
 
         def take(outcomes: Replies) -> tuple[Any, StepInfos]:
-            infos = self._groups.info_collector.infos(outcomes, envs)
+            infos = self._info_collector.infos(outcomes, envs)
             self._never_reset.difference_update(ids)
             if envs is not None:
                 last.update(before, envs)
@@ -162,11 +166,9 @@ class GroupedVecEnv(VecEnv):
         if ledger.pending is not _STEP:
             self._groups.check_open()
             ledger.check_stepping()
-        infos = ledger.finish_step(self.close)
+        infos = self._info_collector.infos(ledger.finish_step(self.close))
         if self._copy:
-            obs = None if self._outputs is None else self._outputs.take()
-            if obs is None:
-                obs = self._copy_observations()
+            obs = self._copy_observations()
             rewards = as_float32(arrays.rewards)
             terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
         else:
@@ -228,7 +230,7 @@ class GroupedVecEnv(VecEnv):
             assert timeout is not None
             raise WorkerTimeoutError(in_flight.stepping_envs(), None, timeout, "recv")
         envs = in_flight.envs_of(ready)
-        infos = self._groups.info_collector.infos(ready.items(), envs)
+        infos = self._info_collector.infos(ready.items(), envs)
         infos.masks = self._groups.masks.deferred(envs)
         batch = StepBatch(
             arrays.observations.copy(envs),

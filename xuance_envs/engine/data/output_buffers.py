@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -85,11 +86,11 @@ class OutputBuffers:
                 return
         self._chosen[0] = 0
 
-    def take(self) -> Any:
-        """Return the buffer that a step has filled, or None if there is none."""
+    def take(self, copy: Callable[[], Any]) -> Any:
+        """Return the buffer that a step has filled; if there is none, return ``copy()``."""
         number, self._chosen[0] = self._chosen[0], 0
         if not number or not self._wholes:
-            return None
+            return copy()
         whole = self._wholes[number - 1]
         return self._unflatten(
             [whole[lo:hi].view(dtype).reshape(shape) for dtype, shape, lo, hi in self._places]

@@ -153,8 +153,7 @@ class Channel(Sender):
         # No call in between, so that an interrupt finds either the old request or the new one.
         self.tag, self._message, self._has_reply, self._sent = tag, message, False, False
         self._written, inbox.counts, self._wait_code = [], [], None
-        self._write()
-        if self._written != [len(message)]:
+        if not self._write():
             self._flush(deadline)
         self._sent = True
 

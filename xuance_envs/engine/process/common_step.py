@@ -151,7 +151,7 @@ class CommonStep(CommonDriver):
 
     def _ring(self) -> None:
         if self._through_drivers:
-            joined = [each.worker.channel.has_joined(self.tag) for each in self._workers]
+            joined = [each.channel.has_joined(self.tag) for each in self._workers]
             self._codes[:] = bytes([WAITING if each else DIRECT for each in joined])
         this, other = self._number % 2, 1 - self._number % 2
         with suppress(BlockingIOError):  # cleared by arming, or before an interrupt
@@ -261,7 +261,7 @@ class CommonStep(CommonDriver):
 
     @override
     def started_by_drivers(self, tag: int) -> None:
-        channels = [driver.worker.channel for driver in self._workers]
+        channels = [driver.channel for driver in self._workers]
         if not all([channel.has_reply_to(tag, _FOLLOW_AND_STEP) for channel in channels]):
             return
         eventfds.drain(self._tokens)

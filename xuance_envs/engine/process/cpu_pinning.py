@@ -13,6 +13,7 @@ from xuance_envs.engine.system.current import system
 
 SAMPLE_STEPS = 16  # steps timed per sample
 SAMPLE_INTERVAL = 256  # steps between two samples
+NEVER = float("inf")
 
 # Mean step time in seconds below which workers are pinned. Slower steps lose little to late
 # wake-ups, and processes and threads that environments start would inherit the single CPU.
@@ -37,8 +38,7 @@ class CpuPinner:
             len(pids) + caller_steps == cpus == len(self._all_cpus)
             and (self._current_cpu is not None) == caller_steps
         )
-        self._steps = 0
-        self._next_sample: float = 1 if self.may_pin else float("inf")
+        self._steps_left: float = 1 if self.may_pin else NEVER  # until a sample is due
 
     def replace(self, index: int, pid: int) -> None:
         """Register the process of a restarted worker."""
@@ -48,8 +48,8 @@ class CpuPinner:
 
     def step(self) -> None:
         """Count a step, and take a sample if one is due."""
-        self._steps += 1
-        if self._steps >= self._next_sample:
+        self._steps_left -= 1
+        if not self._steps_left:
             self._sample()
 
     def _sample(self) -> None:
@@ -57,11 +57,11 @@ class CpuPinner:
         now = perf_counter()
         if self._sample_start is None:
             self._sample_start = now
-            self._next_sample = self._steps + SAMPLE_STEPS
+            self._steps_left = SAMPLE_STEPS
             return
         fast = now - self._sample_start < FAST_STEP_SECONDS * SAMPLE_STEPS
         self._sample_start = None
-        self._next_sample = self._steps + SAMPLE_INTERVAL
+        self._steps_left = SAMPLE_INTERVAL
         # One slow sample may be a pause of the main process, so only the second one counts.
         self._slow_samples = 0 if fast else self._slow_samples + 1
         if self._slow_samples == 1:
@@ -75,10 +75,10 @@ class CpuPinner:
             return
         try:
             if [system.cpu_affinity(pid) for pid in self._pids] != self._affinities:
-                self._next_sample = float("inf")  # other code has changed their affinity
+                self._steps_left = NEVER  # other code has changed their affinity
                 return
             for pid, affinity in zip(self._pids, affinities, strict=True):
                 system.set_cpu_affinity(pid, affinity)
         except OSError:  # a worker has ended, or pinning is not permitted
-            self._next_sample = float("inf")
+            self._steps_left = NEVER
         self._affinities = affinities

@@ -41,7 +41,9 @@ class ProcessDriver(PicklingDriver):
     ) -> None:
         super().__init__(lo, hi, (settings.timeout, settings.start_timeout))
         self.worker = worker
+        self.channel = worker.channel
         self._settings = settings
+        self._common = settings.common
         self._group_prefix, self._step = b"", STEP  # the only group in the process
         self._group = worker.index if group is None else group
         self._diagnostics = WorkerDiagnostics(settings.memory.fd, self._group)
@@ -66,8 +68,8 @@ class ProcessDriver(PicklingDriver):
         self.worker.num_groups -= 1
         reply_deadline = monotonic() + close_timeout
         try:
-            self.worker.channel.send(self._group_prefix + _LEAVE, self.tag, reply_deadline)
-            self.worker.channel.wait_reply(reply_deadline)
+            self.channel.send(self._group_prefix + _LEAVE, self.tag, reply_deadline)
+            self.channel.wait_reply(reply_deadline)
         except PeerGoneError:
             pass  # the process has ended
         except TimeoutError:
@@ -81,12 +83,12 @@ class ProcessDriver(PicklingDriver):
     @property
     @override
     def fds(self) -> tuple[int, ...]:
-        return self.worker.channel.replies, self.worker.peer
+        return self.channel.replies, self.worker.peer
 
     @property
     @override
     def tag(self) -> int:
-        return self.worker.channel.tag
+        return self.channel.tag
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> bytes:
@@ -97,24 +99,23 @@ class ProcessDriver(PicklingDriver):
         message = self._step
         if actions is not None:
             message = self._group_prefix + actions
-        elif (common := self._settings.common) is not None:
-            if common.may_join(tag):
+        elif self._common is not None:
+            if self._common.may_join(tag):
                 self.join_step(tag, monotonic())
                 return
-            message = common.step_message(tag)
+            message = self._common.step_message(tag)
         reply_deadline = self._begin("step")
         # If the worker has ended, result() reports it.
         try:
-            self.worker.channel.send(message, tag, reply_deadline)
+            self.channel.send(message, tag, reply_deadline)
         except (PeerGoneError, TimeoutError):
             return
 
     def join_step(self, tag: int, began: float) -> None:
         """Take part in a step that a common wake-up starts."""
-        common = self._settings.common
-        assert common is not None
-        wait_code = partial(common.wait_code, self.worker.index)
-        self.worker.channel.join(tag, wait_code, self._begin("step", began))
+        assert self._common is not None
+        wait_code = partial(self._common.wait_code, self.worker.index)
+        self.channel.join(tag, wait_code, self._begin("step", began))
 
     @override
     def submit(self, tag: int, packed: PackedCommand) -> None:
@@ -123,7 +124,7 @@ class ProcessDriver(PicklingDriver):
         if buffers:
             message = frame(RequestType.BUFFERS, pack_buffers(buffers)) + message
         try:  # as in `submit_step`
-            self.worker.channel.send(self._group_prefix + message, tag, reply_deadline)
+            self.channel.send(self._group_prefix + message, tag, reply_deadline)
         except (PeerGoneError, TimeoutError):
             return
 
@@ -141,11 +142,11 @@ class ProcessDriver(PicklingDriver):
             if deadline is not None:
                 until = min(until, deadline)
             try:
-                return self.worker.channel.wait_reply(until)
+                return self.channel.wait_reply(until)
             except PeerGoneError:
                 raise self.death_error() from None
             except TimeoutError:
-                if own is not None and own.has_passed(began, self.worker.channel.received):
+                if own is not None and own.has_passed(began, self.channel.received):
                     raise self._timeout_error() from None
                 if deadline is not None and monotonic() >= deadline:
                     raise

@@ -88,7 +88,7 @@ class HostedVecEnv(GroupedVecEnv):
         self._last = LastResults(self._arrays, copies_lazily=True)
         self._saver = groups.saver
         self._drivers: list[ProcessDriver] = list(groups.backend.workers)
-        channels = [driver.worker.channel for driver in self._drivers]
+        channels = [driver.channel for driver in self._drivers]
         # Descriptors of replies, with functions that read them, and descriptors of workers' ends.
         self.receivers = {channel.replies: channel.receive_available for channel in channels}
         self.end_fds = [driver.worker.peer for driver in self._drivers]
@@ -112,7 +112,7 @@ class HostedVecEnv(GroupedVecEnv):
         Otherwise, they are in ``buf_obs``, ``exact_rewards``, ``buf_infos`` and so on.
         """
         self._ledger.check_stepping()
-        arrays, outcomes = self._arrays, self._ledger.step_outcomes(self.close)
+        arrays, outcomes = self._arrays, self._ledger.finish_step(self.close)
         self.buf_rews = as_float32(arrays.rewards)
         self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
         self._outcomes = outcomes
