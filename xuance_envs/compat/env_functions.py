@@ -42,11 +42,6 @@ def set_wrapper_attr(env: Any, name: str, value: Any) -> None:
     env.set_wrapper_attr(name, value)
 
 
-def set_own_attr(env: Any, name: str, value: Any) -> None:
-    """Set an attribute on the outermost wrapper, as Stable-Baselines3 does."""
-    setattr(env, name, value)
-
-
 def spaces_of(env: Any) -> tuple[Any, Any]:
     return env.observation_space, env.action_space
 

@@ -16,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
-from xuance_envs.engine.data.space_layout import StepSpaces
+from xuance_envs.engine.data.space_layout import StepSpaces, map_batch
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.env_layers import reward_space_of
@@ -194,9 +194,7 @@ class MaskEngine(NativeEngine):
         # Some ale-py releases return all observations, others only those of the reset environments.
         given = np.asarray(infos["env_id"]) if "env_id" in infos else np.arange(self.num_envs)
         rows = np.searchsorted(given, envs)
-        return rows_of(observations, rows), {
-            key: rows_of(part, rows) for key, part in infos.items()
-        }
+        return rows_of(observations, rows), rows_of(infos, rows)
 
     def _seeds(self, envs: Envs, seeds: Sequence[int | None]) -> Any:
         """Return the seeds in the form that the environment expects."""
@@ -350,11 +348,7 @@ def _is_range(seeds: Sequence[int | None]) -> bool:
 
 def rows_of(batch: Any, rows: Any) -> Any:
     """Return some rows of an array, or of each array in dicts and tuples."""
-    if isinstance(batch, dict):
-        return {key: rows_of(part, rows) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(rows_of(part, rows) for part in batch)
-    return batch[rows]
+    return map_batch(lambda array: array[rows], batch)
 
 
 def with_last(batch: Any, envs: Envs, last: Any) -> Any:

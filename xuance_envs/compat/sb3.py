@@ -285,7 +285,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Set an attribute of each environment in ``indices``, or of all if None, to one value."""
-        self._apply(indices, env_functions.set_own_attr, attr_name, value)
+        self._apply(indices, setattr, attr_name, value)  # on the outermost wrapper
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any

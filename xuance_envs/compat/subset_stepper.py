@@ -161,17 +161,16 @@ class SubsetStepper(Stepper):
     def in_flight(self) -> NDArray[np.intp]:
         """Environments that were sent and not received."""
         sent = self._sent.copy()
-        for part in self._finished_parts:
-            sent[part.envs] = True
-        for envs, _ in self._finished_in_arrays.values():
+        for envs in self._finished_envs():
             sent[envs] = True
         return sent.nonzero()[0]
 
     def _num_finished(self) -> int:
-        finished_envs = [part.envs for part in self._finished_parts] + [
-            envs for envs, _ in self._finished_in_arrays.values()
-        ]
-        return sum(map(len, finished_envs))
+        return sum(map(len, self._finished_envs()))
+
+    def _finished_envs(self) -> list[NDArray[np.intp]]:
+        copied = [part.envs for part in self._finished_parts]
+        return copied + [envs for envs, _ in self._finished_in_arrays.values()]
 
     def _free_arrays(self) -> None:
         """Copy results out of the arrays, because the next requests overwrite them."""

@@ -61,10 +61,6 @@ class TianshouEnvFn:
         return env if plain and not self.as_objects else ObjectEnv(env)
 
 
-def has_object_space(space: Space[Any]) -> bool:
-    return isinstance(space, ObjectSpace)
-
-
 def _without_object_env(env: Any) -> Any:
     return env.env if isinstance(env, ObjectEnv) else env
 

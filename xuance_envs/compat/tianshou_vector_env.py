@@ -81,8 +81,8 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
         recipe = replace(recipe, env_fns=env_fns)
         groups = raise_original(lambda: self._make_groups(recipe, **self._options))
         self._stepper = SubsetStepper(groups)
-        self._has_object_space = tianshou_env_functions.has_object_space(
-            groups.description.observation_space
+        self._has_object_space = isinstance(
+            groups.description.observation_space, tianshou_env_functions.ObjectSpace
         )
         self.is_closed = False
 
@@ -279,7 +279,7 @@ def common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDe
 def _forms(description: EnvDescription) -> dict[str, tuple[Any, Any]]:
     """Return the properties of the spaces that must be equal in all environments."""
     space, reward_space = description.observation_space, description.spaces.reward_space
-    has_objects = tianshou_env_functions.has_object_space(space)
+    has_objects = isinstance(space, tianshou_env_functions.ObjectSpace)
     return {
         "observation space": ((has_objects, space.shape, space.dtype), space),
         "reward_space": (shape_of_rewards(reward_space), reward_space),

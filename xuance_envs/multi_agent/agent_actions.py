@@ -15,7 +15,6 @@ from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, des
 from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows
 from xuance_envs.errors import counted
 from xuance_envs.multi_agent.record_layout import RecordLayout
-from xuance_envs.multi_agent.team import Group
 from xuance_envs.vector_envs.action_writer import all_in_space
 
 
@@ -72,7 +71,7 @@ class AgentActions:
             given = counted(count, "environment")
             raise ValueError(f"actions for {given}: {error}") from None
         if self._check:
-            self._check_all(alive, envs)
+            self._check_actions(alive, envs)
 
     def _put_arrays(self, actions: Any, envs: NDArray[np.intp], at: Index) -> None:
         groups = self._record.groups
@@ -169,38 +168,30 @@ class AgentActions:
             for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
                 if agent in given and (alive[env, place] or not self._record.team.infos_by_agent):
                     try:
-                        rows.row(i, _identity, strict=False)[:] = given[agent]
+                        rows.row(i, strict=False)[:] = given[agent]
                     except BadValueError as error:
                         raise BadValueError(
                             f"environment {env}, agent {agent!r}: {error}"
                         ) from None
 
-    def _check_all(self, alive: NDArray[np.bool_], envs: NDArray[np.intp]) -> None:
+    def _check_actions(self, alive: NDArray[np.bool_], envs: NDArray[np.intp]) -> None:
         """Raise on invalid actions of active agents; replace those of inactive agents."""
         for k, fields in enumerate(self._record.groups):
-            space, flat = fields.group.action_space, self._rows[k].flat
-            if flat is None or not all_in_space(space, flat[envs]):
-                for env in envs.tolist():
-                    self._check_each(env, fields.group, self._agent_rows[env][k], alive[env])
-
-    def _check_each(
-        self, env: int, group: Group, rows: SpaceRows, alive: NDArray[np.bool_]
-    ) -> None:
-        space = group.action_space
-        values = list(rows.reader()())
-        for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
-            if space.contains(values[i]):
+            group, flat = fields.group, self._rows[k].flat
+            space = group.action_space
+            if flat is not None and all_in_space(space, flat[envs]):
                 continue
-            if alive[place]:
-                raise ValueError(
-                    f"the action for environment {env}, agent {agent!r}: expected one in {space}, "
-                    f"got {values[i]!r}"
-                )
-            rows.row(i, _identity, strict=False)[:] = _fixed_sample(space)
-
-
-def _identity(value: Any) -> Any:
-    return value
+            for env in envs.tolist():
+                rows = self._agent_rows[env][k]
+                for i, value in enumerate(rows.reader()()):
+                    if space.contains(value):
+                        continue
+                    if alive[env, group.places[i]]:
+                        raise ValueError(
+                            f"the action for environment {env}, agent {group.agents[i]!r}: "
+                            f"expected one in {space}, got {value!r}"
+                        )
+                    rows.row(i, strict=False)[:] = _fixed_sample(space)
 
 
 def _fixed_sample(space: Space[Any]) -> Any:

@@ -11,8 +11,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.space_layout import map_batch
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
-from xuance_envs.multi_agent.step import MultiAgentStep, map_batch
+from xuance_envs.multi_agent.step import MultiAgentStep
 
 
 class AgentRows:

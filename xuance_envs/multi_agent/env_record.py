@@ -39,9 +39,7 @@ class EnvRecord:
             for i, place in enumerate(group.places)
         }
         self._observation_rows = [at[place] for place in range(len(team.agents))]
-        self._rows: list[Row] = [
-            rows.row(i, lambda value: value) for rows, i in self._observation_rows
-        ]
+        self._rows: list[Row] = [rows.row(i) for rows, i in self._observation_rows]
         self._rewards = rewards_of(fields["rewards"])
         self._flags = {name: memoryview(fields[name]) for name in ("terminated", "truncated")}  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         # Agents that were flagged as ended but that the environment still lists in ``agents``.
@@ -52,7 +50,7 @@ class EnvRecord:
         if record.state is not None:
             parts = [fields[name][np.newaxis] for name in record.state_names]
             self._state_rows = SpaceRows(record.state, parts, 1)
-            self._state_row = self._state_rows.row(0, lambda value: value)
+            self._state_row = self._state_rows.row(0)
         self.masks = Masks(team, fields, False)
         self._infos = InfoMerger(team, self.masks)
         self._agent_sets = AgentSetCache(record, self._rows, self._rewards, self.masks)
@@ -202,7 +200,7 @@ class EnvRecord:
             return
         except STORE_ERRORS:
             rows, i = self._observation_rows[place]
-            row = rows.row(i, lambda value: value, strict=False)
+            row = rows.row(i, strict=False)
         try:
             row[:] = observation
         except BadValueError as error:
@@ -218,7 +216,7 @@ class EnvRecord:
             self._state_row[_ALL] = state
             return
         except STORE_ERRORS:
-            self._state_row = self._state_rows.row(0, lambda value: value, strict=False)
+            self._state_row = self._state_rows.row(0, strict=False)
         self._state_row[:] = state
 
 

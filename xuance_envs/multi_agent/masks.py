@@ -39,10 +39,6 @@ class MaskRow:
     def __setitem__(self, key: slice, mask: Any) -> None:
         self.put(mask)
 
-    def allow_all(self) -> None:
-        """Allow every action."""
-        self._array[...] = True
-
     def put(self, mask: Any) -> None:
         """Store a mask, in which nonzero means allowed. None allows every action."""
         if type(mask) is np.ndarray and mask.dtype == np.bool_:
@@ -52,7 +48,7 @@ class MaskRow:
             except (TypeError, ValueError):
                 pass  # reported below
         elif mask is None:
-            self.allow_all()
+            self._array[...] = True
             return
         elif type(mask) is tuple and mask and all([np.ndim(part) == 1 for part in mask]):
             mask = np.concatenate(mask)
@@ -107,4 +103,4 @@ class Masks:
     def allow_all(self, place: int) -> None:
         """Allow every action of an agent whose mask comes from its info."""
         if self.is_in_info(place):
-            self.rows[place].allow_all()
+            self.rows[place].put(None)

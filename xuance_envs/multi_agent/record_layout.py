@@ -212,5 +212,5 @@ class ActionRecord(_RecordSpace):
         groups = record.action_rows(record.fields(flat, record.action_dtype))
         for space, rows in zip(self._sample_spaces, groups, strict=True):
             for i in range(len(rows)):
-                rows.row(i, lambda value: value, strict=False)[:] = space.sample()
+                rows.row(i, strict=False)[:] = space.sample()
         return flat

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs._deprecated import warn_renamed
+from xuance_envs.engine.data.space_layout import map_batch
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.multi_agent.infos import MultiAgentInfos
@@ -172,18 +172,6 @@ def _short(value: Any) -> str:
     if value is None or isinstance(value, MultiAgentStart):
         return repr(value)
     return f"<{len(value)} {'dicts' if isinstance(value, MultiAgentInfos) else 'values'}>"
-
-
-def map_batch(function: Callable[..., Any], batch: Any, *others: Any) -> Any:
-    """Apply a function to the corresponding arrays of several batches."""
-    if isinstance(batch, dict):
-        return {
-            key: map_batch(function, part, *[other[key] for other in others])
-            for key, part in batch.items()
-        }
-    if isinstance(batch, tuple):
-        return tuple(map_batch(function, *parts) for parts in zip(batch, *others, strict=True))
-    return function(batch, *others)
 
 
 class StepReader:

@@ -72,20 +72,21 @@ class ActionWriter:
 
     def packed(self, groups: Iterable[int] | None = None) -> Mapping[int, Any]:
         """Pack the action parts that have no array form, by group."""
-        if not self._rows.objects:
-            return _NONE
-        every = range(len(self._drivers)) if groups is None else groups
-        return {k: self._packed(self._drivers[k]) for k in every}
-
-    def _packed(self, driver: Driver) -> Any:
         lists = self._rows.objects
-        try:
-            return driver.pack_actions([values[driver.lo : driver.hi] for values in lists])
-        except Exception as error:
-            raise ValueError(
-                f"the actions for environments {driver.lo} to {driver.hi - 1} cannot be pickled "
-                f"for their worker: {error}"
-            ) from error
+        if not lists:
+            return _NONE
+        packed = {}
+        for k in range(len(self._drivers)) if groups is None else groups:
+            driver = self._drivers[k]
+            lo, hi = driver.lo, driver.hi
+            try:
+                packed[k] = driver.pack_actions([values[lo:hi] for values in lists])
+            except Exception as error:
+                raise ValueError(
+                    f"the actions for environments {lo} to {hi - 1} cannot be pickled for their "
+                    f"worker: {error}"
+                ) from error
+        return packed
 
 
 def _hint(rows: SpaceRows, actions: Any) -> str:

@@ -72,12 +72,10 @@ def _documented(
 ) -> str | None:
     if cls.__doc__ is None:  # python -OO
         return None
-    summary, sections = _parsed(cls)
-    entries = _entries(sections)
+    summary, sections, entries = _parsed(cls)
     for source in sources:
-        _, others = _parsed(source)
-        for name, entry in _entries(others).items():
-            entries.setdefault(name, entry)
+        _, others, more_entries = _parsed(source)
+        entries = {**more_entries, **entries}
         if source in cls.__mro__:
             sections = {**others, **sections}
     sections["Args"] = "".join(entries[name] for name in signature.parameters if name in entries)
@@ -85,11 +83,9 @@ def _documented(
     return "\n".join(part.rstrip("\n") + "\n" for part in text)
 
 
-def _parsed(source: Any) -> tuple[str, dict[str, str]]:
-    """Return a docstring's summary and its sections."""
+def _parsed(source: Any) -> tuple[str, dict[str, str], dict[str, str]]:
+    """Return a docstring's summary, its sections, and the entries of its arguments."""
     summary, *rest = _HEADER.split(inspect.cleandoc(source.__doc__ or "") + "\n")
-    return summary, dict(zip(rest[::2], rest[1::2], strict=True))
-
-
-def _entries(sections: dict[str, str]) -> dict[str, str]:
-    return {entry[1]: entry[0] for entry in _ENTRY.finditer(sections.get("Args", ""))}
+    sections = dict(zip(rest[::2], rest[1::2], strict=True))
+    entries = {entry[1]: entry[0] for entry in _ENTRY.finditer(sections.get("Args", ""))}
+    return summary, sections, entries

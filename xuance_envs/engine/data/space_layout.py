@@ -7,7 +7,7 @@ are branches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -152,6 +152,18 @@ def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any
             f"from {array.min()} to {array.max()}"
         )
     return cast
+
+
+def map_batch(function: Callable[..., Any], batch: Any, *others: Any) -> Any:
+    """Apply a function to the corresponding arrays of several batches."""
+    if isinstance(batch, dict):
+        return {
+            key: map_batch(function, part, *[other[key] for other in others])
+            for key, part in batch.items()
+        }
+    if isinstance(batch, tuple):
+        return tuple(map_batch(function, *parts) for parts in zip(batch, *others, strict=True))
+    return function(batch, *others)
 
 
 def describe(value: Any) -> str:

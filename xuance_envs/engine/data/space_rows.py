@@ -25,6 +25,10 @@ _MEMORYVIEW_FORMATS = frozenset("?bBhHiIlLqQfd")
 _INTEGER_FORMATS = frozenset("bBhHiIlLqQ")
 
 
+def identity(value: Any) -> Any:
+    return value
+
+
 class Row(Protocol):
     """Storage for one value, written by ``row[:] = value``; a :class:`memoryview` is fastest."""
 
@@ -135,7 +139,7 @@ class SpaceRows:
     def rows(self, n: int, freeze: Callable[[Any], Any]) -> list[Row]:
         return [self.row(i, freeze) for i in range(n)]
 
-    def row(self, i: int, freeze: Callable[[Any], Any], *, strict: bool = True) -> Row:
+    def row(self, i: int, freeze: Callable[[Any], Any] = identity, *, strict: bool = True) -> Row:
         """Return environment i's row; if ``strict``, a vector's row may reject other dtypes."""
         parts = zip(self.parts, self.layout.leaves, strict=True)
         rows = [self._leaf_row(part, i, leaf, freeze, strict) for part, leaf in parts]

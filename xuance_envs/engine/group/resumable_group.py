@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
-from xuance_envs.engine.data.info_batch import InfoColumns, Snapshot
+from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import (
@@ -23,7 +23,6 @@ from xuance_envs.engine.group.outcome import (
     Autoreset,
     Outcome,
     ResultWithStates,
-    StepExtras,
 )
 from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
 from xuance_envs.engine.group.step_results import (
@@ -135,15 +134,12 @@ class ResumableGroup(EnvGroup):
         verified = ("", "") if logged is None else self.verify_replay(*logged, registry)
         result = self.command(command)(*arguments)
         began = perf_counter()
-        states, refusal = self.states_if_any(registry)
-        return ResultWithStates(result, states, refusal, perf_counter() - began, verified)
-
-    def states_if_any(self, registry: bytes | None) -> tuple[SavedStates | None, str]:
-        """Return the states of all environments, or None and the reason."""
+        states, refusal = None, ""
         try:
-            return self.states.save_states(range(len(self.envs)), registry), ""
+            states = self.states.save_states(range(len(self.envs)), registry)
         except EnvError as error:
-            return None, str(error)
+            refusal = str(error)
+        return ResultWithStates(result, states, refusal, perf_counter() - began, verified)
 
     def resume(
         self,
@@ -182,7 +178,9 @@ class ResumableGroup(EnvGroup):
                 return first or f"the replay failed {repeated}: {error}"
             if first:
                 continue
-            found.record(0, *self._infos_of_step(outcome))
+            infos = self._info_columns(False).batch()
+            resets = self._info_columns(True).batch() if outcome.ended else None
+            found.record(0, infos, resets, outcome.rest or NO_EXTRAS)
             repetition = found.get(0)
             if expected is None or repetition is None:
                 continue
@@ -215,12 +213,6 @@ class ResumableGroup(EnvGroup):
         finally:
             with suppress(EnvError):
                 twin.close()
-
-    def _infos_of_step(self, outcome: Outcome) -> tuple[Snapshot, Snapshot | None, StepExtras]:
-        """Return the infos of the last step from its outcome."""
-        infos = self._info_columns(False).batch()
-        resets = self._info_columns(True).batch() if outcome.ended else None
-        return infos, resets, outcome.rest or NO_EXTRAS
 
     def _step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
         """Step with these action leaves, and then restore the arrays' previous actions."""

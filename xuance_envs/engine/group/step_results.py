@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,33 +24,15 @@ _SCALARS = {"reward": np.float64, "terminated flag": np.bool_, "truncated flag":
 Thaw = Callable[[Any], Any]
 
 
-class RecordedInfos(NamedTuple):
-    """Infos of one step and of its resets, and the results that are not in the step arrays."""
-
-    infos: Snapshot
-    reset_infos: Snapshot | None
-    rest: StepExtras
-
-    def info(self, i: int, thaw: Thaw) -> dict[Any, Any]:
-        return _build(as_batch(self.infos), self.rest.infos, i, thaw)
-
-    def reset_info(self, i: int, thaw: Thaw) -> dict[Any, Any]:
-        assert self.reset_infos is not None
-        return _build(as_batch(self.reset_infos), self.rest.reset_infos, i, thaw)
-
-
-def _build(batch: InfoBatch, frozen: dict[int, Any], i: int, thaw: Thaw) -> dict[Any, Any]:
-    rest = {i: (thaw, frozen[i])} if i in frozen else {}
-    return InfoBatch(batch.arrays, batch.layouts, batch.group_of, rest).build(i, i)
-
-
 class StepResult(NamedTuple):
     """Result of one step: bytes or digests of each environment's row in the arrays, and infos."""
 
     observations: Sequence[NDArray[np.uint8]]
     scalars: Sequence[NDArray[np.uint8]]
     reset_observations: Sequence[NDArray[np.uint8]]
-    infos: RecordedInfos
+    infos: Snapshot
+    reset_infos: Snapshot | None
+    rest: StepExtras  # results that are not in the step arrays
 
     def difference(self, other: StepResult, first: int, thaw: Thaw) -> str | None:
         """Describe the first difference of a repeated step; ``first`` is the first environment."""
@@ -64,13 +47,17 @@ class StepResult(NamedTuple):
 
         def leaves(one: StepResult, of_reset: bool) -> list[Any]:
             arrays = one.reset_observations if of_reset else one.observations
-            rest = one.infos.rest
+            rest = one.rest
             objects = rest.reset_observations if of_reset else rest.observations
             frozen = [values[i] for values in objects]
             return [part[i] for part in arrays] + [None if f is None else thaw(f) for f in frozen]
 
         def info(one: StepResult, of_reset: bool) -> dict[Any, Any]:
-            built = one.infos.reset_info(i, thaw) if of_reset else one.infos.info(i, thaw)
+            snapshot = one.reset_infos if of_reset else one.infos
+            assert snapshot is not None
+            frozen = one.rest.reset_infos if of_reset else one.rest.infos
+            rest = {i: (thaw, frozen[i])} if i in frozen else {}
+            built = replace(as_batch(snapshot), rest=rest).build(i, i)
             return {key: value for key, value in built.items() if key != RESTARTED_KEY}
 
         if describe_difference(leaves(self, False), leaves(other, False)) is not None:
@@ -84,9 +71,7 @@ class StepResult(NamedTuple):
                     continue
                 was, now = (np.squeeze(rows[i].view(dtype)) for rows in (mine, others))
                 yield name, f"was {was} and is {now}"
-        has_reset = self.infos.reset_infos is not None and any(
-            part[i].any() for part in self.scalars[1:]
-        )
+        has_reset = self.reset_infos is not None and any(part[i].any() for part in self.scalars[1:])
         for of_reset in (False, True) if has_reset else (False,):
             where = describe_info_difference(info(self, of_reset), info(other, of_reset))
             if where is not None:
@@ -141,7 +126,7 @@ class StepResults:
         resets = self._reset_infos.get(at)
         rows, reset_rows = self._rows.get(at), [] if resets is None else self._reset_rows.get(at)
         leaves, scalars = rows[: self._num_leaves], rows[self._num_leaves :]
-        return StepResult(leaves, scalars, reset_rows, RecordedInfos(infos, resets, extras))
+        return StepResult(leaves, scalars, reset_rows, infos, resets, extras)
 
 
 class RecordedRows:

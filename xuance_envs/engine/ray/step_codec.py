@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from xuance_envs.engine.data.step_arrays import StepArrays
@@ -17,35 +16,33 @@ class ActorCodec:
         self._each = [GroupCodec(arrays.slice(lo - first, hi - first)) for lo, hi in split]
 
     def actions(self, groups: Sequence[int]) -> bytes:
-        if len(groups) == len(self._each):
-            return self._all.actions()
-        return b"".join([self._each[group].actions() for group in groups])
+        return b"".join([codec.actions() for codec in self._codecs_of(groups)])
 
-    def load_actions(self, data: Any, start: int, groups: Sequence[int]) -> int:
-        if len(groups) == len(self._each):
-            return self._all.load_actions(data, start)
-        for group in groups:
-            start = self._each[group].load_actions(data, start)
-        return start
+    def load_actions(self, data: Any, start: int, groups: Sequence[int]) -> None:
+        for codec in self._codecs_of(groups):
+            start = codec.load_actions(data, start)
 
     def results(self, extents: Mapping[int, Extents]) -> list[Any]:
-        if len(extents) == len(self._each):
-            return self._all.results(_union(extents.values()))
-        return list(chain(*(self._each[group].results(used) for group, used in extents.items())))
+        return [part for codec, used in self._used(extents) for part in codec.results(used)]
 
     def load_results(self, data: Any, start: int, extents: Mapping[int, Extents]) -> int:
-        if len(extents) == len(self._each):
-            return self._all.load_results(data, start, _union(extents.values()))[0]
-        for group, used in extents.items():
-            start, _ = self._each[group].load_results(data, start, used)
+        for codec, used in self._used(extents):
+            start, _ = codec.load_results(data, start, used)
         return start
+
+    def _codecs_of(self, groups: Collection[int]) -> Sequence[GroupCodec]:
+        if len(groups) == len(self._each):
+            return [self._all]
+        return [self._each[group] for group in groups]
+
+    def _used(self, extents: Mapping[int, Extents]) -> Iterable[tuple[GroupCodec, Extents]]:
+        """Return codecs of these groups, with the extents to encode."""
+        codecs, used = self._codecs_of(extents), extents.values()
+        return zip(codecs, [_union(used)] if len(codecs) < len(used) else used, strict=True)
 
 
 def _union(extents: Collection[Extents]) -> Extents:
     """Return the smallest extents that cover all given ones."""
-    if len(extents) == 1:
-        (only,) = extents
-        return only
     infos, resets, masks = zip(*extents, strict=True)
     return Extents(_largest(infos), _largest(resets), any(masks))
 
