@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from compat_envs import InfoEnv
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
@@ -148,6 +149,45 @@ def test_infos_without_a_column_belong_to_their_environment_and_step(make_vec_en
         [info["reset_info"]["name"] for info in infos if "reset_info" in info] for infos in steps
     ]
     assert ends == [[], ["reset"] * 2, ["reset"]]
+
+
+class TupleEnv(gymnasium.Env):
+    """Its observations are nested tuples; its episodes take two steps."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Tuple(
+        [spaces.Tuple([spaces.Box(0, 100, (2,)), spaces.Box(0, 100, (2,))]), spaces.Discrete(9)]
+    )
+
+    def __init__(self, number):
+        self.number = number
+
+    def observe(self):
+        first = 10 * self.number + self.count
+        return tuple(np.full(2, first + part, np.float32) for part in (0, 5)), self.count
+
+    def reset(self, **given):
+        super().reset(seed=given.get("seed"))
+        self.count = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.count += 1
+        return self.observe(), 0.0, self.count == 2, False, {}
+
+
+def test_the_last_observations_of_nested_tuples_belong_to_their_environments(make_vec_env):
+    functions = [partial(TupleEnv, number) for number in range(2)]
+    mode = gymnasium.vector.AutoresetMode.SAME_STEP
+    vec_env = make_vec_env(partial(SyncVectorEnv, functions, autoreset_mode=mode))
+    vec_env.reset()
+    vec_env.step([0, 0])
+    ((one, other), counts), _, terminated, _, infos = vec_env.step([0, 0])
+    assert terminated.all()
+    assert one.tolist() == [[2, 2], [12, 12]]
+    assert other.tolist() == [[7, 7], [17, 17]]
+    assert counts.tolist() == [2, 2]
+    assert [info["reset_obs"][0][1].tolist() for info in infos] == [[5, 5], [15, 15]]
 
 
 @pytest.mark.parametrize("name", KEEPING)

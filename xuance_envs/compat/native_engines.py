@@ -370,7 +370,10 @@ def _part(last: Any, key: Any, envs: Envs) -> Any:
     """Return the part ``key`` of ``last``: a batch, or an array of single observations."""
     if isinstance(last, dict | tuple):
         return last[key]
-    return {env: last[env][key] for env in envs.tolist()}
+    part = np.full(len(last), None, object)
+    for env in envs.tolist():
+        part[env] = last[env][key]
+    return part
 
 
 def with_final_infos(infos: Infos, final_info: Infos, ended: Envs) -> Infos:
