@@ -364,8 +364,6 @@ def test_a_column_is_of_the_infos_of_the_step_not_of_the_resets(make):
 PICKLING = (
     "xuance_envs.engine.pickled_commands.dumps_for_worker",
     "xuance_envs.engine.pickled_commands.loads",
-    "xuance_envs.engine.process.driver.dumps_for_worker",
-    "xuance_envs.engine.ray.driver.dumps_for_worker",
     "xuance_envs.engine.serialization.copy.deepcopy",
 )
 """How this process turns objects into bytes for a worker and back, and copies its own."""

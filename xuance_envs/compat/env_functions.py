@@ -42,10 +42,6 @@ def set_wrapper_attr(env: Any, name: str, value: Any) -> None:
     env.set_wrapper_attr(name, value)
 
 
-def spaces_of(env: Any) -> tuple[Any, Any]:
-    return env.observation_space, env.action_space
-
-
 def is_wrapped(env: Any, wrapper: tuple[str, str]) -> bool:
     """Return whether one of the wrappers is an instance of this class, given by module and name."""
     while isinstance(env, gymnasium.Wrapper):

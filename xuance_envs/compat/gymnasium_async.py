@@ -32,6 +32,7 @@ from xuance_envs.compat.vector_arguments import (
     worker_settings,
 )
 from xuance_envs.compat.vector_results import GymnasiumResults, InfoBatcher, StepResult
+from xuance_envs.engine.group.single_env import spaces_of
 from xuance_envs.errors import caller_stacklevel
 from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
 from xuance_envs.vector_envs.options import InSeries, ProcessOptions, VectorContext
@@ -154,8 +155,8 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         self.render_mode = stepper.description.render_mode
         self.single_action_space = stepper.description.action_space
         self.action_space = batch_space(stepper.description.action_space, self.num_envs)
-        spaces = stepper.apply(range(self.num_envs), env_functions.spaces_of)
-        single, batch = batched_spaces(self.observation_mode, [space for space, _ in spaces])
+        spaces = stepper.apply(range(self.num_envs), spaces_of)
+        single, batch = batched_spaces(self.observation_mode, spaces)
         self.single_observation_space, self.observation_space = single, batch
         if self.shared_memory:
             check_shareable(single)

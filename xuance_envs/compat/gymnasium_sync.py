@@ -22,6 +22,7 @@ from xuance_envs.compat.vector_arguments import (
     parse_reset,
 )
 from xuance_envs.compat.vector_results import GymnasiumResults, InfoBatcher, StepResult
+from xuance_envs.engine.group.single_env import spaces_of
 
 
 class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
@@ -71,8 +72,8 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
             mode = (mode, envs[0].observation_space)
         try:
             # Checked here too, because Gymnasium's errors differ between releases.
-            each = [(env.observation_space, env.action_space) for env in envs]
-            single, _ = batched_spaces(observation_mode, [space for space, _ in each])
+            each = list(map(spaces_of, envs))
+            single, _ = batched_spaces(observation_mode, each)
             check_spaces(observation_mode, single, envs[0].action_space, each)
             shared, before = envs[0].metadata, dict(envs[0].metadata)
             super().__init__([ReturnEnv(env) for env in envs], copy, mode, autoreset_mode)

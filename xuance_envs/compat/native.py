@@ -26,7 +26,7 @@ from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, LazyRowExtras
 from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Frozen, Kind, kind_of
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
+from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import LocalDriver
 from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.step_clock import StepClock, StepTimes
@@ -191,13 +191,9 @@ class NativeInfoCollector(InfoCollector):
     _has_own_extras = True
 
     @override
-    def _take(
-        self, outcomes: Outcomes, envs: NDArray[np.intp] | None
-    ) -> tuple[Mapping[int, Frozen], EpisodeEnds | None]:
-        self.absorb(outcomes)
-        rests, reset_rests = self._driver.rests
-        ended = any([outcome.ended for _, outcome in outcomes])
-        return rests, self._ends(reset_rests, envs) if ended else None
+    def absorb(self, outcomes: Outcomes) -> tuple[Mapping[int, Frozen], Mapping[int, Frozen], bool]:
+        *_, ended = super().absorb(outcomes)
+        return *self._driver.rests, ended
 
 
 class NativeDriver(LocalDriver):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,23 +31,16 @@ _CARTPOLE = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
 _ATARI = "ale_py.vector_env.AtariVectorEnv"
 
 
+@dataclass(slots=True, eq=False)
 class EngineStep:
-    __slots__ = (
-        "ended",
-        "infos",
-        "observations",
-        "reset_infos",
-        "reset_observations",
-        "rewards",
-        "terminated",
-        "truncated",
-    )
-
-    def __init__(self, result: tuple[Any, ...]) -> None:
-        self.observations, self.rewards, self.terminated, self.truncated, self.infos = result
-        (self.ended,) = (self.terminated | self.truncated).nonzero()
-        self.reset_observations: Any = None
-        self.reset_infos: Infos = {}
+    observations: Any
+    rewards: NDArray[Any]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: Infos
+    ended: Envs
+    reset_observations: Any = None
+    reset_infos: Infos = field(default_factory=dict)
 
 
 class NativeEngine(ABC):
@@ -85,8 +79,10 @@ class NativeEngine(ABC):
 
     def step(self, actions: Any) -> EngineStep:
         """Step all environments; where an episode ended, start the next one."""
-        step = EngineStep(self.env.step(actions))
-        if len(step.ended):
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        (ended,) = (terminated | truncated).nonzero()
+        step = EngineStep(observations, rewards, terminated, truncated, infos, ended)
+        if len(ended):
             self.start_next_episodes(step)
         return step
 

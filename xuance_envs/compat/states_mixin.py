@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,13 +78,11 @@ class StatesMixin:
     _name = "compat"
     """Key of the interface's own state in the saved states."""
 
-    def _idle_stepper(self, what: str) -> Stepper:
-        """Return the stepper if no call is pending, else raise the library's error."""
-        raise NotImplementedError
+    _idle_stepper: Callable[[str], Stepper]
+    """Method that returns the stepper if no call is pending, else raises the library's error."""
 
-    def _reset_result(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, Any]:
-        """Return observations and infos after a load, in the form of the library's ``reset``."""
-        raise NotImplementedError
+    _reset_result: Callable[[InfoBatch, NDArray[np.intp]], tuple[Any, Any]]
+    """Method that returns observations and infos in the form of the library's ``reset``."""
 
     def _interface_state(self, env: int) -> Any:
         """Return the interface's own state of an environment."""

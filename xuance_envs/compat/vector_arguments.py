@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space, create_shared_memory
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.vector_envs.options import InSeries, StartMethod, VectorContext
 from xuance_envs.vector_envs.subproc_vec_env import fork_hazard
@@ -102,25 +103,26 @@ def check_observation_mode(mode: Any) -> None:
 
 
 def batched_spaces(
-    mode: ObservationMode, each: Sequence[Space[Any]]
+    mode: ObservationMode, each: Sequence[StepSpaces]
 ) -> tuple[Space[Any], Space[Any]]:
+    spaces = [one.observation_space for one in each]
     if isinstance(mode, Space):
-        return each[0], mode
+        return spaces[0], mode
     if isinstance(mode, tuple):
         return mode[1], mode[0]
     if mode == "same":
-        return each[0], batch_space(each[0], len(each))
-    return each[0], batch_differing_spaces(each)
+        return spaces[0], batch_space(spaces[0], len(spaces))
+    return spaces[0], batch_differing_spaces(spaces)
 
 
 def check_spaces(
     mode: ObservationMode,
     single: Space[Any],
     single_action_space: Space[Any],
-    each: Sequence[tuple[Space[Any], Space[Any]]],
+    each: Sequence[StepSpaces],
 ) -> None:
     """Raise a RuntimeError if the environments' spaces are not compatible in this mode."""
-    for space, action_space in each:
+    for space, action_space, _ in each:
         if mode == "same":
             if space != single:
                 raise RuntimeError(

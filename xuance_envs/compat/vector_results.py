@@ -55,7 +55,12 @@ class InfoBatcher:
         envs, reset_infos = ends.resets()
         reset_columns = self._plain_columns(reset_infos, envs)
         if columns is None or reset_columns is None or not _same_kinds(columns, reset_columns):
-            return self._with_ends(step, final_obs, add_info)
+            each = [step_infos.build(env, env) for env in self._every.tolist()]
+            starts = {
+                env: (final_obs[row], reset_infos.build(row, env))
+                for row, env in enumerate(envs.tolist())
+            }
+            return merged_infos(each, starts, add_info)
         ended = np.zeros(len(self._every), np.bool_)
         ended[envs] = True
         infos = _with_masks(columns, ~ended)
@@ -80,19 +85,6 @@ class InfoBatcher:
         for env in envs.tolist():
             infos = add_info(infos, batch.build(env, env), env)
         return infos
-
-    def _with_ends(
-        self, step: FinishedStep, final_obs: list[Any], add_info: AddInfo
-    ) -> dict[str, Any]:
-        infos, episode_ends = step
-        assert episode_ends is not None
-        envs, reset_infos = episode_ends.resets()
-        ends = {
-            env: (final_obs[row], reset_infos.build(row, env))
-            for row, env in enumerate(envs.tolist())
-        }
-        each = [infos.build(env, env) for env in self._every.tolist()]
-        return merged_infos(each, ends, add_info)
 
     def _plain_columns(self, batch: InfoBatch, envs: NDArray[np.intp]) -> Columns | None:
         """Return the columns if Gymnasium would turn each into an array and a mask, else None."""

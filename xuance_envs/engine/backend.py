@@ -166,7 +166,7 @@ class Backend(ABC, Generic[_W]):
 
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
         """Force shutdown when ``owner`` is garbage-collected or the interpreter exits."""
-        return weakref.finalize(owner, _end, self, os.getpid())
+        return weakref.finalize(owner, end_and_release, self, os.getpid())
 
     @abstractmethod
     def _start(self, index: int, started: Callable[[_W], None]) -> None:
@@ -190,7 +190,7 @@ class Backend(ABC, Generic[_W]):
         return self._functions(lo, hi), keywords, lo, self.recipe.autoreset
 
 
-def _end(backend: Backend[Any], owner: int) -> None:
+def end_and_release(backend: Backend[Any], owner: int) -> None:
     if os.getpid() == owner:  # a forked child has no workers to end
         try:
             backend.end(FORCED_CLOSE_TIMEOUT)

@@ -42,7 +42,8 @@ class InfoCollector:
         columns = self._infos
         extras, ends = NO_RESTS, None
         if outcomes or self._has_own_extras:
-            extras, ends = self._take(outcomes, envs)
+            extras, reset_extras, ended = self.absorb(outcomes)
+            ends = self._ends(reset_extras, envs) if ended else None
         if envs is None:
             source = columns.batch(extras) if self.read_at_once else columns.snapshot(extras)
             infos = self._latest_of_all = StepInfos(source, self._every_env, ends)
@@ -52,19 +53,6 @@ class InfoCollector:
             infos = StepInfos(columns.batch(extras, envs), envs, ends)
             self._newer.update(dict.fromkeys(envs.tolist(), infos))
         return infos
-
-    def _take(
-        self, outcomes: Outcomes, envs: NDArray[np.intp] | None
-    ) -> tuple[Mapping[int, Frozen], EpisodeEnds | None]:
-        """Return the infos that are not in columns, and the episode ends."""
-        extras: dict[int, Frozen] = {}
-        reset_extras: dict[int, Frozen] = {}
-        ended = False
-        for k, outcome in outcomes:
-            ended = ended or outcome.ended
-            if outcome.rest is not None:
-                self._absorb_extras(k, outcome, extras, reset_extras)
-        return extras, self._ends(reset_extras, envs) if ended else None
 
     def layouts(self, k: int) -> tuple[ColumnLayout, ColumnLayout]:
         """Return the current column layouts of a group's infos and reset infos."""
@@ -88,29 +76,29 @@ class InfoCollector:
         found += [(newer[envs[0]], np.array(envs)) for envs in envs_of.values()]
         return found
 
-    def absorb(self, outcomes: Outcomes) -> None:
-        """Store the column layouts and observations of discarded outcomes."""
+    def absorb(self, outcomes: Outcomes) -> tuple[Mapping[int, Frozen], Mapping[int, Frozen], bool]:
+        """Store column layouts and objects; return other infos, those of resets, and any end."""
+        extras: dict[int, Frozen] = {}
+        reset_extras: dict[int, Frozen] = {}
+        ended = False
         for k, outcome in outcomes:
-            if outcome.rest is not None:
-                self._absorb_extras(k, outcome, {}, {})
-
-    def _absorb_extras(
-        self, k: int, outcome: Outcome, extras: dict[int, Frozen], reset_extras: dict[int, Frozen]
-    ) -> None:
-        driver, rest = self._drivers[k], outcome.rest
-        assert rest is not None
-        self._infos.set_layout(k, rest.layout)
-        self._reset_infos.set_layout(k, rest.reset_layout)
-        for target, source in ((extras, rest.infos), (reset_extras, rest.reset_infos)):
-            target.update((driver.lo + i, (driver.thaw, frozen)) for i, frozen in source.items())
-        for storage, objects in (
-            (self._arrays.observations, rest.observations),
-            (self._arrays.reset_observations, rest.reset_observations),
-        ):
-            if objects:
-                # None: the environment was not reset, or no episode of it has ended.
-                thawed = [[None if v is None else driver.thaw(v) for v in each] for each in objects]
-                storage.load(driver.lo, thawed)
+            ended = ended or outcome.ended
+            driver, rest = self._drivers[k], outcome.rest
+            if rest is None:
+                continue
+            self._infos.set_layout(k, rest.layout)
+            self._reset_infos.set_layout(k, rest.reset_layout)
+            for target, source in ((extras, rest.infos), (reset_extras, rest.reset_infos)):
+                target.update((driver.lo + i, (driver.thaw, each)) for i, each in source.items())
+            for storage, objects in (
+                (self._arrays.observations, rest.observations),
+                (self._arrays.reset_observations, rest.reset_observations),
+            ):
+                if objects:
+                    # None: the environment was not reset, or no episode of it has ended.
+                    thawed = [[v if v is None else driver.thaw(v) for v in vs] for vs in objects]
+                    storage.load(driver.lo, thawed)
+        return extras, reset_extras, ended
 
     def _ends(
         self, reset_extras: Mapping[int, Frozen], subset: NDArray[np.intp] | None

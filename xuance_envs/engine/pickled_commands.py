@@ -34,6 +34,10 @@ class PicklingDriver(WorkerDriver):
         """Return an error that reports how the worker ended; valid only after it has ended."""
 
     @override
+    def pack_actions(self, actions: list[list[Any]]) -> bytes:
+        return dumps_for_worker(("step", (actions,)))
+
+    @override
     def pack(self, command: str, *arguments: Any) -> PackedCommand:
         try:
             return PackedCommand(command, dumps_for_worker((command, arguments)))

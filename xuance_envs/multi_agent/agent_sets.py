@@ -20,33 +20,14 @@ from xuance_envs.multi_agent.record_layout import RecordLayout
 _STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
 _STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
 
-_MAX_AGENT_SETS = 256
-"""Maximum number of cached agent sets. There can be many if agents join and leave."""
+_MAX_AGENT_SETS = 256  # maximum number of cached sets: there can be many if agents join and leave
+_MAX_CACHED_ACTIONS = 1024  # maximum number of cached NumPy scalars for Discrete actions
 
-_MAX_CACHED_ACTIONS = 1024
-"""Maximum number of cached NumPy scalars for Discrete actions."""
-
-NO_INFO_TEMPLATE = None, None, None
-"""Template before any info has been received."""
+NO_INFO_TEMPLATE = None, None, None  # before any info has been received
 
 
 class AgentSet:
     """The active agents of a step, with readers and writers for their data."""
-
-    __slots__ = (
-        "_pack_rewards",
-        "_rewards",
-        "_rows",
-        "actions",
-        "active",
-        "agents",
-        "info_template",
-        "info_template_misses",
-        "masked",
-        "no_flags",
-        "places",
-        "put",
-    )
 
     def __init__(
         self,

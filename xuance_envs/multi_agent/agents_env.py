@@ -25,8 +25,7 @@ from xuance_envs.multi_agent.team import (
 )
 from xuance_envs.vector_envs.options import AutoBool
 
-AgentSpaces = Mapping[Any, Space[Any]]
-"""Spaces by agent."""
+AgentSpaces = Mapping[Any, Space[Any]]  # by agent
 
 
 class AgentsEnv:

@@ -18,8 +18,7 @@ from xuance_envs.multi_agent.record_layout import RecordLayout
 from xuance_envs.multi_agent.team import MASK, Team
 
 _ALL = slice(None)
-_ALL_AGENTS = "__all__"
-"""Key of a flag for all agents, as in RLlib."""
+_ALL_AGENTS = "__all__"  # key of a flag for all agents, as in RLlib
 _BOOL = np.dtype(np.bool_)
 
 _FLAGS = ("terminations", "truncations")
@@ -152,7 +151,7 @@ class EnvRecord:
             for agent, place in zip(agent_set.agents, agent_set.places, strict=True):
                 flag = flags[agent]
                 if type(flag) is not bool:
-                    flag = _scalar(agent, name, flag, _BOOL)
+                    flag = _as_flag(agent, name, flag)
                 stored[place] = flag
                 has_flags = has_flags or flag
         self._ends_all = (_ALL_AGENTS in terminated or _ALL_AGENTS in truncated) and self._end_all(
@@ -165,7 +164,7 @@ class EnvRecord:
         fields = [self.fields[name] for name in self._flags]
         unflagged = agent_set.active & ~np.logical_or(*fields)
         set_flags = [
-            _scalar(_ALL_AGENTS, name, flags.get(_ALL_AGENTS, False), _BOOL)
+            _as_flag(_ALL_AGENTS, name, flags.get(_ALL_AGENTS, False))
             for name, flags in zip(self._flags, given, strict=True)
         ]
         for field, flag in zip(fields, set_flags, strict=True):
@@ -220,8 +219,8 @@ class EnvRecord:
         self._state_row[:] = state
 
 
-def _scalar(agent: Any, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
+def _as_flag(agent: Any, name: str, value: Any) -> Any:
     try:
-        return to_scalar(name, value, dtype)
+        return to_scalar(name, value, _BOOL)
     except BadValueError as error:
         raise BadValueError(f"agent {agent!r}: {error}") from None

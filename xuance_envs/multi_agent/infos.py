@@ -17,8 +17,7 @@ from xuance_envs.multi_agent.team import MASK, Team
 
 _RESET_KEYS = ("reset_obs", "reset_info")
 _ALL = slice(None)
-_MAX_KEYS = 1000
-"""Maximum number of info keys whose merged names are cached, per agent."""
+_MAX_KEYS = 1000  # maximum number of info keys whose merged names are cached, per agent
 
 
 class MultiAgentInfos(LazyInfos):

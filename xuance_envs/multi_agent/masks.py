@@ -15,10 +15,10 @@ from xuance_envs.multi_agent.team import MASK, Team
 
 _ALL = slice(None)
 
+# Errors that fast paths raise for unsupported or missing values.
 STORE_ERRORS = (
     *(TypeError, ValueError, NotImplementedError, LookupError, DeprecationWarning, struct.error),
 )
-"""Errors that fast paths raise for unsupported or missing values."""
 
 
 class MaskRow:

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from xuance_envs.engine.data.mask_layout import mask_width
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
 
-MASK = "action_mask"
-"""Key of an agent's action mask in observations and infos."""
+MASK = "action_mask"  # key of an agent's action mask in observations and infos
 
-Groups = Mapping[str, Sequence[Any]]
-"""Agents of each group, by the group's name."""
+Groups = Mapping[str, Sequence[Any]]  # agents of each group, by the group's name
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def build_team(
     for name, members in named.items():
         observation_space, action_space = spaces_of[members[0]]
         places = tuple(place[agent] for agent in members)
-        mask = mask_size(action_space) if masks else None
+        mask = mask_width(action_space) if masks else None
         built.append(Group(name, tuple(members), places, observation_space, action_space, mask))
     return Team(
         tuple(agents),
@@ -130,15 +129,6 @@ def agent_list(agents: Any) -> list[Any]:
         raise BadValueError(
             f"expected agents to be a list of the active agents, got {describe(agents)}"
         ) from None
-
-
-def mask_size(space: Space[Any]) -> int | None:
-    """Return the length of an action mask of the space; None for spaces without masks."""
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    if isinstance(space, spaces.MultiDiscrete):
-        return int(space.nvec.sum())
-    return None
 
 
 def _check(what: str, space: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.space_layout import map_batch
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import StateError, StateMismatchError
@@ -52,7 +53,7 @@ class LastResults:
             if self.arrays_are_current:
                 self._batch = self._rows.copy_writable()
             else:  # a step is in progress
-                self._batch = self._rows.copy_of_batch(self._returned)
+                self._batch = map_batch(np.ndarray.copy, self._returned)
             self._copies_lazily = False  # later accesses are likely
             self._returned = None
         return self._batch

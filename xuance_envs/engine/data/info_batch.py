@@ -69,15 +69,13 @@ class InfoBatch:
         for _, at, _ in parts:
             mask[at] = True
         kinds = {kind for kind, _, _ in parts}
-        if not others and len(kinds) == 1:
+        values: NDArray[Any] | None = None
+        if not others and len(kinds) == 1 and NUMBER_KINDS[type(None)] not in kinds:
             (kind,) = kinds
-            if kind is not NUMBER_KINDS[type(None)]:
-                values = np.zeros((len(envs), *kind.shape), kind.dtype)
-                for _, at, stored in parts:
-                    values[at] = stored
-                return values, mask
-        if not others and all([isinstance(k, NumberKind) and k.storage for k in kinds]):
+            values = np.zeros((len(envs), *kind.shape), kind.dtype)
+        elif not others and all([isinstance(k, NumberKind) and k.storage for k in kinds]):
             values = np.zeros(len(envs))
+        if values is not None:
             for _, at, stored in parts:
                 values[at] = stored
             return values, mask

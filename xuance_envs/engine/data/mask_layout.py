@@ -31,15 +31,17 @@ def _mask_space(space: Space[Any]) -> Any:
     if isinstance(space, spaces.Tuple):
         row = [_mask_space(inner) for inner in space.spaces]
         return None if None in row else spaces.Tuple(row)
-    if isinstance(space, spaces.Discrete):
-        width = int(space.n)
-    elif isinstance(space, spaces.MultiDiscrete):
-        width = int(space.nvec.sum())
-    elif isinstance(space, spaces.MultiBinary):
+    width = mask_width(space)
+    if isinstance(space, spaces.MultiBinary):
         width = 2 * int(np.prod(space.shape))
-    else:
-        return None
-    return spaces.MultiBinary(width)
+    return None if width is None else spaces.MultiBinary(width)
+
+
+def mask_width(space: Space[Any]) -> int | None:
+    """Return the number of actions of a Discrete or MultiDiscrete space, else None."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else None
 
 
 def mask_rows(layout: SpaceLayout, num_envs: int) -> SpaceRows:

@@ -228,10 +228,6 @@ class SpaceRows:
         ]
         return self.layout.unflatten(parts)
 
-    def copy_of_batch(self, batch: Any) -> Any:
-        """Copy a batch from :meth:`copy` that contains only arrays."""
-        return self.layout.unflatten([part.copy() for part in self.layout.flatten(batch)])
-
     def copy_updating(self, batch: Any, at: NDArray[np.intp]) -> Any:
         """Return a copy of ``batch`` with the values at positions ``at`` taken from these rows."""
         parts = []

@@ -18,7 +18,6 @@ from xuance_envs.engine.process.channel import STEP, frame
 from xuance_envs.engine.process.shared_memory import pack_buffers
 from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
 from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess
-from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system.deadline import CHECK_INTERVAL
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
@@ -44,6 +43,7 @@ class ProcessDriver(PicklingDriver):
         self.channel = worker.channel
         self._settings = settings
         self._common = settings.common
+        self._limits_steps = settings.timeout is not None
         self._group_prefix, self._step = b"", STEP  # the only group in the process
         self._group = worker.index if group is None else group
         self._diagnostics = WorkerDiagnostics(settings.memory.fd, self._group)
@@ -91,20 +91,18 @@ class ProcessDriver(PicklingDriver):
         return self.channel.tag
 
     @override
-    def pack_actions(self, actions: list[list[Any]]) -> bytes:
-        return frame(RequestType.CALL, dumps_for_worker(("step", (actions,))))
-
-    @override
     def submit_step(self, tag: int, actions: bytes | None) -> None:
         message = self._step
         if actions is not None:
-            message = self._group_prefix + actions
+            message = self._group_prefix + frame(RequestType.CALL, actions)
         elif self._common is not None:
             if self._common.may_join(tag):
                 self.join_step(tag, monotonic())
                 return
             message = self._common.step_message(tag)
-        reply_deadline = self._begin("step")
+        reply_deadline = None
+        if self._limits_steps or self._command != "step":  # else nothing differs from the last step
+            reply_deadline = self._begin("step")
         # If the worker has ended, result() reports it.
         try:
             self.channel.send(message, tag, reply_deadline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,7 +11,12 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import CLOSE_TIMEOUT, FORCED_CLOSE_TIMEOUT, Backend
+from xuance_envs.engine.backend import (
+    CLOSE_TIMEOUT,
+    FORCED_CLOSE_TIMEOUT,
+    Backend,
+    end_and_release,
+)
 from xuance_envs.engine.by_value import assign_class_ids
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.data.info_columns import INFO_BYTES
@@ -24,7 +30,6 @@ from xuance_envs.engine.polling import FdPoller
 from xuance_envs.engine.process.common_step import CommonStep
 from xuance_envs.engine.process.cpu_pinning import CpuPinner
 from xuance_envs.engine.process.driver import ProcessDriver
-from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.shared_memory_transfer import SharedMemoryTransfer
 from xuance_envs.engine.process.shutdown import stop_workers
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
@@ -128,9 +133,16 @@ class ProcessBackend(Backend[ProcessDriver]):
         stop_workers(self.workers, close_timeout)
 
     @override
+    def release(self) -> None:
+        self.detach_outputs()
+        self.settings.memory.close()
+        if self.settings.common is not None:
+            self.settings.common.close()
+
+    @override
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
         # Unlike __del__, this also runs at interpreter exit, before multiprocessing joins workers.
-        return Finalize(owner, _end, args=(self, self.settings.memory), exitpriority=100)
+        return Finalize(owner, end_and_release, args=(self, os.getpid()), exitpriority=100)
 
     def _start(self, index: int, started: Callable[[ProcessDriver], None]) -> None:
         lo, hi = self._split[index]
@@ -200,13 +212,3 @@ class SharedProcessBackend(ProcessBackend):
         self._parts.append(region)
         host = self._host_backend.workers[0]
         started(host.add_group(region // REGION_BYTES, *self._split[index]))
-
-
-def _end(processes: ProcessBackend, memory: SharedMemory) -> None:
-    try:
-        processes.end(FORCED_CLOSE_TIMEOUT)
-    finally:
-        processes.detach_outputs()
-        memory.close()
-        if processes.settings.common is not None:
-            processes.settings.common.close()

@@ -33,12 +33,8 @@ class SharedMemoryTransfer(StateTransfer):
 
     @override
     def should_transfer(self, states: Sequence[bytes | SharedBuffer]) -> bool:
-        nbytes = 0
-        for state in states:
-            if isinstance(state, SharedBuffer):
-                return True
-            nbytes += len(state)
-        return nbytes > TRANSFER_THRESHOLD
+        sizes = [len(state) for state in states if not isinstance(state, SharedBuffer)]
+        return len(sizes) < len(states) or sum(sizes) > TRANSFER_THRESHOLD
 
     def export(self, states: Sequence[bytes | SharedBuffer]) -> list[SharedBuffer]:
         new = [s for s in states if isinstance(s, bytes) and id(s) not in self._exported]

@@ -17,7 +17,6 @@ from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
 from xuance_envs.engine.ray.actor_client import ActorClient, ActorSettings
 from xuance_envs.engine.ray.exchange import Exchange
 from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT, GroupReply
-from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.engine.system.deadline import CHECK_INTERVAL
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
@@ -46,10 +45,6 @@ class ActorDriver(PicklingDriver):
     @override
     def alive(self) -> bool:
         return self.actor.lost is None and self._failure_error is None
-
-    @override
-    def pack_actions(self, actions: list[list[Any]]) -> bytes:
-        return dumps_for_worker(("step", (actions,)))
 
     @override
     def submit_step(self, tag: int, actions: bytes | None) -> None:

@@ -40,10 +40,6 @@ class ActorPlan:
         return range(self.split[0][0], self.split[-1][1])
 
     @property
-    def num_envs(self) -> int:
-        return len(self.envs)
-
-    @property
     def reserved(self) -> int:
         """Number of bytes of shared memory that the workers' diagnostics occupy."""
         return len(self.split) * REGION_BYTES
@@ -78,7 +74,7 @@ class InlineGroup(HostedGroup):
 
     def allocate(self, spaces: StepSpaces) -> StepArrays:
         plan = self._plan
-        self._arrays = StepArrays.allocate(spaces, plan.num_envs, info_bytes=plan.info_bytes)
+        self._arrays = StepArrays.allocate(spaces, len(plan.envs), info_bytes=plan.info_bytes)
         return self._arrays
 
     def close(self) -> None:

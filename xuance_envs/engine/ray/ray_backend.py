@@ -137,7 +137,7 @@ class RayBackend(Backend[ActorDriver]):
         plan = next(plan for plan in plans if lo in plan.envs)
         first = plan.envs.start
         place = (lo - first, hi - first)
-        return self._spaces, plan.num_envs, self.info_bytes, plan.reserved, *place
+        return self._spaces, len(plan.envs), self.info_bytes, plan.reserved, *place
 
 
 def end_actors(cluster: RayCluster, actors: list[ActorClient], close_timeout: float) -> None:

@@ -58,7 +58,7 @@ class WorkerHosting:
         self.groups: Sequence[HostedGroup] = [_WorkerGroup(self, index) for index in indices]
 
     def allocate(self, spaces: StepSpaces) -> StepArrays:
-        self._arrays = self.backend.allocate(spaces, self._plan.num_envs)
+        self._arrays = self.backend.allocate(spaces, len(self._plan.envs))
         for worker in self.backend.workers:
             self._attach(worker)
         self.backend.start_pinning()
