@@ -80,7 +80,11 @@ class ResumableGroup(EnvGroup):
         parts = self._observations.parts
         return len(leaves) == len(parts) and all(
             isinstance(part, list)
-            or (isinstance(leaf, np.ndarray | np.generic) and _fits(leaf, part))
+            or (
+                isinstance(leaf, np.ndarray | np.generic)
+                and leaf.shape == part.shape[1:]
+                and leaf.dtype == part.dtype
+            )
             for part, leaf in zip(parts, leaves, strict=True)
         )
 
@@ -238,7 +242,3 @@ class ResumableGroup(EnvGroup):
         batch = self._info_columns(False).batch(rests)
         for i in range(len(self.envs)):
             self._infos.write(i, {**batch.build(i, i), key: True})
-
-
-def _fits(leaf: Any, part: NDArray[Any]) -> bool:
-    return bool(leaf.shape == part.shape[1:] and leaf.dtype == part.dtype)
