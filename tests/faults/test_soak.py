@@ -105,10 +105,12 @@ def soak(seconds, between_kills, stepping):
     try:
         with envs:
             killer.start()
-            stepping(envs, count, time.monotonic() + seconds)
+            try:
+                stepping(envs, count, time.monotonic() + seconds)
+            finally:  # once closed, the environments have no workers to kill
+                killer.over.set()
+                killer.join()
     finally:
-        killer.over.set()
-        killer.join()
         logging.getLogger("xuance_envs").removeHandler(record)
     count.check_restarts(record.in_steps)
     print(
