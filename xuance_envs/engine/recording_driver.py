@@ -11,7 +11,7 @@ from typing import Any
 from xuance_envs._override import override
 from xuance_envs.engine.driver import Driver, SavingDriver
 from xuance_envs.engine.group.group_states import packed_registry
-from xuance_envs.engine.group.outcome import NO_EXTRAS, ResultWithStates
+from xuance_envs.engine.group.outcome import ResultWithStates
 from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.recovery import Recording
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS
@@ -45,9 +45,11 @@ class RecordingDriver(Driver):
         self._recording = recording
         self._snapshot = snapshot  # of the results to record; None to record no results
         self._replay_log = recording.log
+        self._finds_nan = recording.files is not None
         self._command = "step"
         self._began = 0.0  # submission time of the current request, if it saves states
-        self._is_logged_step = False  # the current request is a step that saves no states
+        self._to_unwrap = False  # the current request may save states or restart the log
+        self._to_record = False  # the current request is a step with the actions in the arrays
         self._processed: tuple[int, Any] = driver.tag, None  # the last result and its tag
         self._verify_next = recording.policy.resumes  # until a replay was verified
 
@@ -66,22 +68,18 @@ class RecordingDriver(Driver):
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
         log, self._command = self._replay_log, "step"
-        self._is_logged_step = tag < log.next_save and actions is None
-        if self._is_logged_step:
-            log.record_step(tag)
-            self._driver.submit_step(tag, None)
-        elif actions is not None or not (log.enabled and self._driver.can_save):
-            self._driver.submit_step(tag, actions)
-        else:
-            if log.states is not None and log.has_capacity:
-                log.record_step(tag)
+        self._to_record = actions is None
+        self._to_unwrap = saves = tag >= log.next_save or actions is not None
+        if saves and actions is None and log.enabled and self._driver.can_save:
             self._submit_and_save(tag, None)
+        else:
+            self._driver.submit_step(tag, actions)
 
     @override
     def submit(self, tag: int, packed: Any) -> None:
         call = packed[0]  # with a worker, the arguments are there, too
         self._command = call if isinstance(call, str) else call[0]
-        self._is_logged_step = False
+        self._to_unwrap, self._to_record = True, False
         changes_state = self._command in STATE_CHANGING_COMMANDS
         if changes_state and self._replay_log.enabled and self._driver.can_save:
             self._submit_and_save(tag, packed)
@@ -92,21 +90,21 @@ class RecordingDriver(Driver):
         """Submit a command, or a step, and request the states after it."""
         self._began = perf_counter()
         registry = None if self.shares_objects else packed_registry()
-        self._driver.submit_and_save(tag, packed, registry, self._log_to_verify(tag))
+        self._driver.submit_and_save(tag, packed, registry, self._log_to_verify())
 
-    def _log_to_verify(self, tag: int) -> tuple[Any, Any, Any] | None:
+    def _log_to_verify(self) -> tuple[Any, Any, Any] | None:
         """Return the log if a replay of it should be verified now."""
         log = self._replay_log
         if not (self._verify_next and log.states is not None):
             return None
-        steps = log.steps(before=tag)
+        steps = log.steps()
         if len(steps) < _MIN_VERIFIED_STEPS:
             return None
         self._verify_next = False
         if self._driver.reply_deadline is not None:
             logger.warning(_NOT_VERIFIED, "creating new environments may exceed step_timeout")
             return None
-        return log.states, steps, log.results(before=tag)
+        return log.states, steps, log.results()
 
     # -- results ----------------------------------------------------------------------
 
@@ -135,25 +133,22 @@ class RecordingDriver(Driver):
 
     def _process(self, result: Any) -> Any:
         """Update the log and return the result without states; idempotent."""
-        log, tag, recording = self._replay_log, self._driver.tag, self._recording
-        if not self._is_logged_step:
+        log = self._replay_log
+        if self._to_unwrap:
             result = self._unwrap_states(result)
-        snapshot = self._snapshot
-        if snapshot is not None and log.last_tag == tag:
-            assert snapshot.step_infos is not None
-            rest = result.rest or NO_EXTRAS
-            log.record_result(snapshot.step_infos, snapshot.reset_infos, rest)
-        if recording.files is not None and self._command == "step":
-            nan = log.find_new_nan(self.lo)
-            if nan:
-                recording.write(nan, tag, "step")
+        if self._finds_nan and self._command == "step" and (nan := log.find_new_nan(self.lo)):
+            self._recording.write(nan, self.tag, "step")
+        if self._to_record and log.states is not None:
+            log.record(self._driver.tag, self._snapshot, result.rest)
         return result
 
     def _unwrap_states(self, result: Any) -> Any:
         """Restart the replay log if needed, and return the result without states."""
         log, tag, recording = self._replay_log, self.tag, self._recording
         if not isinstance(result, ResultWithStates):
-            if self._command in ("step", *STATE_CHANGING_COMMANDS) and log.last_tag != tag:
+            if self._command in ("step", *STATE_CHANGING_COMMANDS) and not (
+                self._to_record and log.has_capacity
+            ):
                 log.reset(None)
             return result
         recording.keep_log(tag)
@@ -167,6 +162,7 @@ class RecordingDriver(Driver):
             duration = self.times().p50
             log.update_interval(self._cost(result, duration), duration, tag)
         log.reset(result.states, tag)
+        self._to_record = False  # the states include the step
         if self._verify_next and result.states is not None:
             log.next_save = tag + _VERIFIED_STEPS
         return result.result

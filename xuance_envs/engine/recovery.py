@@ -85,7 +85,7 @@ class Recording:
     def keep_log(self, tag: int) -> None:
         """Keep the log before the states saved by request ``tag`` replace it."""
         if self.files is not None and self._before[0] != tag:
-            self._before = tag, self.log.states, self._steps(tag)
+            self._before = tag, self.log.states, self._steps()
 
     def write_error(self, error: WorkerFailure, tag: int, command: str) -> None:
         """Write a file if the error is a failure of an environment or a worker."""
@@ -102,12 +102,12 @@ class Recording:
             return
         saving_tag, states, steps = self._before
         if saving_tag != tag:
-            states, steps = self.log.states, self._steps(tag)
+            states, steps = self.log.states, self._steps()
         self.files.write(states, steps, what)
 
-    def _steps(self, tag: int) -> list[Any]:
+    def _steps(self) -> list[Any]:
         """Return the actions since the states were saved, including the current step's."""
-        return [*self.log.steps(before=tag), self.log.current_actions()]
+        return [*self.log.steps(), self.log.current_actions()]
 
     # -- resumption -------------------------------------------------------------------
 
@@ -131,11 +131,11 @@ class Recording:
             return self.log.disabled or "their states were not saved yet"
         return ""
 
-    def resume_command(self, tag: int, then: Command | None) -> Command:
+    def resume_command(self, then: Command | None) -> Command:
         """Return the command by which a new worker resumes and then runs ``then``."""
         self._tried = True
-        steps, results = self.log.steps(before=tag), self.log.results(before=tag)
-        return "resume", (self.log.states, steps, results, packed_registry(), then)
+        log = self.log
+        return "resume", (log.states, log.steps(), log.results(), packed_registry(), then)
 
     def end_recovery(self) -> None:
         self.resumes_next = self._tried = False

@@ -1,4 +1,4 @@
-"""Replay log of a group: saved states and the actions since then."""
+"""Replay log of a group: saved states, and the actions and results since then."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_batch import Snapshot
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import StepExtras
-from xuance_envs.engine.group.step_results import RecordedRows, StepResult, StepResults
+from xuance_envs.engine.group.step_results import RecordedSteps, StepResult
+from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.errors import name_envs
 
 MAX_OVERHEAD = 0.0025  # target share of step time for saving; recording actions costs as much
 
-# Limits of the log in steps, bytes of actions or infos, and seconds of stepping. A replay must
+# Limits of the log in steps, bytes of actions and results, and seconds of stepping. A replay must
 # finish within the default start timeout of two minutes.
 MAX_STEPS = 2048
 MAX_BYTES = 1 << 26
@@ -29,7 +29,7 @@ STATE_CHANGING_COMMANDS = ("reset", "call", "set_attr", "apply", "load_states")
 
 
 class ReplayLog:
-    """Saved states of a group and the actions of each step since then."""
+    """Saved states of a group, and the actions and results of each step since then."""
 
     def __init__(self, arrays: StepArrays, *, with_results: bool = False) -> None:
         self._arrays = arrays
@@ -39,23 +39,21 @@ class ReplayLog:
             self.disabled = "the actions have no fixed shape, so they are not recorded"
         self.states: Any = None
         self.count = 0
-        self.last_tag = self.next_save = -1
+        self._last_tag = self.next_save = -1
         self.interval_log2 = 0
         self._first_tag, self._requests_per_step = 0, 1.0
         size = sum(part.nbytes for part in parts) if self.enabled else 0
         self._max_steps = max(1, min(MAX_STEPS, MAX_BYTES // max(size, 1)))
         self._parts = parts if self.enabled else []
         capacity = self._max_steps + _SPARE_STEPS
-        self._actions = RecordedRows(self._parts, capacity)
-        self._results = StepResults(arrays, capacity) if with_results and self.enabled else None
+        self._recorded = RecordedSteps(arrays, capacity, self._parts, with_results=with_results)
         self._costs: list[float] = []
         self._has_nan = False
 
     def reset(self, states: Any, tag: int = 0) -> None:
         """Restart the log with new states, or with None if the next step should save them."""
-        self.states, self.count, self.last_tag, self._first_tag = states, 0, -1, tag
-        if self._results is not None:
-            self._results.clear()
+        self.states, self.count, self._last_tag, self._first_tag = states, 0, -1, tag
+        self._recorded.clear()
         interval = self.interval_log2
         self.next_save = -1 if states is None else ((tag >> interval) + 1) << interval
 
@@ -67,42 +65,29 @@ class ReplayLog:
     def has_capacity(self) -> bool:
         return self.count < self._max_steps + _SPARE_STEPS
 
-    def record_step(self, tag: int) -> None:
-        """Record the current actions; repeated calls with the same tag overwrite them."""
-        at = self.count
-        if tag == self.last_tag:  # interrupted before submission
-            at -= 1
+    def record(
+        self, tag: int, results: LastSnapshot | None = None, rest: StepExtras | None = None
+    ) -> None:
+        """Record the step ``tag``, which the arrays hold; repeated calls overwrite it."""
+        at = self.count - (tag == self._last_tag)
+        steps = self._recorded
+        if results is None:
+            steps.record(at)
+        else:
+            assert results.step_infos is not None
+            steps.record(at, results.step_infos, results.reset_infos, rest)
         # No call in between, so that an interrupt finds either both updated or none.
-        self.last_tag, self.count = tag, at + 1
-        self._actions.record(at)
-        if at + 1 == self._max_steps:
+        self._last_tag, self.count = tag, at + 1
+        if at + 1 == self._max_steps or steps.nbytes > MAX_BYTES:
             self.next_save = -1
 
-    def record_result(
-        self, infos: Snapshot, reset_infos: Snapshot | None, rest: StepExtras
-    ) -> None:
-        """Record the results of the last recorded step, which the arrays hold."""
-        results = self._results
-        if results is not None:
-            results.record(self.count - 1, infos, reset_infos, rest)
-            if results.nbytes > MAX_BYTES:
-                self.next_save = -1
+    def steps(self) -> list[list[NDArray[Any]]]:
+        """Return the action leaves of each step."""
+        return [self._recorded.actions(at) for at in range(self.count)]
 
-    def results(self, before: int = -1) -> list[StepResult | None]:
-        """Return the result of each step that :meth:`steps` returns; None if it is unknown."""
-        count = self.count - (self.last_tag == before)
-        return [None if self._results is None else self._results.get(at) for at in range(count)]
-
-    def steps(self, before: int = -1) -> list[list[NDArray[Any]]]:
-        """Return the action leaves of each step, except for a last step with the tag ``before``."""
-        count = self.count - (self.last_tag == before)
-        return [
-            [
-                rows.view(part.dtype).reshape(part.shape)
-                for part, rows in zip(self._parts, self._actions.get(at), strict=True)
-            ]
-            for at in range(count)
-        ]
+    def results(self) -> list[StepResult]:
+        """Return the result of each step."""
+        return [self._recorded.result(at) for at in range(self.count)]
 
     def current_actions(self) -> list[NDArray[Any]]:
         """Return the action leaves currently in the arrays."""
@@ -116,7 +101,7 @@ class ReplayLog:
         max_steps = max(1, min(self._max_steps, MAX_SECONDS / duration))
         wanted = min(max(min(self._costs) / (MAX_OVERHEAD * duration), 1), max_steps)
         if self.states is not None:  # requests to other groups raise the tag, too
-            steps = self.count + (self.last_tag != tag)
+            steps = self.count + 1
             self._requests_per_step = max((tag - self._first_tag) / steps, 1)
         per_step = self._requests_per_step
         most = int(math.log2(max_steps * per_step))

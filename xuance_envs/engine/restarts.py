@@ -264,7 +264,7 @@ class RestartingDriver(SavingDriver):
         resumes = self._recording is not None and self._recording.resumes_next
         if self._recording is not None and resumes:
             repeated = self._command if command in ("step", "reset") else None
-            then = self._recording.resume_command(tag, repeated)
+            then = self._recording.resume_command(repeated)
             if repeated is None:
                 tag, state = _PREPARING_TAG, WorkerState.PREPARING
         elif self._command == _STEP_OF_ALL:

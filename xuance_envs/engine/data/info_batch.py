@@ -220,15 +220,20 @@ def _thaw_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dic
     return {**rest, key: value()}
 
 
-Snapshot = InfoBatch | tuple[Any, ...]  # a batch, or its parts
+# Infos of all groups: their arrays, layouts and the group of each environment.
+_Source = tuple[InfoArrays, tuple[ColumnLayout, ...], NDArray[np.intp]]
+
+# The bytes of a batch's numbers and kinds, their source and the rest; or nothing and the batch.
+Snapshot = tuple[tuple[bytes, ...], _Source | InfoBatch, Mapping[int, Frozen]]
 
 
 def as_batch(snapshot: Snapshot) -> InfoBatch:
     """Return the batch that :meth:`InfoColumns.snapshot` copied."""
-    if isinstance(snapshot, InfoBatch):
-        return snapshot
-    cells, kinds, arrays, *others = snapshot
-    return InfoBatch(arrays.with_numbers(cells, kinds), *others)
+    numbers, source, rest = snapshot
+    if isinstance(source, InfoBatch):
+        return source
+    arrays, layouts, group_of = source
+    return InfoBatch(arrays.with_numbers(*numbers), layouts, group_of, rest)
 
 
 class InfoColumns:
@@ -255,7 +260,7 @@ class InfoColumns:
         if not used.kinds.size:  # infos without columns never change, so all steps share them
             empty = InfoBatch(used, layouts, self._group_of, NO_RESTS)
         # No call in between, so that an interrupt finds either all of these updated or none.
-        self.layouts, self._used, self._empty = layouts, used, empty
+        self.layouts, self._source, self._empty = layouts, (used, layouts, self._group_of), empty
 
     def batch(
         self, rests: Mapping[int, Frozen] = NO_RESTS, envs: NDArray[np.intp] | None = None
@@ -263,14 +268,14 @@ class InfoColumns:
         """Copy the infos of some or all environments."""
         if self._empty is not None and not rests:
             return self._empty
-        used = self._used
+        used, layouts, group_of = self._source
         arrays = used.copy() if envs is None else used.take(envs)
-        return InfoBatch(arrays, self.layouts, self._group_of, rests)
+        return InfoBatch(arrays, layouts, group_of, rests)
 
     def snapshot(self, rests: Mapping[int, Frozen] = NO_RESTS) -> Snapshot:
-        """Copy the infos of all environments; return a batch, or the parts of one."""
-        used = self._used
+        """Copy the infos of all environments."""
+        source = self._source
+        used = source[0]
         if self._empty is not None or used.bytes.size:
-            return self.batch(rests)
-        cells, kinds = used.cells.tobytes(), used.kinds.tobytes()
-        return cells, kinds, used, self.layouts, self._group_of, rests
+            return (), self.batch(rests), rests
+        return (used.cells.tobytes(), used.kinds.tobytes()), source, rests

@@ -127,7 +127,9 @@ class StepInfos(LazyInfos):
     masks: Callable[[StepInfos], Any]
     __slots__ = ("_source", "ends", "envs", "masks")
 
-    def __init__(self, source: Snapshot, envs: Any, ends: EpisodeEnds | None = None) -> None:
+    def __init__(
+        self, source: Snapshot | InfoBatch, envs: Any, ends: EpisodeEnds | None = None
+    ) -> None:
         self._source = source
         self.envs = envs
         self.ends = ends
@@ -135,8 +137,10 @@ class StepInfos(LazyInfos):
 
     @property
     def _batch(self) -> InfoBatch:
-        batch = self._source = as_batch(self._source)
-        return batch
+        source = self._source
+        if not isinstance(source, InfoBatch):
+            source = self._source = as_batch(source)
+        return source
 
     @property
     def parts(self) -> tuple[InfoBatch, EpisodeEnds | None]:

@@ -16,7 +16,6 @@ from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import (
-    NO_EXTRAS,
     RESUME_COMMANDS,
     STATE_COMMANDS,
     ActingState,
@@ -27,8 +26,8 @@ from xuance_envs.engine.group.outcome import (
 from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
 from xuance_envs.engine.group.step_results import (
     RESTARTED_KEY,
+    RecordedSteps,
     Results,
-    StepResults,
     Steps,
 )
 from xuance_envs.errors import EnvError
@@ -173,7 +172,7 @@ class ResumableGroup(EnvGroup):
 
     def replay(self, steps: Steps, results: Results) -> str:
         """Repeat all steps; return the first failure or difference, or an empty text."""
-        found, first = StepResults(self.arrays, 1), ""
+        found, first = RecordedSteps(self.arrays, 1), ""
         for number, (actions, expected) in enumerate(zip(steps, results, strict=True), 1):
             repeated = f"in step {number} of {len(steps)} since the last saved states"
             try:
@@ -182,13 +181,10 @@ class ResumableGroup(EnvGroup):
                 return first or f"the replay failed {repeated}: {error}"
             if first:
                 continue
-            infos = self._info_columns(False).batch()
-            resets = self._info_columns(True).batch() if outcome.ended else None
-            found.record(0, infos, resets, outcome.rest or NO_EXTRAS)
-            repetition = found.get(0)
-            if expected is None or repetition is None:
-                continue
-            difference = expected.difference(repetition, self._first, self.thaw)
+            infos = self._info_columns(False).snapshot()
+            resets = self._info_columns(True).snapshot() if outcome.ended else None
+            found.record(0, infos, resets, outcome.rest)
+            difference = expected.difference(found.result(0), self._first, self.thaw)
             if difference is not None:
                 first = f"the replay differs {repeated}: {difference}"
         return first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_batch import InfoBatch, Snapshot, as_batch
+from xuance_envs.engine.data.info_batch import NO_RESTS, InfoBatch, Snapshot, as_batch
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import NO_EXTRAS, StepExtras
 
@@ -81,114 +82,127 @@ class StepResult(NamedTuple):
 
 
 Steps = Sequence[Sequence[NDArray[Any]]]  # the action leaves of each step
-Results = Sequence[StepResult | None]  # of each step; None if it is unknown
+Results = Sequence[StepResult]  # of each step
 
 
-class StepResults:
-    """Results of the steps in a replay log."""
+_NO_INFOS: Any = (), None, NO_RESTS  # of steps whose results are not recorded
 
-    def __init__(self, arrays: StepArrays, capacity: int) -> None:
+
+class RecordedSteps:
+    """Actions and results of steps, as one bytes object per step.
+
+    There is no container per step, because garbage collections would examine it, which takes longer
+    than recording.
+    """
+
+    def __init__(
+        self,
+        arrays: StepArrays,
+        capacity: int,
+        actions: Sequence[NDArray[Any]] = (),
+        *,
+        with_results: bool = True,
+    ) -> None:
         observations, resets = (
             [part for part in rows.parts if isinstance(part, np.ndarray)]
             for rows in (arrays.observations, arrays.reset_observations)
         )
-        scalars = [arrays.rewards, arrays.terminated, arrays.truncated]
-        max_bytes = _MAX_COPIED_BYTES // (2 * len(observations) + len(scalars))
-        self._rows = RecordedRows([*observations, *scalars], capacity, max_bytes)
-        self._reset_rows = RecordedRows(resets, capacity, max_bytes)
+        results = [*observations, arrays.rewards, arrays.terminated, arrays.truncated]
+        max_bytes = _MAX_COPIED_BYTES // (len(resets) + len(results))
+        self._actions = _Rows(actions, capacity)
+        self._results = _Rows(results if with_results else [], capacity, max_bytes)
+        self._resets = _Rows(resets, capacity, max_bytes)
+        self._memory: list[Any] = [*self._actions.memory, *self._results.memory]
+        self._digests = self._results.digests
         self._num_leaves = len(observations)
         self._capacity = capacity
         self.clear()
 
     def clear(self) -> None:
-        self._infos, self._reset_infos = _Snapshots(self._capacity), _Snapshots(self._capacity)
-        self._extras: list[StepExtras | None] = [None] * self._capacity  # None: an unknown step
+        capacity = self._capacity
+        self._copies = [b""] * capacity
+        # The sources of the infos, or the batches.
+        self._infos: list[Any] = [None] * capacity
+        self._reset_infos: list[Any] = [None] * capacity
+        self._extras: list[StepExtras | None] = [None] * capacity
         self.nbytes = 0
 
     def record(
-        self, at: int, infos: Snapshot, reset_infos: Snapshot | None, rest: StepExtras
+        self,
+        at: int,
+        infos: Snapshot = _NO_INFOS,
+        reset_infos: Snapshot | None = None,
+        rest: StepExtras | None = None,
     ) -> None:
-        """Record the results in the arrays as the results of step ``at``."""
-        self._rows.record(at)
-        self.nbytes += self._infos.record(at, infos)
+        """Record the actions and results in the arrays as those of step ``at``."""
+        numbers, self._infos[at], _ = infos
+        rows = [*self._memory, *numbers]
         if reset_infos is not None:
-            self.nbytes += self._reset_infos.record(at, reset_infos)
-            self._reset_rows.record(at)
-        if rest is not NO_EXTRAS:
-            self.nbytes += sum(map(len, [*rest.infos.values(), *rest.reset_infos.values()]))
-        self._extras[at] = rest  # last, so that an interrupt leaves the step unknown
+            reset_numbers, self._reset_infos[at], _ = reset_infos
+            rows += [*self._resets.memory, *reset_numbers]
+            for digests in self._resets.digests:
+                digests.record(at)
+        for digests in self._digests:
+            digests.record(at)
+        self._copies[at] = copy = b"".join(rows)
+        self._extras[at] = rest
+        self.nbytes += len(copy)
+        if rest is not None or not numbers:
+            self.nbytes += self._other_bytes(at)
 
-    def get(self, at: int) -> StepResult | None:
-        """Return the result of step ``at``, or None if it is unknown."""
-        extras, infos = self._extras[at], self._infos.get(at)
-        if extras is None or infos is None:
-            return None
-        resets = self._reset_infos.get(at)
-        rows, reset_rows = self._rows.get(at), [] if resets is None else self._reset_rows.get(at)
-        leaves, scalars = rows[: self._num_leaves], rows[self._num_leaves :]
-        return StepResult(leaves, scalars, reset_rows, infos, resets, extras)
+    def _other_bytes(self, at: int) -> int:
+        """Return the bytes of a step's infos that are not in its copy."""
+        rest = self._extras[at] or NO_EXTRAS
+        batches = [self._infos[at], self._reset_infos[at]]
+        arrays = [batch.arrays for batch in batches if isinstance(batch, InfoBatch)]
+        in_columns = [each.cells.nbytes + each.bytes.nbytes for each in arrays]
+        return sum(in_columns) + sum(map(len, [*rest.infos.values(), *rest.reset_infos.values()]))
+
+    def actions(self, at: int) -> list[NDArray[Any]]:
+        """Return the action leaves of step ``at``."""
+        rows = self._actions.read(at, io.BytesIO(self._copies[at]))
+        pairs = zip(self._actions.parts, rows, strict=True)
+        return [own.view(part.dtype).reshape(part.shape) for part, own in pairs]
+
+    def result(self, at: int) -> StepResult:
+        copy, resets, reset_infos = io.BytesIO(self._copies[at]), [], None
+        self._actions.read(at, copy)
+        results, infos = self._results.read(at, copy), _read_infos(self._infos[at], copy)
+        if self._reset_infos[at] is not None:
+            resets = self._resets.read(at, copy)
+            reset_infos = _read_infos(self._reset_infos[at], copy)
+        leaves, scalars = results[: self._num_leaves], results[self._num_leaves :]
+        extras = self._extras[at] or NO_EXTRAS
+        return StepResult(leaves, scalars, resets, infos, reset_infos, extras)
 
 
-class RecordedRows:
-    """Bytes of the rows of arrays at each step, or digests of arrays larger than ``max_bytes``."""
+def _read_infos(source: Any, copy: io.BytesIO) -> Snapshot:
+    if isinstance(source, InfoBatch):
+        return (), source, NO_RESTS
+    arrays = source[0]
+    return (copy.read(arrays.cells.nbytes), copy.read(arrays.kinds.nbytes)), source, NO_RESTS
+
+
+class _Rows:
+    """Arrays with a row per environment; arrays above ``max_bytes`` are recorded as digests."""
 
     def __init__(
         self, parts: Sequence[NDArray[Any]], capacity: int, max_bytes: float = np.inf
     ) -> None:
-        self._parts = parts
-        self._digests = {
-            k: _Digests(part, capacity) for k, part in enumerate(parts) if part.nbytes > max_bytes
-        }
-        copied = [part for k, part in enumerate(parts) if k not in self._digests]
-        self._sources = [_bytes_of(part) for part in copied]
-        self._copies = [b""] * capacity
+        self.parts = parts
+        large = {k: part for k, part in enumerate(parts) if part.nbytes > max_bytes}
+        self._digests = {k: _Digests(part, capacity) for k, part in large.items()}
+        self.digests = [*self._digests.values()]
+        self.memory = [_bytes_of(part) for k, part in enumerate(parts) if k not in large]
 
-    def record(self, at: int) -> None:
-        self._copies[at] = b"".join(self._sources)
-        for digests in self._digests.values():
-            digests.record(at)
-
-    def get(self, at: int) -> list[NDArray[np.uint8]]:
-        """Return each array's rows at a step, ``(len(array), row bytes)``."""
-        found, copied, start = [], np.frombuffer(bytearray(self._copies[at]), np.uint8), 0
-        for k, part in enumerate(self._parts):
-            if k in self._digests:
-                found.append(self._digests[k].rows(at))
-            else:
-                found.append(copied[start : start + part.nbytes].reshape(len(part), -1))
-                start += part.nbytes
-        return found
-
-
-class _Snapshots:
-    """Snapshots of infos, one per step, without a container per step.
-
-    Garbage collections would examine the containers, which takes longer than recording.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._cells = [b""] * capacity
-        self._kinds = [b""] * capacity
-        self._arrays: list[Any] = [None] * capacity  # the batch itself if it is not a tuple
-        self._shared: dict[int, tuple[Any, ...]] = {}  # the other parts, by the id of the arrays
-
-    def record(self, at: int, snapshot: Snapshot) -> int:
-        """Store the snapshot of step ``at``; return the bytes of its values."""
-        if isinstance(snapshot, tuple):
-            cells, self._kinds[at], arrays = snapshot[:3]
-            self._cells[at] = cells
-            if id(arrays) not in self._shared:
-                self._shared[id(arrays)] = snapshot[2:]
-            self._arrays[at] = arrays
-            return len(cells)
-        self._arrays[at] = snapshot
-        return snapshot.arrays.cells.nbytes + snapshot.arrays.bytes.nbytes
-
-    def get(self, at: int) -> Snapshot | None:
-        arrays = self._arrays[at]
-        if arrays is None or isinstance(arrays, InfoBatch):
-            return arrays
-        return self._cells[at], self._kinds[at], *self._shared[id(arrays)]
+    def read(self, at: int, copy: io.BytesIO) -> list[NDArray[np.uint8]]:
+        """Return each array's rows at step ``at``, ``(len(array), row bytes)``."""
+        return [
+            self._digests[k].rows(at)
+            if k in self._digests
+            else np.frombuffer(bytearray(copy.read(part.nbytes)), np.uint8).reshape(len(part), -1)
+            for k, part in enumerate(self.parts)
+        ]
 
 
 class _Digests:
