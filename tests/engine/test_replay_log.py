@@ -77,7 +77,7 @@ def test_groups_save_in_the_same_steps() -> None:
                 log.reset("states", tag)
                 saved[k].append(tag)
             else:
-                log.record(tag)
+                log.count = log.record()
     assert len(saved[0]) > len(saved[1]) > len(saved[2]) > 3  # as often as each has to
     assert set(saved[0]) >= set(saved[1]) >= set(saved[2])
 
@@ -92,7 +92,7 @@ def test_groups_that_are_stepped_one_by_one_save_as_often() -> None:
             log.update_interval(1e-3, 1e-3, tag)
             log.reset("states", tag)
         else:
-            log.record(tag)
+            log.count = log.record()
     assert 400 < np.mean(kept[3:]) < 1040
     log.reset(None)  # such as after a loss
     log.update_interval(1e-3, 1e-3, tag)
@@ -112,11 +112,11 @@ def test_actions_are_kept_whatever_comes_of_the_arrays(space: spaces.Space) -> N
     log, arrays = log_of(space)
     expected = []
     space.seed(1)
-    for tag in range(4):
+    for _ in range(4):
         arrays.actions.put([space.sample() for _ in range(3)], slice(None), 3)
         expected.append([part.copy() for part in arrays.actions.parts])
-        log.record(tag)
-        log.record(tag)  # after an interrupt
+        log.record()  # interrupted
+        log.count = log.record()
     for part in arrays.actions.parts:
         part[...] = 0
     assert_same(log.steps(), expected)
@@ -129,12 +129,12 @@ def test_no_more_steps_are_kept_than_there_is_room_for() -> None:
     log.reset("states", 1)
     tag = 2
     while tag < log.next_save:
-        log.record(tag)
+        log.count = log.record()
         tag += 1
     assert log.count == MAX_STEPS
     assert log.has_capacity  # for the step that states are saved after
     while log.has_capacity:
-        log.record(tag)
+        log.count = log.record()
         tag += 1
     assert len(log.steps()) == log.count < MAX_STEPS + 20
 

@@ -23,7 +23,8 @@ class LastSnapshot:
         self._reset_columns = InfoColumns(arrays.reset_infos, group_of)
         self.step_infos: Snapshot | None = None
         self.reset_infos: Snapshot | None = None
-        self._built_infos: dict[int, dict[Any, Any]] = {}
+        self._ended = np.arange(0)  # the environments to which the reset infos belong
+        self._built_infos: dict[int, dict[Any, Any]] = {}  # newer than the snapshots
 
     def record_step(self, outcome: Outcome, places: Sequence[int]) -> None:
         if len(places) < self._n:  # a partial step resets no environment
@@ -35,12 +36,10 @@ class LastSnapshot:
         self.step_infos = self._columns.snapshot()
         self.reset_infos = None
         if outcome.ended:
-            ended = np.flatnonzero(self._arrays.terminated | self._arrays.truncated)
+            self._ended = np.flatnonzero(self._arrays.terminated | self._arrays.truncated)
             parts = self._arrays.reset_observations.parts
-            self._copy_in(ended, parts, rest.reset_observations)
+            self._copy_in(self._ended, parts, rest.reset_observations)
             self.reset_infos = self._reset_columns.snapshot()
-            batch = as_batch(self.reset_infos)
-            self._built_infos = {place: batch.build(place, place) for place in ended.tolist()}
 
     def record_reset(self, outcome: Outcome, places: Sequence[int]) -> None:
         rest = self._take_layouts(outcome)
@@ -50,11 +49,15 @@ class LastSnapshot:
 
     def infos(self) -> list[dict[Any, Any]]:
         """Return each environment's last info, with only the values stored in columns."""
-        infos = self._built_infos
-        if self.step_infos is not None:
-            batch = as_batch(self.step_infos)
-            others = set(range(self._n)) - infos.keys()
-            infos = infos | {place: batch.build(place, place) for place in others}
+        infos: dict[int, dict[Any, Any]] = {}
+        for snapshot, places in (
+            (self.step_infos, range(self._n)),
+            (self.reset_infos, self._ended.tolist()),
+        ):
+            if snapshot is not None:
+                batch = as_batch(snapshot)
+                infos.update({place: batch.build(place, place) for place in places})
+        infos.update(self._built_infos)
         return [infos.get(place, {}) for place in range(self._n)]
 
     def restore(self, outcome: Outcome) -> Outcome:

@@ -110,18 +110,28 @@ class RecordingDriver(Driver):
 
     @override
     def result(self, deadline: float | None = None) -> Any:
-        driver = self._driver
-        if self._processed[0] == driver.tag:
+        driver, log = self._driver, self._replay_log
+        tag = driver.tag
+        if self._processed[0] == tag:
             return self._processed[1]
         try:
-            result = self._process(driver.result(deadline))
+            # An interrupt repeats all of this.
+            result = driver.result(deadline)
+            if self._to_unwrap:
+                result = self._unwrap_states(result)
+            if self._finds_nan and self._command == "step" and (nan := log.find_new_nan(self.lo)):
+                self._recording.write(nan, tag, "step")
+            count = log.count
+            if self._to_record and log.states is not None:
+                count = log.record(self._snapshot, result.rest)
         except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
-            self._recording.write_error(error, driver.tag, self._command)
+            self._recording.write_error(error, tag, self._command)
             ran_in_part = isinstance(error, EnvError) and not isinstance(error, StateError)
             if ran_in_part and self._command in STATE_CHANGING_COMMANDS:
-                self._replay_log.reset(None)
+                log.reset(None)
             raise
-        self._processed = driver.tag, result
+        # No call in between, so that an interrupt finds either both updated or none.
+        log.count, self._processed = count, (tag, result)
         return result
 
     @override
@@ -130,17 +140,6 @@ class RecordingDriver(Driver):
             return super().discard()
         self._replay_log.reset(None)
         return None
-
-    def _process(self, result: Any) -> Any:
-        """Update the log and return the result without states; idempotent."""
-        log = self._replay_log
-        if self._to_unwrap:
-            result = self._unwrap_states(result)
-        if self._finds_nan and self._command == "step" and (nan := log.find_new_nan(self.lo)):
-            self._recording.write(nan, self.tag, "step")
-        if self._to_record and log.states is not None:
-            log.record(self._driver.tag, self._snapshot, result.rest)
-        return result
 
     def _unwrap_states(self, result: Any) -> Any:
         """Restart the replay log if needed, and return the result without states."""

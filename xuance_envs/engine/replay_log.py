@@ -39,7 +39,7 @@ class ReplayLog:
             self.disabled = "the actions have no fixed shape, so they are not recorded"
         self.states: Any = None
         self.count = 0
-        self._last_tag = self.next_save = -1
+        self.next_save = -1
         self.interval_log2 = 0
         self._first_tag, self._requests_per_step = 0, 1.0
         size = sum(part.nbytes for part in parts) if self.enabled else 0
@@ -52,7 +52,7 @@ class ReplayLog:
 
     def reset(self, states: Any, tag: int = 0) -> None:
         """Restart the log with new states, or with None if the next step should save them."""
-        self.states, self.count, self._last_tag, self._first_tag = states, 0, -1, tag
+        self.states, self.count, self._first_tag = states, 0, tag
         self._recorded.clear()
         interval = self.interval_log2
         self.next_save = -1 if states is None else ((tag >> interval) + 1) << interval
@@ -65,21 +65,19 @@ class ReplayLog:
     def has_capacity(self) -> bool:
         return self.count < self._max_steps + _SPARE_STEPS
 
-    def record(
-        self, tag: int, results: LastSnapshot | None = None, rest: StepExtras | None = None
-    ) -> None:
-        """Record the step ``tag``, which the arrays hold; repeated calls overwrite it."""
-        at = self.count - (tag == self._last_tag)
-        steps = self._recorded
+    def record(self, results: LastSnapshot | None = None, rest: StepExtras | None = None) -> int:
+        """Record the step in the arrays; return the new ``count``, which the caller sets."""
+        at, steps = self.count, self._recorded
         if results is None:
             steps.record(at)
         else:
-            assert results.step_infos is not None
-            steps.record(at, results.step_infos, results.reset_infos, rest)
-        # No call in between, so that an interrupt finds either both updated or none.
-        self._last_tag, self.count = tag, at + 1
-        if at + 1 == self._max_steps or steps.nbytes > MAX_BYTES:
+            infos = results.step_infos
+            assert infos is not None
+            steps.record(at, infos, results.reset_infos, rest)
+        at += 1
+        if at == self._max_steps or steps.nbytes > MAX_BYTES:
             self.next_save = -1
+        return at
 
     def steps(self) -> list[list[NDArray[Any]]]:
         """Return the action leaves of each step."""

@@ -139,15 +139,16 @@ class RecordedSteps:
         rows = [*self._memory, *numbers]
         if reset_infos is not None:
             reset_numbers, self._reset_infos[at], _ = reset_infos
-            rows += [*self._resets.memory, *reset_numbers]
+            rows += self._resets.memory
+            rows += reset_numbers
             for digests in self._resets.digests:
                 digests.record(at)
         for digests in self._digests:
             digests.record(at)
         self._copies[at] = copy = b"".join(rows)
-        self._extras[at] = rest
         self.nbytes += len(copy)
         if rest is not None or not numbers:
+            self._extras[at] = rest
             self.nbytes += self._other_bytes(at)
 
     def _other_bytes(self, at: int) -> int:
