@@ -228,6 +228,20 @@ def test_a_changed_model_is_noticed() -> None:
         EnvCheckpointer(twin).prepare(data, trusted=False)
 
 
+@pytest.mark.parametrize("make", [lambda: Gym_Env("CartPole-v1"), breakout])
+def test_a_second_save_needs_no_new_plan(make: Any) -> None:
+    """Spaces store their own texts when the fingerprint asks for them."""
+    if make is breakout:
+        needs("ale_py", "cv2")
+    env = make()
+    env.reset(seed=0)
+    source = EnvCheckpointer(env)
+    source.save()
+    plan = source.saved_plan
+    source.save()
+    assert source.saved_plan is plan
+
+
 def test_what_reads_a_state_goes_with_it() -> None:
     env, twin = Collector(), Collector()
     env.reset(seed=1)

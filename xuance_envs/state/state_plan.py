@@ -110,7 +110,6 @@ class StatePlan:
             if not layer.slots
             for item in excluded.items()
         ]
-        self._known_spaces = [(vars(space), dict(vars(space))) for space in self.spaces]
         self._bounds = [
             value.reshape(-1).view(np.uint8).data
             for space in self.spaces
@@ -154,6 +153,8 @@ class StatePlan:
                 for name, fact in facts.items():
                     extra[name if name not in extra else f"{name} of {self.text(path)}"] = fact
         self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
+        # Later than the fingerprint, because spaces store their own texts.
+        self._known_spaces = [(vars(space), dict(vars(space))) for space in self.spaces]
         for space in self.spaces:
             keep_access_fast(space.__dict__)
 
