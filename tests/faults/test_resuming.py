@@ -187,6 +187,8 @@ class Leaking(Collector):
                 reward += 1
             elif self.what == "terminated flag":
                 terminated = True
+            elif self.what == "truncated flag":
+                truncated = True
             elif self.what == "info":
                 info["drawn"] += 1
             elif self.what == "info that is no number":
@@ -208,6 +210,7 @@ WHERE = {
     "observation": "step 2 of 7 .*: the observation of environment 0 differs",
     "reward": r"step 2 of 7 .*: the reward of environment 0 was \S+ and is ",
     "terminated flag": "step 2 of 7 .*: the terminated flag of environment 0 was False and is True",
+    "truncated flag": "step 2 of 7 .*: the truncated flag of environment 0 was False and is True",
     "info": r"step 2 of 7 .*: the info of environment 0 differs at \['drawn'\]",
     "info that is no number": r"step 2 of 7 .*: the info of .* 0 differs at \['text'\]\[0\]",
     "reset observation": "step 5 of 7 .*: the reset observation of environment 0 differs",
