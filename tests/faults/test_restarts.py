@@ -122,6 +122,18 @@ def test_after_an_episodes_end_the_last_known_observation_is_the_first_of_the_ne
         assert [info["episodes"] for info in infos] == [2, 2]
 
 
+def test_a_worker_lost_in_its_first_step_shows_what_the_reset_did():
+    with make([FaultyEnv] * 2) as envs:
+        for _ in range(2):  # before the second reset, there are results of a step
+            obs, before = envs.reset(seed=1)
+            kill(envs, 0)
+            obs_after, _, _, truncated, infos = envs.step([0, 0])
+            assert truncated.all()
+            assert obs_after.tolist() == obs.tolist()
+            assert [info["episodes"] for info in infos] == [info["episodes"] for info in before]
+            envs.step([0, 0])
+
+
 SPACES = {
     "dict": spaces.Dict(box=spaces.Box(-1, 1, (3,), np.float32), number=spaces.Discrete(9)),
     "tuple": spaces.Tuple((spaces.Box(0, 255, (2, 2), np.uint8), spaces.Discrete(9))),
