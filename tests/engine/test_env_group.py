@@ -432,6 +432,17 @@ def test_the_next_step_resets_and_ignores_the_action():
     assert group.observations.tolist() == [[1, 3, 5], [2, 1, 6]]
 
 
+def test_a_failing_reset_in_the_next_step_is_reported_as_a_reset():
+    def fail(env, **_):
+        raise ZeroDivisionError
+
+    group = in_mode(Autoreset.NEXT_STEP, 1)
+    group.step(0)
+    group.group.envs[0].reset = partial(fail, group.group.envs[0])
+    with pytest.raises(EnvError, match="'reset'"):
+        group.step(0)
+
+
 def test_apply_gives_a_function_arguments_for_each_environment():
     group = of_lengths(9, 9)
     add = lambda env, a, b: (env.action_space.n, a + b)  # noqa: E731

@@ -345,6 +345,22 @@ def test_keys_keep_their_order(script):
         assert_same([again[i] for i in range(NUM_ENVS)], given)
 
 
+def test_more_keys_than_columns_fill_all_columns():
+    columns = Columns()
+    columns.after({f"key {k}": k for k in range(2 * MAX_COLUMNS)})
+    assert len(columns.writer.table.keys) == MAX_COLUMNS
+
+
+def test_a_column_of_arrays_with_two_shapes_is_one_of_objects():
+    columns = Columns()
+    for step in range(4):
+        given = [{"x": np.full(2 + i, step)} for i in range(NUM_ENVS)]
+        values, mask = columns.after(*given).column("x")
+        assert_same(list(values), [info["x"] for info in given])
+        assert mask.all()
+    assert not columns.writer.rest
+
+
 def test_columns_come_to_have_the_order_of_all_infos():
     columns = Columns()
     columns.after(*[{"step": 0}] * NUM_ENVS)

@@ -179,3 +179,11 @@ def test_copies_share_no_memory_and_views_cannot_be_written_to(space, seed):
         assert not np.shares_memory(mine, other)
         assert not np.shares_memory(one, other)
         assert not mine.size or np.shares_memory(mine, view)
+
+
+def test_nothing_is_stored_unless_all_of_it_fits():
+    space = spaces.Tuple((spaces.Discrete(9), spaces.Discrete(9)))
+    storage = StepArrays.allocate(StepSpaces(ACTIONS, space), 2).actions
+    with pytest.raises(ValueError, match="expected"):
+        storage.put(([1, 2], [3, 4.5]), slice(None), 2)
+    assert not storage.parts[0].any()

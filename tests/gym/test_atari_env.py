@@ -264,8 +264,10 @@ def test_the_seed_is_used_once_and_then_the_stream_goes_on() -> None:
             counts.append(env.reset()[1]["frame_number"] - before)
         return counts
 
+    global_state = np.random.get_state()[1].tobytes()
     first = numbers(make("Freeway", seed=5), None)
     assert first == numbers(make("Freeway", seed=None), 5)
+    assert np.random.get_state()[1].tobytes() == global_state
     assert len(set(first)) > 1
     assert make(seed=5).action_space.sample() == make(seed=5).action_space.sample()
 

@@ -281,6 +281,13 @@ class TestAttributes:
         assert limited.spec.max_episode_steps == 3
         assert limited.metadata["render_modes"] == ["rgb_array", "ansi"]
 
+    def test_the_action_space_is_seeded(self, four_values):
+        samples = [
+            [env.action_space.sample() for _ in range(30)]
+            for env in (Gym_Env(four_values, seed, library="gym") for seed in (5, 5, 6))
+        ]
+        assert samples[0] == samples[1] != samples[2]
+
     def test_attributes_of_the_legacy_environment_are_reached(self, register):
         class Shaped(gym.Wrapper):
             shape = "round"

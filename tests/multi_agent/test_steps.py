@@ -27,7 +27,7 @@ from agents_envs import (
 from bare_agents import assert_like_bare_loops
 
 from xuance_envs import DummyVecEnv, MultiAgentStep, MultiAgentVecEnv
-from xuance_envs.errors import ClosedVecEnvError, EnvError, NotSteppingError
+from xuance_envs.errors import ClosedVecEnvError, EnvError, NotSteppingError, WorkerDiedError
 from xuance_envs.multi_agent.adapters import agents_env
 
 
@@ -511,6 +511,15 @@ def test_a_lost_worker_cuts_its_agents_off():
         assert step.infos[0]["worker_restarted"] is True
         assert step.infos.column("worker_restarted")[1].tolist() == [True, True, False, False]
         assert envs.step(np.zeros((4, 4), int)).acted.any(axis=1).all()
+
+
+def test_a_lost_worker_is_an_error_where_it_is_not_to_be_replaced():
+    envs = MultiAgentVecEnv([Herd] * 2, backend="subproc", context="forkserver")
+    envs.reset()
+    kill(envs)
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        envs.step(np.zeros((2, 3), int))
+    assert envs.closed
 
 
 def kill(envs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import pickle
 import signal
 from contextlib import nullcontext
 from functools import partial
@@ -113,6 +114,8 @@ def test_so_it_has_from_workers_that_were_spawned(make_on_all):
     assert "OwnError: 42" in error.env_traceback
     assert type(error.__cause__) is OwnError
     assert error.__cause__.code == 42
+    loaded = pickle.loads(pickle.dumps(error))
+    assert (loaded.env_index, loaded.env_traceback) == (3, error.env_traceback)
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 4])

@@ -144,6 +144,14 @@ def test_only_environments_are_reached_through_an_attribute_named_env(make, make
         envs.call(name)
 
 
+@pytest.mark.parametrize("value", [None, 3], ids=repr)
+def test_an_attribute_named_env_without_a_step_is_no_environment(make, value):
+    envs = make([ProductionEnv] * 3)
+    envs.set_attr("env", value)
+    with pytest.raises(AttributeError, match="no attribute 'real'"):
+        envs.get_attr("real")
+
+
 @models
 def test_an_attribute_is_set_on_the_environment_and_not_on_what_it_names_env(make, make_env):
     envs = make([make_env] * 3)
