@@ -577,3 +577,50 @@ def test_infos_that_came_with_an_error_are_known_thereafter() -> None:
             envs.load_state(state)
         infos, expected = envs.step([1] * N)[4], reference.step([1] * N)[4]
         assert_same(list(infos)[:2], list(expected)[:2])
+
+
+class SometimesTelling(Collector):
+    """Has an info with a dict in every third step; the other infos are only numbers."""
+
+    def step(self, action: Any) -> Any:
+        *result, _ = super().step(action)
+        info = {"n": self.steps}
+        return *result, {**info, "at": {"n": self.steps}} if self.steps % 3 == 0 else info
+
+
+def test_each_step_of_a_replay_is_compared_with_its_own_infos() -> None:
+    with subproc([SometimesTelling] * 2) as envs:
+        envs.reset(seed=1)
+        envs._groups.drivers[0]._replay_log.next_save = 1 << 60
+        for _ in range(7):
+            envs.step([1, 1])
+        kill(envs)
+        assert not envs.step([1, 1])[3].any()
+
+
+class Brief(gymnasium.Env[Any, Any]):
+    observation_space = spaces.Box(0, 9e9, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    length, episodes = 0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.length = self.length if seed is None else 3 + seed % 3
+        self.steps, self.episodes = 0, self.episodes + 1
+        return np.full(2, self.episodes, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.full(2, self.steps, np.float32), 1.0, self.steps == self.length, False, {}
+
+
+def test_more_environments_than_their_flags_are_bytes_of_a_copied_step_are_resumed() -> None:
+    number = 1700
+    options: Any = {"context": "forkserver", "on_worker_failure": "resume"}
+    with SubprocVecEnv([Brief] * number, num_workers=1, **options) as envs:
+        envs.reset(seed=1)
+        envs._groups.drivers[0]._replay_log.next_save = 1 << 60
+        for _ in range(6):
+            envs.step([1] * number)
+        kill(envs)
+        assert not envs.step([1] * number)[3].any()

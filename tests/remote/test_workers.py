@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
+import msgpack
 import numpy as np
 import pytest
 from comparing import assert_same
@@ -83,6 +85,13 @@ def attribute(ask: Asking, name: str = "pid", episodes: list[str] | None = None)
     episodes = ask.episodes if episodes is None else episodes
     answer = ask.ask("call", operation="get_attr", name=name, episode_ids=episodes)
     return list(answer.json()["results"])
+
+
+def step_in_msgpack(ask: Asking, episodes: list[str]) -> httpx.Response:
+    message = {"session_id": ask.id, "actions": [0] * len(episodes), "episode_ids": episodes}
+    kind = "application/msgpack"
+    headers, content = {"Content-Type": kind, "Accept": kind}, msgpack.packb(message)
+    return ask.client.post("episode/vectorized_step", content=content, headers=headers)
 
 
 def error_of(answer: Any) -> tuple[str, str]:
@@ -450,20 +459,65 @@ def test_a_state_that_cannot_be_saved_or_loaded_leaves_nothing_behind(serve: Ser
     assert step(actions=[0, 0]).status_code == 200
 
 
-def test_states_that_ended_with_a_worker_leave_the_others_as_they_were(serve: ServerMaker) -> None:
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_states_that_ended_with_a_worker_leave_the_others_as_they_were(
+    serve: ServerMaker, impatient: None, workers: int, end: signal.Signals
+) -> None:
     allowed = Permissions(gets=frozenset({"pid", "stored"}))
-    ask = Asking(serve({"Reporting": ReportingEnv}, allow=allowed))
-    for _ in range(2):
-        ask.ask("create", env_id="Reporting", auto_reset=True)
-    sources = [[episode] for episode in ask.episodes]
-    for episodes in sources:
-        ask.ask("vectorized_reset", episode_ids=episodes)
-    states = [number for each in sources for number in saved(ask, *each)[1]["states"]]
-    more = ask.ask("create", env_id="Reporting", num_envs=2, auto_reset=True).json()["episode_ids"]
-    ask.ask("vectorized_reset", episode_ids=more)
-    (pid,) = attribute(ask, "pid", sources[1])
-    os.kill(pid, signal.SIGKILL)
+    server = serve({"Reporting": ReportingEnv}, workers=2, request=3.0, allow=allowed)
+    ask = make(server, "Reporting", 2, 1)
+    sources = [list(ask.episodes)]
+    how = {"env_id": "Reporting", "num_envs": 2, "auto_reset": True}
+    for number in (workers, 2):
+        made = ask.ask("create", **how, num_workers=number).json()["episode_ids"]
+        ask.ask("vectorized_reset", episode_ids=made)
+        sources.append(made)
+    *sources, more = sources
+    states = [number for each in sources for number in saved(ask, *each[:1])[1]["states"]]
+    os.kill(attribute(ask, "pid", sources[1])[0], end)
     refused = load(ask, states, more)
     assert (refused.status_code, error_of(refused)[0]) == (404, "states")
     assert "ended with the worker process that kept it" in refused.text
     assert attribute(ask, "stored", more) == [0, 0]
+    step = ask.ask("vectorized_step", episode_ids=more, actions=[0, 0])
+    assert step.status_code == 200
+
+
+@pytest.mark.parametrize(("stopped", "operation"), [(0, "save"), (1, "load")])
+def test_a_worker_that_stops_during_a_transfer_times_out(
+    serve: ServerMaker, impatient: None, stopped: int, operation: str
+) -> None:
+    ask = make(serve(workers=2, request=2.0, allow=MAY_ASK), "Counting", 2, 2)
+    states = saved(ask)[1]["states"]
+    os.kill(attribute(ask)[stopped], signal.SIGSTOP)
+    message = {} if operation == "save" else {"states": states}
+    refused = ask.ask("states", operation=operation, episode_ids=ask.episodes, **message)
+    assert error_of(refused)[0] == "worker_timeout"
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_process_with_a_worker_that_died_is_not_shared(serve: ServerMaker, killed: int) -> None:
+    ask = make(
+        serve(workers=2, processes_per_session=2 * PROCESSES_PER_WORKER, allow=MAY_ASK),
+        *("Counting", 2, 2),
+    )
+    pids = attribute(ask)
+    os.kill(pids[killed], signal.SIGKILL)
+    wait_until(lambda: not is_running(pids[killed]))
+    time.sleep(1)  # until the server's process has noticed
+    made = ask.ask("create", env_id="Counting", num_envs=2, num_workers=2).json()["episode_ids"]
+    assert not {*attribute(ask, "pid", made)} & {*pids}
+    wait_until(lambda: not any(map(is_running, pids)))
+
+
+def test_groups_that_share_a_worker_step_in_turn_without_waiting(serve: ServerMaker) -> None:
+    quota = 2 * PROCESSES_PER_WORKER
+    ask = make(serve(workers=2, processes_per_session=quota, request=60.0), "Counting", 2, 2)
+    first = list(ask.episodes)
+    sharing = ask.ask("create", env_id="Counting", auto_reset=True).json()["episode_ids"]
+    ask.ask("vectorized_reset", episode_ids=sharing)
+    began = time.monotonic()
+    for episodes in (sharing, first, sharing, first, first):
+        assert step_in_msgpack(ask, episodes).status_code == 200
+    assert time.monotonic() - began < 30

@@ -984,6 +984,29 @@ def test_default_spaces_are_the_same_before_and_after_their_text_is_cached() -> 
         envs.load_state(envs.save_state())
 
 
+class GrowingSpace(Base):
+    """Adds a subspace to a space, and then draws from it."""
+
+    def __init__(self) -> None:
+        self.parts = spaces.Dict(a=spaces.Discrete(2))
+
+    def look(self, action: int) -> float:
+        if "b" not in self.parts.spaces:
+            self.parts.spaces["b"] = spaces.Discrete(10**6, seed=5)
+        return float(self.parts["b"].sample())
+
+
+def test_subspaces_that_are_added_after_a_save_are_saved() -> None:
+    with DummyVecEnv([GrowingSpace]) as envs:
+        envs.reset(seed=1)
+        envs.save_state()
+        envs.step([0])
+        state = envs.save_state()
+        expected = envs.step([0])[1]
+        envs.load_state(state)
+        assert envs.step([0])[1] == expected
+
+
 def test_a_refused_load_changes_nothing_and_closes_nothing() -> None:
     Mapped.sizes.extend([3, 3, 4])
     with DummyVecEnv([Mapped] * 2) as envs, DummyVecEnv([Mapped]) as longer:

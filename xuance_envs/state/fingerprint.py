@@ -83,7 +83,7 @@ class Fingerprint:
             saved, current = versions.get(name), self.versions.get(name)
             if saved == current:
                 continue
-            if name in VERSION_BOUND_LIBRARIES and saved is not None:
+            if name in VERSION_BOUND_LIBRARIES and (saved or name != "Box2D"):
                 raise MismatchError(f"version of {name}", saved, current)
             saved = saved or "of an unknown version"
             warnings.append(f"it was saved with {name} {saved}, and this is {current}")

@@ -154,7 +154,7 @@ class StatePlan:
                     extra[name if name not in extra else f"{name} of {self.text(path)}"] = fact
         self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
         # Later than the fingerprint, because spaces store their own texts.
-        self._known_spaces = [(vars(space), dict(vars(space))) for space in self.spaces]
+        self._known_spaces = [(vars(space), _known_attributes(space)) for space in self.spaces]
         for space in self.spaces:
             keep_access_fast(space.__dict__)
 
@@ -376,3 +376,8 @@ def _is_recorder_method(value: Any) -> bool:
     """Return whether a value is a recorder's replacement for a method of the environment."""
     owner = value.__self__ if type(value) is types.MethodType else None
     return type(owner).__module__.startswith(_RECORDERS)
+
+
+def _known_attributes(space: Any) -> dict[str, Any]:
+    """Return a space's attributes, with copies of the dicts that hold its subspaces."""
+    return {name: dict(x) if type(x) is dict else x for name, x in vars(space).items()}

@@ -181,6 +181,7 @@ class ResumableGroup(EnvGroup):
                 return first or f"the replay failed {repeated}: {error}"
             if first:
                 continue
+            found.clear()
             infos = self._info_columns(False).snapshot()
             resets = self._info_columns(True).snapshot() if outcome.ended else None
             found.record(0, infos, resets, outcome.rest)

@@ -191,7 +191,12 @@ class _Rows:
         self, parts: Sequence[NDArray[Any]], capacity: int, max_bytes: float = np.inf
     ) -> None:
         self.parts = parts
-        large = {k: part for k, part in enumerate(parts) if part.nbytes > max_bytes}
+        # Flags are read, so they stay copies.
+        large = {
+            k: part
+            for k, part in enumerate(parts)
+            if part.nbytes > max_bytes and part.dtype != np.bool_
+        }
         self._digests = {k: _Digests(part, capacity) for k, part in large.items()}
         self.digests = [*self._digests.values()]
         self.memory = [_bytes_of(part) for k, part in enumerate(parts) if k not in large]

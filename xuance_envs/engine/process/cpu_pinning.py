@@ -49,7 +49,7 @@ class CpuPinner:
     def step(self) -> None:
         """Count a step, and take a sample if one is due."""
         self._steps_left -= 1
-        if not self._steps_left:
+        if self._steps_left <= 0:
             self._sample()
 
     def _sample(self) -> None:

@@ -45,7 +45,8 @@ _LIMITS = (
      "maximum processes per session. Each request that creates environments starts a worker; at "
      "the limit, the new environments share an existing worker"),
     ("--max-workers", "workers", 1,
-     "maximum num_workers of a request that creates environments, which step them in parallel"),
+     "maximum num_workers of a request that creates environments, which step them in parallel; "
+     "increase --max-processes-per-session with it"),
     ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
      "maximum requests per second per token"),
     ("--max-requests-per-second", "requests_rate_per_session", 1,

@@ -25,10 +25,15 @@ class TooManyNodesError(WireError):
 
 
 class TooLargeError(Exception):
-    """The encoded reply would exceed the server's limit in bytes, the exception's argument."""
+    """The reply would exceed the server's limit in bytes, or a worker's equal share of it."""
+
+    def __init__(self, limit: int, workers: int = 1) -> None:
+        super().__init__(limit, workers)
 
     def __str__(self) -> str:
-        allowed = f"{self.args[0]} bytes that this server allows"
+        limit, workers = self.args
+        share = f" ({limit // workers} for each of {workers} workers)" if workers > 1 else ""
+        allowed = f"{limit} bytes that this server allows{share}"
         return f"the reply would exceed the {allowed}: request less at a time"
 
 
@@ -59,7 +64,7 @@ class ObjectBudget:
     """
 
     def __init__(self, limit: int, workers: int = 1) -> None:
-        self._limit = limit
+        self._limit = limit, workers
         self._share = limit // workers
         self._total = 0
         self._sizes: dict[int, int] = {}
@@ -87,7 +92,7 @@ class ObjectBudget:
         self._sizes[env] = self._sizes.get(env, 0) + size
         self._total += size
         if self._total > self._share:
-            raise TooLargeError(self._limit)
+            raise TooLargeError(*self._limit)
 
 
 def check_json_nodes(data: bytes, limit: int) -> None:

@@ -230,7 +230,7 @@ class EnvHost:
             start = perf_counter()
             try:
                 vec_env.step_async(batch)
-                received = await process.wait_for_replies(vec_env.receivers, vec_env.end_fds)
+                received = await process.wait_for_replies(vec_env.receivers, vec_env.watched_fds)
             finally:
                 process.release_slot()
             self._record_steps(self.num_envs, perf_counter() - start)
@@ -314,7 +314,7 @@ class EnvHost:
                     try:
                         host.process.submit(copy).result()
                     except (WorkerDiedError, WorkerTimeoutError):
-                        if host.process.alive:  # the worker of these environments has failed
+                        if host._vec_env.keeps_states:  # a worker of these environments has failed
                             raise
                         raise no_state(min(copied)) from None
                 return vec_env.load_stored(numbers, envs, sizes)

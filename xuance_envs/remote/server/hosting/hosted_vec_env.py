@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from xuance_envs.engine.ledger import state_unknown_after, values_of
 from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.process_backend import ProcessBackend, SharedProcessBackend
 from xuance_envs.engine.saving import warn_of_doubts
+from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote.wire.step_frames import StepFrameWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
@@ -89,9 +90,9 @@ class HostedVecEnv(GroupedVecEnv):
         self._saver = groups.saver
         self._drivers: list[ProcessDriver] = list(groups.backend.workers)
         channels = [driver.channel for driver in self._drivers]
-        # Descriptors of replies, with functions that read them, and descriptors of workers' ends.
+        # Descriptors of replies, with functions that read them; and those of workers' ends, too.
         self.receivers = {channel.replies: channel.receive_available for channel in channels}
-        self.end_fds = [driver.worker.peer for driver in self._drivers]
+        self.watched_fds = [*self.receivers, *(driver.worker.peer for driver in self._drivers)]
         leaves = self._arrays.observations.layout.leaves
         native = all([leaf.dtype is not None and leaf.dtype.isnative for leaf in leaves])
         self._step_frames = StepFrameWriter(self._arrays) if native else None
@@ -105,6 +106,11 @@ class HostedVecEnv(GroupedVecEnv):
         lo = max(times, key=lambda lo: times[lo].p50)
         slowest = times[lo].slowest
         return replace(times[lo], slowest=None if slowest is None else lo + slowest)
+
+    @property
+    def keeps_states(self) -> bool:
+        """False if the worker that keeps the stored states has failed."""
+        return not self._drivers[0].worker.failed
 
     def finish_step(self, layout: int | None) -> dict[str, Any] | None:
         """Finish a step like ``step_wait``; return its results as a frame if they fit into one.
@@ -247,7 +253,7 @@ class HostedVecEnv(GroupedVecEnv):
         try:
             yield
         except Exception:
-            if self._drivers[worker].alive:
+            with suppress(WorkerDiedError, WorkerTimeoutError):  # the first error is the cause
                 self._run("drop_stored", numbers, worker=worker)
             raise
         self._run("drop_stored", numbers, worker=worker)

@@ -142,13 +142,15 @@ class SessionProcess:
         running = self._count_workers()
         self._count(running)
         if not running:
+            self.kill()
             self.states.drop(self.states.sizes)
 
     def _count_workers(self) -> int:
         """Return the number of running workers; 0 if any of them has failed."""
-        if self.exit_message is not None:
+        workers = self._workers()
+        if self.exit_message is not None or not all([worker.alive for worker in workers]):
             return 0
-        return sum(worker.alive for worker in self._workers())
+        return len(workers)
 
     def _count(self, workers: int) -> None:
         before, self._counted = self._counted, workers
@@ -221,21 +223,24 @@ class SessionProcess:
             self._step_slots.release()
 
     async def wait_for_replies(
-        self, receivers: Mapping[int, Callable[[], int]], end_fds: Sequence[int]
+        self, receivers: Mapping[int, Callable[[], int]], fds: Sequence[int]
     ) -> int | None:
         """Wait until all workers have replied; return the bytes that arrived.
 
-        Return None if a worker ends, or after the request timeout.
+        Return None if a worker ends, which a descriptor without a receiver shows, or after the
+        request timeout.
         """
         loop = self._loop
         event = self._reply_event = loop.create_future()
         self._received = dict.fromkeys(receivers, 0)
-        if not self._watched_fds:
-            self._watched_fds = [*receivers, *end_fds]
-            for fd, receive in receivers.items():
-                loop.add_reader(fd, self._on_reply, fd, receive)
-            for fd in end_fds:
-                loop.add_reader(fd, self._end_wait, None)
+        if self._watched_fds is not fds:
+            self.remove_readers()  # those of another group
+            self._watched_fds = fds
+            for fd in fds:
+                if (receive := receivers.get(fd)) is None:
+                    loop.add_reader(fd, self._end_wait, None)
+                else:
+                    loop.add_reader(fd, self._on_reply, fd, receive)
         self._timer = loop.call_later(SLOW_STEP, self._on_slow_step)
         try:
             received: int | None = await event
