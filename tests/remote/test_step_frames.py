@@ -232,7 +232,7 @@ MALFORMED: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "an end less": (with_byte(AT_FLAGS, 0), "expected a frame of "),
     "observation": (with_byte(0, 2), "bytes 0 and 1"),
     "flag": (with_byte(AT_FLAGS, 7), "bytes 0 and 1"),
-    "code": (with_byte(AT_KINDS + 2, 250), "expected codes of value kinds in column 'n', got 250"),
+    "code": (with_byte(AT_KINDS + 2, 250), "column 'n': expected a valid kind code, got 250"),
     "array in info": (with_byte(AT_ARRAYS, 3), "bytes 0 and 1"),
     "number": (changed("layout", to=0), "layout number of at least 1"),
     "number's type": (changed("layout", to=1.0), "layout number of at least 1"),
@@ -253,13 +253,16 @@ MALFORMED: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "bytes": (changed(*COLUMNS, "nbytes", to=2**40), "within the 16384 bytes"),
     "start near the end": (
         changed(*COLUMNS, "starts", to=[16, 16, 16]),
-        "expected codes of value kinds in column",
+        "expected a valid kind code",
     ),
     "dtype": (changed(*COLUMNS, "kinds", to=[["object", [3], False]]), "one of the dtypes"),
     "shape": (changed(*COLUMNS, "kinds", to=[["bool", [-3], False]]), "length 0 to"),
-    "large shape": (changed(*COLUMNS, "kinds", to=[["bool", [99], False]]), "expected codes"),
+    "large shape": (
+        changed(*COLUMNS, "kinds", to=[["bool", [99], False]]),
+        "expected a valid kind code",
+    ),
     "kind": (changed(*COLUMNS, "kinds", to=[["bool", [3]]]), r"\[dtype, shape, fortran\]"),
-    "fewer kinds": (changed(*COLUMNS, "kinds", to=[]), "expected codes of value kinds in column"),
+    "fewer kinds": (changed(*COLUMNS, "kinds", to=[]), "expected a valid kind code"),
 }
 
 

@@ -85,7 +85,7 @@ def check_max_concurrency(value: Any) -> None:
     if not isinstance(value, int | np.integer):
         raise ValueError(f"`max_concurrency` must be an integer or None, got {type(value)}.")
     if value < 1:
-        raise ValueError(f"`max_concurrency` must be a positive or None, got {value}.")
+        raise ValueError(f"`max_concurrency` must be a positive integer or None, got {value}.")
 
 
 def check_observation_mode(mode: Any) -> None:

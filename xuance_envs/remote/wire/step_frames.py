@@ -164,7 +164,7 @@ class _Columns:
             codes = self._arrays.kinds[slot][at]
             if others := codes.tobytes().strip(allowed):
                 key = layout.keys[slot]
-                raise WireError(f"expected codes of value kinds in column {key!a}, got {others[0]}")
+                raise WireError(f"column {key!a}: expected a valid kind code, got {others[0]}")
             for code in self._bools.intersection(codes.tolist()) if self._bools else ():
                 stored = layout.kind(code).stored(self._arrays, slot, layout.starts[slot])
                 check_bools(stored[at][codes == code].tobytes())
