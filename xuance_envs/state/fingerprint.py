@@ -83,6 +83,7 @@ class Fingerprint:
             saved, current = versions.get(name), self.versions.get(name)
             if saved == current:
                 continue
+            # States of earlier versions of this package lack the version of Box2D.
             if name in VERSION_BOUND_LIBRARIES and (saved or name != "Box2D"):
                 raise MismatchError(f"version of {name}", saved, current)
             saved = saved or "of an unknown version"

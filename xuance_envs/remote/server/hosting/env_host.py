@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
@@ -307,7 +307,7 @@ class EnvHost:
             self.replies.check(sum(objects[n] for n in numbers))
             sizes = {n: host.process.states.sizes[n] for host in holders for n in holders[host]}
             copies = [n for host in others for n in holders[host]]
-            with vec_env.dropping(copies) if copies else nullcontext():
+            with vec_env.dropping(copies):
                 for host in others:
                     copied = {n: sizes[n] for n in holders[host]}
                     copy = partial(vec_env.copy_states, host._vec_env, copied)

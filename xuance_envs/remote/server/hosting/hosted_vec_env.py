@@ -250,6 +250,9 @@ class HostedVecEnv(GroupedVecEnv):
     @contextmanager
     def dropping(self, numbers: Sequence[int], worker: int = 0) -> Iterator[None]:
         """Drop states from a worker at the end, unless the worker has ended."""
+        if not numbers:
+            yield
+            return
         try:
             yield
         except Exception:
