@@ -459,6 +459,7 @@ def test_a_state_that_cannot_be_saved_or_loaded_leaves_nothing_behind(serve: Ser
     assert step(actions=[0, 0]).status_code == 200
 
 
+@pytest.mark.slow("waits until a stopped worker times out")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_states_that_ended_with_a_worker_leave_the_others_as_they_were(
@@ -484,6 +485,7 @@ def test_states_that_ended_with_a_worker_leave_the_others_as_they_were(
     assert step.status_code == 200
 
 
+@pytest.mark.slow("waits until a stopped worker times out")
 @pytest.mark.parametrize(("stopped", "operation"), [(0, "save"), (1, "load")])
 def test_a_worker_that_stops_during_a_transfer_times_out(
     serve: ServerMaker, impatient: None, stopped: int, operation: str
