@@ -66,9 +66,9 @@ def test_quick_workers_get_a_cpu_each_and_slow_ones_all(
 ) -> None:
     place = CpuPinner(workers, caller_steps=False, cpus=2)
     clock.look(place, 1e-4)
-    assert places_of(workers) == [[cpu] for cpu in two_cpus]
+    assert sorted(places_of(workers)) == [[cpu] for cpu in two_cpus]
     clock.look(place, 1e-2)
-    assert places_of(workers) == [[cpu] for cpu in two_cpus]  # it may have been a pause
+    assert sorted(places_of(workers)) == [[cpu] for cpu in two_cpus]  # it may have been a pause
     clock.look(place, 1e-2)
     assert places_of(workers) == [two_cpus] * 2
     assert sorted(os.sched_getaffinity(0)) == two_cpus
@@ -85,6 +85,17 @@ def test_a_worker_keeps_out_of_the_way_of_a_caller_that_steps(
     where = two_cpus[1]
     clock.look(place, 1e-4)
     assert places_of(workers[:1]) == [[two_cpus[0]]]
+
+
+def test_the_first_worker_shares_the_cpu_of_a_caller_that_waits(
+    workers: list[int], two_cpus: list[int], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "current_cpu_function", lambda: lambda: where)
+    place = CpuPinner(workers, caller_steps=False, cpus=2)
+    for where in reversed(two_cpus):
+        clock.look(place, 1e-4)
+        assert places_of(workers[:1]) == [[where]]
+        assert sorted(places_of(workers)) == [[cpu] for cpu in two_cpus]
 
 
 def test_what_environments_bound_themselves_is_left_as_it_is(

@@ -2,6 +2,9 @@
 
 Two spinning processes work well on two CPUs and badly on one. The kernel may leave both on one
 CPU for seconds, because neither sleeps. Power-saving schedulers even move them to one CPU.
+
+The first worker shares the main process's CPU, because the main process waits for it first. Another
+worker there would be interrupted in its step by the first worker's reply.
 """
 
 from __future__ import annotations
@@ -29,14 +32,15 @@ class CpuPinner:
 
     def __init__(self, pids: Sequence[int], caller_steps: bool, cpus: int) -> None:
         self._pids = list(pids)
-        self._current_cpu = system.current_cpu_function() if caller_steps else None
+        self._caller_steps = caller_steps
+        self._current_cpu = system.current_cpu_function()
         self._all_cpus = system.cpu_affinity() or set()
         self._affinities = [self._all_cpus] * len(pids)
         self._sample_start: float | None = None
         self._slow_samples = 0
         self.may_pin = (
             len(pids) + caller_steps == cpus == len(self._all_cpus)
-            and (self._current_cpu is not None) == caller_steps
+            and (self._current_cpu is not None or not caller_steps)
         )
         self._steps_left: float = 1 if self.may_pin else NEVER  # until a sample is due
 
@@ -69,8 +73,10 @@ class CpuPinner:
         affinities = [self._all_cpus] * len(self._pids)
         # Pin only while the program has not changed the main process's affinity itself.
         if fast and system.cpu_affinity() == self._all_cpus:
-            main_cpu = {self._current_cpu()} if self._current_cpu is not None else set()
-            affinities = [{cpu} for cpu in sorted(self._all_cpus - main_cpu)]
+            first, *others = sorted(self._all_cpus)
+            main = first if self._current_cpu is None else self._current_cpu()
+            cpus = [main, *[first if cpu == main else cpu for cpu in others]]
+            affinities = [{cpu} for cpu in cpus[self._caller_steps :]]
         if affinities == self._affinities:
             return
         try:
