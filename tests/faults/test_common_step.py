@@ -9,6 +9,8 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -24,6 +26,7 @@ import xuance_envs
 from xuance_envs import DummyVecEnv, SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.engine.process import common_step
 from xuance_envs.engine.process.common_step import MIN_WORKERS, Follower
+from xuance_envs.engine.process.shared_memory import SharedMemory
 
 N = MIN_WORKERS
 FOLDER = str(Path(xuance_envs.__file__).parent)
@@ -32,6 +35,14 @@ COMMON_STEP = str(common_step.__file__)
 
 needs_eventfd = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="this system lacks eventfd")
 pytestmark = needs_eventfd
+
+
+@pytest.fixture(autouse=True, params=["one team", "teams"])
+def teams(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Lets few workers wake each other, in teams of three, in half of the tests."""
+    if request.param == "teams":
+        monkeypatch.setattr(common_step, "MIN_TREE_WORKERS", N)
+    return bool(request.param == "teams")
 
 
 class CountingEnv(gymnasium.Env[Any, Any]):
@@ -74,7 +85,10 @@ class CountingEnv(gymnasium.Env[Any, Any]):
 INSTANTS = ("in the step", "before the code", "after the code", "after the token", "as the last")
 """Instants between the wake-up and the bell at which a process ends."""
 
-COMPLETE = ("after the code", "after the token", "as the last")
+WAKING = ("before it wakes others", "while it wakes others")
+"""Instants of the next step at which a process ends that wakes another team."""
+
+COMPLETE = (*INSTANTS[2:], *WAKING)
 """Instants at which the results of the step are complete."""
 
 
@@ -85,6 +99,9 @@ def end_process(instant: str) -> None:
     (follower,) = [each for each in gc.get_objects() if isinstance(each, Follower)]
     if instant == "before the code":
         follower.finish = kill_self  # type: ignore[method-assign, assignment]
+        return
+    if instant == "before it wakes others":
+        common_step._wake = kill_self
         return
     if instant == "as the last":  # no token is left when the others have finished
         tokens = select.poll()
@@ -101,6 +118,8 @@ class EndingOs:
         self.instant = instant
 
     def read(self, fd: int, size: int) -> bytes:
+        if self.instant == "while it wakes others":
+            return os.read(fd, size)
         if self.instant == "after the code":
             kill_self()
         try:
@@ -111,7 +130,10 @@ class EndingOs:
             kill_self()
         return token
 
-    write = staticmethod(os.write)
+    def write(self, fd: int, data: bytes) -> int:
+        if self.instant == "while it wakes others":
+            kill_self()
+        return os.write(fd, data)
 
 
 def kill_self(*_: Any) -> None:
@@ -250,18 +272,18 @@ def test_send_and_recv_mix_with_common_steps() -> None:
         assert is_common(envs)
 
 
-def kill_workers(kills: int, **options: Any) -> None:
+def kill_workers(kills: int, instants: Sequence[str], **options: Any) -> None:
     """End workers at all instants in turn, and check each environment's count of steps."""
     rng = np.random.default_rng(0)
     with make(on_worker_failure="restart", max_restarts=None, **options) as envs:
         envs.reset()
         counts = np.zeros(N)
-        for instant in itertools.islice(itertools.cycle(INSTANTS), kills):
+        for instant in itertools.islice(itertools.cycle(instants), kills):
             for _ in range(int(rng.integers(2, 4))):
                 counts += 1
                 assert step(envs) == counts.tolist()
             assert is_common(envs)
-            victim = int(rng.integers(N))
+            victim = int(rng.integers(2 if instant in WAKING else N))
             envs.call("end_at", instant, env_ids=[victim])
             others = np.arange(N) != victim
             for complete in [True, False] if instant in COMPLETE else [False]:
@@ -275,28 +297,28 @@ def kill_workers(kills: int, **options: Any) -> None:
             counts[victim] = 0
 
 
-def test_workers_killed_between_the_wake_up_and_the_bell() -> None:
-    kill_workers(20 * len(INSTANTS), context="fork")
+def test_workers_killed_between_the_wake_up_and_the_bell(teams: bool) -> None:
+    kill_workers(100, INSTANTS + WAKING * teams, context="fork")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("context", ["forkserver", "fork"])
-def test_many_workers_killed_between_the_wake_up_and_the_bell(context: str) -> None:
-    kill_workers(1000, context=context, step_timeout=20)
+def test_many_workers_killed_between_the_wake_up_and_the_bell(context: str, teams: bool) -> None:
+    kill_workers(1000, INSTANTS + WAKING * teams, context=context, step_timeout=20)
 
 
-@pytest.mark.parametrize("instant", INSTANTS)
-def test_without_restarts_the_error_names_the_killed_worker(instant: str) -> None:
-    with make() as envs:
-        envs.reset()
-        step(envs)
-        envs.call("end_at", instant, env_ids=[5])
-        if instant in COMPLETE:
-            assert step(envs) == [2] * N
-        with pytest.raises(WorkerDiedError) as caught:
+def test_without_restarts_the_error_names_the_killed_worker(teams: bool) -> None:
+    for instant in INSTANTS + WAKING * teams:
+        with make() as envs:
+            envs.reset()
             step(envs)
-        assert list(caught.value.env_indices) == [5]
-        assert envs.closed
+            envs.call("end_at", instant, env_ids=[1])
+            if instant in COMPLETE:
+                assert step(envs) == [2] * N, instant
+            with pytest.raises(WorkerDiedError) as caught:
+                step(envs)
+            assert list(caught.value.env_indices) == [1], instant
+            assert envs.closed
 
 
 def test_an_idle_worker_that_was_killed_is_named() -> None:
@@ -326,28 +348,49 @@ def test_a_killed_worker_is_replaced_and_steps_are_common_again(mode: str) -> No
         assert is_common(envs)
 
 
-def test_a_stopped_worker_is_named_and_delays_no_other() -> None:
-    with make(step_timeout=1.0) as envs:
+@pytest.mark.parametrize("victim", [6, 1])
+def test_a_stopped_worker_is_named_and_delays_no_other(victim: int) -> None:
+    with make(step_timeout=1.0) as envs, ThreadPoolExecutor() as threads:
         envs.reset()
         step(envs)
-        os.kill(envs.pids[6], signal.SIGSTOP)
+        os.kill(envs.pids[victim], signal.SIGSTOP)
         envs.step_async([0] * N)
-        codes = envs._ledger.common._codes
-        deadline = time.monotonic() + 10
-        while list(codes).count(common_step.WAITING) > 1 and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert [k for k, code in enumerate(codes) if code == common_step.WAITING] == [6]
+        left = threads.submit(waiting_workers, envs._ledger.common._codes)
         with pytest.raises(WorkerTimeoutError) as caught:
             envs.step_wait()
-        assert list(caught.value.env_indices) == [6]
+        assert list(caught.value.env_indices) == [victim]
+        assert left.result() == [victim]
+
+
+def waiting_workers(codes: memoryview) -> list[int]:
+    """Return which workers still wait when all others have replied, or after ten seconds."""
+    deadline = time.monotonic() + 10
+    while list(codes).count(common_step.WAITING) > 1 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return [k for k, code in enumerate(codes) if code == common_step.WAITING]
+
+
+@pytest.mark.parametrize("workers", [N, N + 1, 31, 32, 33, 36, 37, 64, 128, 1000])
+def test_each_team_is_woken_by_one_process(workers: int, teams: bool) -> None:
+    memory = SharedMemory(reserved=0)
+    common = common_step.open_common_step(memory, memory.allocate(workers), workers, 0.0, False)
+    assert common is not None
+    fds = [[each.fd for each in common.settings_of(k).counters] for k in range(workers)]
+    common.close()
+    memory.close()
+    assert len({tuple(each[:2]) for each in fds}) == 1  # tokens and bell
+    own, woken = [tuple(each[2:4]) for each in fds], [tuple(each[4:]) for each in fds if each[4:]]
+    assert sorted([own[0], *woken]) == sorted(set(own))
+    assert all(pair == own[0] for pair in own[: len(woken)])
+    largest = max(map(own.count, own))
+    assert largest**2 >= workers > (largest - 1) ** 2 if teams or workers >= 32 else not woken
 
 
 def test_a_worker_that_was_stopped_for_a_while_loses_no_step() -> None:
     with make() as envs:
         envs.reset()
         step(envs)
-        for count in range(2, 8):
-            pid = envs.pids[count]
+        for count, pid in enumerate(envs.pids, start=2):
             os.kill(pid, signal.SIGSTOP)
             envs.step_async([0] * N)
             time.sleep(0.02)

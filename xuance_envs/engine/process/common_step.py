@@ -1,7 +1,7 @@
 """Common wake-up: one write starts a step in all workers, and the last one to finish replies.
 
 Without it, the main process writes a byte to each worker and reads one from each. Both sides share
-four event counters (eventfd) and an array with one byte per worker:
+event counters (eventfd) and an array with one byte per worker:
 
 - ``starts[0]``, ``starts[1]``: the main process increments one to start a step. Workers poll it
   but do not read it, because a read would reset it. Steps alternate between the two, so no worker
@@ -13,17 +13,21 @@ four event counters (eventfd) and an array with one byte per worker:
   worker that finds another code does not step. It only takes a token, and then reads its request
   from its pipe.
 
+The kernel wakes the processes that poll a counter one after another. From ``MIN_TREE_WORKERS`` on,
+each team of workers therefore has a pair of ``starts``. The main process wakes the first team, and
+each worker of the first team wakes one other team before it steps.
+
 The main process is *armed* when the next step can use the common wake-up.
 
 Invariants:
 
-1. Between steps of an armed main process, all workers wait for the same counter of ``starts``. The
-   bell and that counter are zero, and there is one token fewer than workers.
+1. Between steps of an armed main process, all workers wait for the same one of their ``starts``.
+   The bell and that counter are zero, and there is one token fewer than workers.
 2. A worker writes its results, then its code, then takes a token, then writes the payload, if any,
    to its pipe. So its results are complete when its code is set, and all results are
    complete when the bell has rung. The system calls in between are memory barriers.
-3. After the bell has rung, the main process clears the counter of that step and increments the
-   other one. So every worker has reacted to a wake-up before it is cleared.
+3. A process that wakes a team clears the counter of the last step, whose bell has rung, and then
+   increments the other one. So every worker has reacted to a wake-up before it is cleared.
 4. A failure (a worker ended or a deadline passed) disarms the main process, because it has no
    record of the tokens that were taken. It then polls the workers' codes. To re-arm, it clears
    ``starts``, and starts a step through the pipes, whose requests also make each worker wait for
@@ -32,6 +36,9 @@ Invariants:
 5. Every call can be repeated after an interrupt such as KeyboardInterrupt. For this, a write and
    the record that it happened are made in a single C call (``list.extend(map(os.write, ...))``),
    and related attributes are assigned in one statement.
+6. A second wake-up in the same step has no effect. So the main process wakes all teams itself if a
+   worker has failed, or if the bell has not rung after ``PATIENCE`` seconds, because a worker may
+   have been stopped. A worker wakes a team before it takes its token, thus never in a later step.
 """
 
 from __future__ import annotations
@@ -40,6 +47,8 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
+from math import isqrt
 from time import monotonic
 from typing import Any
 
@@ -57,6 +66,8 @@ from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.deadline import CHECK_INTERVAL, SUSPENSION_THRESHOLD
 
 MIN_WORKERS = 8  # number of workers from which a common wake-up is faster than a pipe each
+MIN_TREE_WORKERS = 32  # number of workers from which they also wake each other
+PATIENCE = 5e-3  # seconds after which the main process wakes all teams itself
 
 # Codes besides replies: the reply is in the pipe; no reply yet; the request is in the pipe.
 IN_PIPE, WAITING, DIRECT = range(3)
@@ -72,11 +83,20 @@ def open_common_step(
     memory: SharedMemory, codes_at: int, workers: int, spin: float, expect_ready: bool
 ) -> CommonStep | None:
     """Open the counters and map the codes; return None if the system has no such counters."""
+    team = isqrt(workers - 1) + 1 if workers >= MIN_TREE_WORKERS else workers
+    teams = -(-workers // team)
     with deferred_interrupt():
-        counters = system.open_counters(False, False, True, False)
+        counters = system.open_counters(True, False, *[False, False] * teams)
         if counters is None:
             return None
-        return CommonStep(memory, counters, codes_at, workers, spin, expect_ready)
+        return CommonStep(memory, counters, codes_at, workers, team, spin, expect_ready)
+
+
+def _wake(starts: Sequence[int], parity: int, record: list[int]) -> None:
+    """Wake a team; record that the counter was incremented."""
+    with suppress(BlockingIOError):  # cleared by arming, or by an earlier call
+        os.read(starts[1 - parity], eventfds.COUNTER_BYTES)
+    record.extend(map(os.write, (starts[parity],), (_ONE,)))
 
 
 class CommonStep(CommonDriver):
@@ -88,12 +108,15 @@ class CommonStep(CommonDriver):
         counters: Sequence[int],
         codes_at: int,
         workers: int,
+        team: int,
         spin: float,
         expect_ready: bool,
     ) -> None:
         self._counters = counters
-        *self._starts, self._tokens, self._bell_fd = counters
-        self.settings = CommonSettings(tuple(map(PassedFd, counters)), workers, codes_at)
+        self._tokens, self._bell_fd, *starts = counters
+        self._starts, *self._others = zip(starts[::2], starts[1::2], strict=True)  # of each team
+        self._team = team
+        self._codes_at = codes_at
         self._codes = memoryview(memory.map(codes_at, workers))
         self._all_waiting = bytes([WAITING]) * workers
         self._all_ok = bytes([ReplyType.OK]) * workers
@@ -108,9 +131,16 @@ class CommonStep(CommonDriver):
         self._arming_tag = -1
         self._number, self._began = 0, 0.0
         self._rung: list[int] = [0]
-        self._handed_over = False
+        self._handed_over, self._woke_all = False, True
         self._bell: Inbox
         self._ends: Any
+
+    def settings_of(self, worker: int) -> CommonSettings:
+        """Return the settings of one worker, with the counters that it uses."""
+        team, place = divmod(worker, self._team)
+        others = [] if team else self._others[place : place + 1]
+        fds = self._tokens, self._bell_fd, *chain([self._starts, *self._others][team], *others)
+        return CommonSettings(tuple(map(PassedFd, fds)), len(self._codes), self._codes_at)
 
     def attach(
         self, workers: Sequence[Any], drivers: Sequence[Driver], timeout: float | None
@@ -123,6 +153,7 @@ class CommonStep(CommonDriver):
 
     def close(self) -> None:
         self._workers = self._drivers = self._asked = self._local = ()  # they refer to this object
+        self._armed = False
         counters, self._counters = self._counters, ()
         for fd in counters:
             os.close(fd)
@@ -141,6 +172,7 @@ class CommonStep(CommonDriver):
             self._codes[:] = self._all_waiting
             began, number = monotonic(), self._number + 1
             self.tag, self._number, self._began = tag, number, began
+            self._woke_all = not self._others
             self._rung, self._bell.counts, self._handed_over = [], [], False
         for driver in self._asked:
             if driver.tag != tag:
@@ -153,10 +185,13 @@ class CommonStep(CommonDriver):
         if self._through_drivers:
             joined = [each.channel.has_joined(self.tag) for each in self._workers]
             self._codes[:] = bytes([WAITING if each else DIRECT for each in joined])
-        this, other = self._number % 2, 1 - self._number % 2
-        with suppress(BlockingIOError):  # cleared by arming, or before an interrupt
-            os.read(self._starts[other], eventfds.COUNTER_BYTES)
-        self._rung.extend(map(os.write, (self._starts[this],), (_ONE,)))
+        _wake(self._starts, self._number % 2, self._rung)
+
+    def _wake_all(self) -> None:
+        """Wake the teams that a stopped or ended worker may not have woken."""
+        for starts in self._others:
+            _wake(starts, self._number % 2, [])
+        self._woke_all = True
 
     def may_join(self, tag: int) -> bool:
         """Return whether the step can still be started by the common wake-up."""
@@ -191,7 +226,7 @@ class CommonStep(CommonDriver):
             if self._timeout is not None:
                 until = min(until, self._began + self._timeout)
             try:
-                self._bell.receive(until)
+                self._wait_for_bell(until)
             except PeerGoneError:
                 return False
             except TimeoutError:
@@ -205,6 +240,15 @@ class CommonStep(CommonDriver):
                     return False
             else:
                 return True
+
+    def _wait_for_bell(self, deadline: float | None) -> None:
+        if not self._woke_all:
+            patience = self._began + PATIENCE
+            with suppress(TimeoutError):
+                self._bell.receive(patience if deadline is None else min(patience, deadline))
+                return
+            self._wake_all()
+        self._bell.receive(deadline)
 
     @override
     def hand_over(self) -> None:
@@ -221,7 +265,7 @@ class CommonStep(CommonDriver):
         while (code := self._codes[k]) == WAITING:
             if not self._failed:
                 try:
-                    self._bell.receive(deadline)
+                    self._wait_for_bell(deadline)
                 except PeerGoneError:
                     self.disarm()
             elif not self._workers[k].alive:
@@ -239,7 +283,7 @@ class CommonStep(CommonDriver):
         """Wait until no worker uses the counters, so that the next step can use them."""
         if not self._failed:
             try:
-                self._bell.receive(monotonic() + _BELL_TIMEOUT)
+                self._wait_for_bell(monotonic() + _BELL_TIMEOUT)
             except (PeerGoneError, TimeoutError):
                 self.disarm()
 
@@ -247,6 +291,8 @@ class CommonStep(CommonDriver):
 
     def disarm(self) -> None:
         """Stop waiting for the bell, and start steps through the pipes until all workers follow."""
+        if self._armed and self._rung:
+            self._wake_all()
         self._armed, self._failed = False, True
 
     def step_message(self, tag: int) -> bytes:
@@ -255,7 +301,7 @@ class CommonStep(CommonDriver):
 
     def _arm_with(self, tag: int) -> None:
         """Arm during the step with this tag, which starts through the pipes; -1 arms no step."""
-        for counter in self._starts if tag >= 0 else ():
+        for counter in chain(self._starts, *self._others) if tag >= 0 else ():
             eventfds.drain(counter)
         self._arming_tag = tag
 
@@ -280,7 +326,8 @@ class Follower:
         self.following = False
         if settings is None:
             return
-        *self._starts, self._tokens, self._bell = [passed.fd for passed in settings.counters]
+        self._tokens, self._bell, *starts = [passed.fd for passed in settings.counters]
+        self._starts, self._others = starts[:2], starts[2:]  # its team's, and of the team it wakes
         self._full = eventfds.increment(settings.workers - 1)
         codes = memory.map(settings.start, settings.workers)
         system.make_private_in_forks(codes, memory.fd, settings.start)
@@ -293,6 +340,8 @@ class Follower:
     def is_woken(self, requests: Inbox) -> bool:
         """Wait for a wake-up or a message; return True if this worker must step."""
         while self.following and not requests.wait_with(self._starts[self._parity]):
+            if self._others:
+                _wake(self._others, self._parity, [])
             self._parity ^= 1
             if self._codes[self._index] == WAITING:
                 return True

@@ -102,7 +102,7 @@ class WorkerProcess:
                 threads=settings.threads,
                 spin=settings.spin,
                 guarded=self._guarded,
-                common=None if settings.common is None else settings.common.settings,
+                common=None if settings.common is None else settings.common.settings_of(index),
                 env_fns=env_fns,
             )
             self.process: Any = settings.context.Process(  # type: ignore[attr-defined]
