@@ -25,6 +25,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
 from xuance_envs.compat.sb3 import DummyVecEnv, SubprocVecEnv
+from xuance_envs.errors import ClosedVecEnvError, NotSteppingError
 
 cartpole = partial(gymnasium.make, "CartPole-v1", max_episode_steps=40)
 # Other processes would import torch anew, and theirs the tests, too.
@@ -234,6 +235,19 @@ def test_states_of_the_worker_processes_show(closing):
     vec_env.step_async(np.zeros(3, int))
     assert vec_env.waiting
     vec_env.step_wait()
+
+
+def test_waiting_without_a_pending_step_raises(closing):
+    vec_env = closing(SubprocVecEnv([cartpole] * 2))
+    with pytest.raises(NotSteppingError):
+        vec_env.step_wait()
+    vec_env.reset()
+    vec_env.step(np.zeros(2, int))
+    with pytest.raises(NotSteppingError):
+        vec_env.step_wait()  # instead of returning the last step again
+    vec_env.close()
+    with pytest.raises(ClosedVecEnvError, match="vectorized environment is closed"):
+        vec_env.step_wait()
 
 
 # --- wrappers and algorithms --------------------------------------------------------------------

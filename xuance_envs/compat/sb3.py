@@ -249,8 +249,14 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
             Observations, rewards ``(num_envs,)`` float64, dones ``(num_envs,)`` bool, and a tuple
             of info dicts. Where an episode ended, the observation is the next episode's first; the
             ended episode's last is ``infos[i]["terminal_observation"]``.
+
+        Raises:
+            NotSteppingError: no step is pending.
         """
         stepper = self._stepper
+        if not stepper.waiting:
+            stepper.groups.check_open()
+            stepper.groups.ledger.check_stepping()
         step = raise_original(stepper.finish_step)
         dones, infos = ends_and_infos(stepper, step, self.reset_infos)
         arrays = stepper.arrays

@@ -40,7 +40,6 @@ class Stepper:
         self.num_envs = groups.drivers[-1].hi
         self.arrays = groups.arrays
         self.description = groups.description
-        groups.name = type(self).__name__
         self.groups = self._groups = groups
         self._ledger = groups.ledger
         groups.info_collector.read_at_once = True

@@ -60,7 +60,7 @@ class Groups(ABC):
         self.masks = ActionMasks(description.action_space, arrays, self.info_collector)
         self.closed = False
         self.users: dict[int, bool] = {}
-        self.name = "vector environment"
+        self.name = "vectorized environment"
         self._wrong_process: WrongProcessProxy | None = None
         if not all(driver.survives_fork for driver in drivers):
             close_after_fork(self)
