@@ -2,8 +2,8 @@
 
 sb3-contrib's agent reads the masks of all environments before each step. The environments have 64
 actions, compute in each step, and return masks from a method. Prepared steps and masks, which cost
-nothing, show the agent's own time. They show the upper bound if a delay is added: the environments'
-computing time divided by the number of CPUs.
+nothing, show the agent's own time. With an added delay, the environments' computing time divided by
+the number of CPUs, they show the upper bound.
 """
 
 from __future__ import annotations

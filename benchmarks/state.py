@@ -2,8 +2,8 @@
 
 One environment is saved and loaded into another; one is cloned into eight over two workers.
 Loading a state is compared with repeating the actions. Throughput with on_worker_failure="resume"
-is compared with "restart", in alternating turns. Recorders of actions are compared with unrecorded
-environments.
+is compared with "restart", in alternating turns. Environments that record actions are compared with
+environments that do not.
 """
 
 from __future__ import annotations

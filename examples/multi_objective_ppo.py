@@ -69,7 +69,7 @@ def learn(time_weight: float, steps: int, num_envs: int, seed: int) -> NDArray[n
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     add = partial(parser.add_argument, metavar="N")
-    add("--weights", type=float, nargs="+", default=[0.5, 1.4, 5.0], help="weights of the time")
+    add("--weights", type=float, nargs="+", default=[0.5, 1.4, 5.0], help="weights of the penalty")
     add("--steps", type=int, default=60_000, help="environment steps per weight")
     add("--num-envs", type=int, default=16)
     add("--seed", type=int, default=0)
@@ -79,7 +79,7 @@ def main() -> None:
         began = time.perf_counter()
         treasure, steps = learn(weight, args.steps, args.num_envs, args.seed)
         print(
-            f"weight {weight:g} of the time: treasure {treasure:.1f} in {-steps:.1f} steps "
+            f"time weight {weight:g}: treasure {treasure:.1f} in {-steps:.1f} steps "
             f"(trained for {time.perf_counter() - began:.0f} s)",
             flush=True,
         )

@@ -29,7 +29,7 @@ ENTROPY_WEIGHT, MAX_GRADIENT = 0.01, 10.0
 
 
 def network(size: int, outputs: int, gain: float) -> nn.Sequential:
-    """Create two hidden layers of 64 units, with orthogonal weights."""
+    """Create a network of two hidden layers of 64 units, with orthogonal weights."""
     layers = [nn.Linear(size, 64), nn.Linear(64, 64), nn.Linear(64, outputs)]
     for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
         nn.init.orthogonal_(layer.weight, scale)
