@@ -47,7 +47,7 @@ WAIT_NUM = 4
 
 
 def tianshou(module: str, name: str, **options: Any) -> Maker:
-    """Return a function that creates a runner with Tianshou's interface and resets in the step."""
+    """Return a function that creates a runner of Tianshou's interface; its steps include resets."""
     return lambda entry: stepped_by(module, name, entry, **options)
 
 

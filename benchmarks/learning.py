@@ -71,7 +71,7 @@ def sb3_alike(seed: int, goal: float) -> tuple[float, int, float]:
 
 
 def sb3_tuned(seed: int, goal: float) -> tuple[float, int, float]:
-    """Train it with the settings of RL Baselines3 Zoo for CartPole-v1 (for 100,000 steps)."""
+    """Train Stable-Baselines3's PPO with its zoo's settings for CartPole-v1 (for 100,000 steps)."""
     return sb3(
         seed,
         goal,

@@ -71,7 +71,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--game-steps",
         type=int,
         default=4_000,
-        help="environment steps in it (default: %(default)s)",
+        help="environment steps in this game (default: %(default)s)",
     )
     add_outputs(parser, "training table")
     return parser.parse_args(argv)
