@@ -434,8 +434,8 @@ def test_what_is_normalized_once_is_not_normalized_again():
 class Spoilt(Walk):
     """A walk that shows something else in some steps."""
 
-    def __init__(self, length, what, when, reward=False):
-        super().__init__(length)
+    def __init__(self, length, what, when, reward=False, dtype=np.float64):
+        super().__init__(length, dtype=dtype)
         self.what, self.when, self.in_reward, self.number = what, when, reward, -1
 
     def seen(self):
@@ -473,6 +473,17 @@ def test_nan_and_infinity_are_named_and_not_counted(what, frozen, when, length, 
         assert envs.transforms[0].learned() == before
         envs.reset(env_ids=[1])
         assert np.isfinite(envs.step(STILL[:3])[0]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("what", [math.nan, math.inf])
+def test_nan_and_infinity_of_small_float_types_are_named(dtype, what):
+    functions = [partial(Walk, 9, dtype=dtype), partial(Spoilt, 9, what, 1, dtype=dtype)]
+    with NormalizeObservations(DummyVecEnv(functions)) as envs:
+        envs.reset(seed=0)
+        told = rf"environment 1 failed in .step.: .* got {what} at \[1\] of the observation"
+        with pytest.raises(EnvError, match=told):
+            envs.step(STILL[:2])
 
 
 @pytest.mark.parametrize("what", [math.nan, -math.inf])

@@ -189,4 +189,5 @@ def check_finite(*samples: NDArray[Any] | None) -> None:
 
 def find_unusable(numbers: NDArray[Any]) -> NDArray[np.intp]:
     """Return the indices, ``(k, ndim)``, of NaNs, infinities and too large numbers."""
-    return np.argwhere(~(np.abs(numbers) <= MAX_MAGNITUDE))
+    # As float64, because the maximum would be infinite in a smaller type.
+    return np.argwhere(~(np.abs(numbers.astype(np.float64)) <= MAX_MAGNITUDE))
