@@ -63,7 +63,7 @@ def test_environments_that_wait_get_a_process_each() -> None:
 def test_a_combination_of_options_is_named_as_such() -> None:
     options: BackendOptions = {"copy": False, "on_worker_failure": "restart", "in_series": 4}
     tuned = autotune(Work, 4, options=options)
-    expected = "'subproc' is the only candidate that supports copy with on_worker_failure"
+    expected = "'subproc' is the only candidate that supports copy and on_worker_failure"
     assert tuned.reason.startswith(expected)
 
 

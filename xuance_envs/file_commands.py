@@ -83,7 +83,7 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         "--render",
         action="store_true",
         help="render every step: in a window if the environments were made with "
-        "render_mode='human', to a GIF beside FILE if with 'rgb_array'",
+        "render_mode='human', to a GIF beside FILE if they were made with 'rgb_array'",
     )
 
 

@@ -146,8 +146,9 @@ def make_vec(
             arguments cannot be combined, or the observations cannot be normalized.
         TypeError: ``env_id`` is neither an id nor a spec, an option is unknown, or an option of the
             vectorized environment is among ``env_kwargs``.
-        gymnasium.error.Error: the environment id is unknown.
-        EnvError: an environment could not be made.
+        EnvError: an environment could not be made, for example because its id is unknown.
+        gymnasium.error.Error: the id is unknown; only with ``vectorization_mode``,
+            ``backend="native"`` or ``allow_native``.
         ImportError: a library that the environment or backend requires is missing.
 
     Example:

@@ -34,7 +34,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, word
         header: column titles.
         rows: cells, one per title in each row.
         words: number of left-aligned text columns; the remaining columns are right-aligned
-            figures.
+            numbers.
 
     Returns:
         The lines of the table, without a trailing newline.

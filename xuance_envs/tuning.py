@@ -248,7 +248,7 @@ def _unmeasured(
 
 
 def _only_candidate(backend: str, options: Iterable[str]) -> str:
-    return f"{backend!r} is the only candidate that supports {' with '.join(options)}"
+    return f"{backend!r} is the only candidate that supports {' and '.join(options)}"
 
 
 def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> Candidate:

@@ -86,7 +86,7 @@ def test_they_are_warned_about_and_the_default_does_without_a_fork(tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         SubprocVecEnv([Scaling], context="fork", start_timeout=20).close()
-    assert "3 threads of native libraries (such as PyTorch or OpenMP)" in str(caught[0].message)
+    assert "native libraries (such as PyTorch or OpenMP) run 3 threads" in str(caught[0].message)
     start_threads()
     envs = AsyncVectorEnv([Scaling], start_timeout=20)
     assert envs.call("method")[0] == (1, (500, 500, 3), os.getpid())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from any_space import any_space, samples
@@ -110,14 +112,27 @@ def test_what_would_lose_something_does_not_fit(value, dtype):
         fitted(value, dtype)
 
 
-def test_one_value_that_does_not_fit_is_enough():
-    with pytest.raises(BadValueError, match=r"uint8.*got dtype int64 with values from 0 to 300"):
-        fitted([0, 1, 300, 2], np.uint8)
-
-
 @pytest.mark.parametrize(
-    ("value", "shape"), [([1, 2], (3,)), ([1], ()), (1, (1,)), ([[1]], (1,)), ([], (1,))]
+    ("value", "told"),
+    [
+        ([0, 1, 300, 2], "dtype int64 with values from 0 to 300"),
+        ([300, 300], "dtype int64 with the value 300"),
+        ([0, 0.5, np.nan], "dtype float64 with a NaN"),
+    ],
 )
+def test_one_value_that_does_not_fit_is_enough(value, told):
+    with pytest.raises(BadValueError, match=rf"uint8, got {told}$"):
+        fitted(value, np.uint8)
+
+
+@pytest.mark.parametrize(("value", "told"), [(None, "None (NoneType)"), ("a", "'a' (str)")])
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_a_scalar_is_described_itself(value, told, shape):
+    with pytest.raises(BadValueError, match=rf"got {re.escape(told)}$"):
+        fit(value, np.dtype(np.float32), shape)
+
+
+@pytest.mark.parametrize(("value", "shape"), [([1, 2], (3,)), ([1], ()), ([[1]], (1,)), ([], (1,))])
 def test_another_shape_does_not_fit(value, shape):
     expected, got = (
         str(s).replace("(", r"\(").replace(")", r"\)") for s in (shape, np.shape(value))

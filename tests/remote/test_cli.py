@@ -162,5 +162,5 @@ def test_limits_and_names_reach_the_server() -> None:
             assert envs.render_mode == "rgb_array"
             assert envs.get_attr("gravity") == (9.8,) * 3
             assert envs.render()[0].shape == (400, 600, 3)
-        with pytest.raises(RemoteLimitError, match="allows 3 environments per session"):
+        with pytest.raises(RemoteLimitError, match="limits environments per session to 3"):
             RemoteVecEnv(server.url, "CartPole-v1", 4)

@@ -294,7 +294,7 @@ def test_refusals_of_the_server_are_exceptions_of_their_own(serve: ServerMaker) 
         make(1, 1, "good", env_id="Chess")
     with pytest.raises(errors.RemoteRequestError, match="env_id is required"):
         make(1, 1, "good")
-    with pytest.raises(errors.RemoteLimitError, match="2 environments per session"):
+    with pytest.raises(errors.RemoteLimitError, match="environments per session to 2"):
         make(3, 1, "good", env_id="Counting")
     env = make(1, 5, "good", env_id="Counting")
     with pytest.raises(errors.RemoteLimitError, match="1 session per token"):
@@ -303,7 +303,7 @@ def test_refusals_of_the_server_are_exceptions_of_their_own(serve: ServerMaker) 
         env.step([0])
     env.reset()
     env.step_size = 6
-    with pytest.raises(errors.RemoteRequestError, match="at most 5 steps"):
+    with pytest.raises(errors.RemoteRequestError, match="limits steps per request to 5"):
         env.step([0])
     with pytest.raises(errors.RemoteTooLargeError):
         env._session.request("vectorized_reset", {"options": {"a": "x" * 3000}}, dict)

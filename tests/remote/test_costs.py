@@ -903,7 +903,7 @@ def test_who_does_not_take_an_answer_is_cut_off(
     )
     with closing(connect(server.url)) as connection:
         connection.sendall(head.encode() + body)
-        wait_until(lambda: "it did not read its reply within 0.5 s" in caplog.text)
+        wait_until(lambda: "its client did not read a reply within 0.5 s" in caplog.text)
     assert ask.ask("vectorized_reset").status_code == 200
 
 

@@ -340,7 +340,7 @@ def test_the_number_of_environments_is_limited(serve: ServerMaker) -> None:
     assert one.ask("create", env_id="Counting", num_envs=4).status_code == 429
     assert one.ask("create", env_id="Counting", num_envs=3).status_code == 200
     refused = one.ask("create", env_id="Counting", num_envs=1)
-    assert "3 environments per session: 3 exist and 1 more" in refused.text
+    assert "environments per session to 3: 3 in use, 1 more" in refused.text
     assert two.ask("create", env_id="Counting", num_envs=3).status_code == 429
     assert two.ask("create", env_id="Counting", num_envs=2).status_code == 200
     one.close()

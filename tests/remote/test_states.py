@@ -166,13 +166,13 @@ def test_what_nobody_holds_is_dropped(serve: ServerMaker) -> None:
         envs.reset()
         first, second = envs.save_state(), envs.save_state()
         with pytest.raises(
-            errors.RemoteLimitError, match=r"allows 4 environment states .* 4 exist and 1"
+            errors.RemoteLimitError, match=r"limits environment states .* to 4: 4 in use, 1"
         ):
             envs.save_state([0])
         part = first[1]
         del first
         third = envs.save_state([1])
-        with pytest.raises(errors.RemoteLimitError, match="4 exist"):
+        with pytest.raises(errors.RemoteLimitError, match="4 in use"):
             envs.save_state([0])
         envs.load_state(part, env_ids=[0])
         envs.load_state(third, env_ids=[1])
@@ -235,7 +235,7 @@ def test_bytes_are_limited(serve: ServerMaker) -> None:
         envs.reset()
         held = [envs.save_state([0])]
         with pytest.raises(
-            errors.RemoteLimitError, match="allows 30000 bytes of environment states"
+            errors.RemoteLimitError, match=r"limits bytes of environment states .* to 30000"
         ):
             envs.save_state()
         held += [envs.save_state(range(5)) for _ in range(2)]
@@ -274,7 +274,11 @@ def test_a_state_is_asked_for_by_hand(asking: Callable[[], Asking]) -> None:
         ({"operation": "load", "states": two[:1]}, 422, "expected 2 states, got 1"),
         ({"operation": "load", "states": [two[0], 99]}, 404, "no state 99"),
         ({"operation": "load", "states": [0, -1]}, 422, "states"),
-        ({"operation": "clone", "episode_ids": one}, 422, "expected 1 or 1 sources"),
+        (
+            {"operation": "clone", "episode_ids": one},
+            422,
+            "expected one source, or one per episode",
+        ),
         ({"operation": "upload"}, 422, "operation"),
         ({"operation": "save", "states": [True]}, 422, "states"),
     ):
@@ -345,7 +349,9 @@ def test_states_never_enter_the_servers_memory() -> None:
     before = peak()
     status, refused = saved(ask, *ask.episodes[:16])
     assert (status, refused["error"]["code"]) == (429, "states")
-    assert "allows 67108864 bytes of environment states per session" in refused["error"]["message"]
+    assert (
+        "limits bytes of environment states per session to 67108864" in refused["error"]["message"]
+    )
     for _ in range(3):
         status, kept = saved(ask, *ask.episodes[:3])
         assert status == 200
@@ -372,10 +378,10 @@ def test_states_are_limited_per_token_and_in_total(serve: ServerMaker) -> None:
         ask.begin("Counting", num_envs=2)
     status, kept = saved(first)
     assert status == 200
-    assert "allows 3 environment states per token: 2 exist and 2 more" in refusal(second)
-    assert "bytes of environment states per token: 0 exist and 5" in refusal(large)
+    assert "limits environment states per token to 3: 2 in use, 2 more" in refusal(second)
+    assert "limits bytes of environment states per token to" in refusal(large)
     assert saved(large, *large.episodes[:2])[0] == 200
-    assert "allows 5 environment states at the same time: 4 exist and 2 more" in refusal(last)
+    assert "limits environment states at the same time to 5: 4 in use, 2 more" in refusal(last)
     assert first.ask("states", operation="drop", states=kept["states"]).json() == {"dropped": 2}
     assert saved(last)[0] == 200
     large.close()
@@ -411,4 +417,4 @@ def test_the_memory_of_a_token_includes_its_states(
     for _ in range(13):  # 224 MiB in all
         assert saved(ask)[0] in (200, 429)
     wait_until(lambda: ask.ask("vectorized_reset").status_code == 429)
-    assert "bytes of memory per token" in ask.ask("vectorized_reset").text
+    assert "MiB of memory per token" in ask.ask("vectorized_reset").text

@@ -337,7 +337,7 @@ def test_the_use_of_all_workers_counts(
     ask = make(serve(workers=2, **limits), "Busy", 2, 2)
     ask.ask("vectorized_step", actions=[0, action])
     wait_until(lambda: ask.ask("vectorized_reset").status_code == 429, seconds=100)
-    assert "this server allows" in ask.ask("vectorized_reset").text
+    assert "this server limits" in ask.ask("vectorized_reset").text
 
 
 def test_a_session_that_ends_amid_a_step_ends_all_workers(

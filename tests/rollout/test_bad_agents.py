@@ -61,9 +61,15 @@ FAULTS = {
     "values elsewhere": (lambda a, p, v, e: (a, p, v.to(META), e), "values: .* on cpu.* on meta"),
     "actions elsewhere": (lambda a, p, v, e: (a.to(META), p, v, e), "actions: .* on cpu.* on meta"),
     "fractions": (lambda a, p, v, e: (a + 0.5, p, v, e), "actions: expected whole numbers, got"),
-    "NaN actions": (lambda a, p, v, e: (nan_at(a, 1), p, v, e), r"actions: .*NaN .*\[1\]"),
-    "NaN values": (lambda a, p, v, e: (a, p, nan_at(v, 0, 2), e), r"values: .*NaN.* 0 .*\[0, 2\]"),
-    "NaN log_probs": (lambda a, p, v, e: (a, nan_at(p, 1), v, e), r"log_probs: .*NaN.* 0 .*\[1\]"),
+    "NaN actions": (lambda a, p, v, e: (nan_at(a, 1), p, v, e), r"actions: .*NaN .*environment 1$"),
+    "NaN values": (
+        lambda a, p, v, e: (a, p, nan_at(v, 0, 2), e),
+        r"values: .*NaN.* 0 .*environments 0, 2",
+    ),
+    "NaN log_probs": (
+        lambda a, p, v, e: (a, nan_at(p, 1), v, e),
+        r"log_probs: .*NaN.* 0 .*environment 1$",
+    ),
 }
 
 
@@ -88,7 +94,9 @@ def test_arrays_are_not_tensors():
 
 def test_nan_actions_of_a_box_do_not_reach_the_environments():
     with spoilt(BOX, lambda a, p, v, e: (nan_at(a, 2), p, v, e)) as collector:
-        with pytest.raises(ValueError, match=r"actions: expected numbers, got NaN .*\[2\]"):
+        with pytest.raises(
+            ValueError, match=r"actions: expected numbers, got NaN .*environment 2$"
+        ):
             collector.rollout()
         assert [env.received for env in collector.vec_env.envs] == [[], [], []]
 
@@ -102,7 +110,7 @@ def test_nan_values_are_located():
 
     with (
         spoilt(TWO, later) as collector,
-        pytest.raises(ValueError, match=r"first at step 2 of the rollout in environments \[1\]"),
+        pytest.raises(ValueError, match=r"first at step 2 of the rollout in environment 1$"),
     ):
         collector.rollout()
 

@@ -120,7 +120,7 @@ def test_env_reset_within_an_episode_resets_that_environment_only(collector):
     assert not torch.equal(state, before[1])
     collector.env_reset(env_id=-1)
     assert resets(collector) == [1, 3]
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="env_id: expected an index into 2 environments, got 2"):
         collector.env_reset(2)
 
 

@@ -493,7 +493,7 @@ def test_a_reward_that_is_no_number_is_named_and_not_counted(what):
         envs.reset(seed=0)
         envs.step(STILL[:2])
         before = envs.transforms[1].learned()
-        with pytest.raises(EnvError, match=f"environment 1 .*got the reward {what} in step 2"):
+        with pytest.raises(EnvError, match=f"environment 1 .*after the reward {what} in step 2"):
             envs.step(STILL[:2])
         assert envs.transforms[1].learned() == before
         assert np.isfinite(envs.step(STILL[:2])[1]).all()
@@ -504,7 +504,9 @@ def test_infinite_rewards_of_both_signs_are_named_as_one_is():
     spoilt = [partial(Spoilt, 9, what, 1, reward=True) for what in (math.inf, -math.inf)]
     with NormalizeRewards(DummyVecEnv([partial(Walk, 9), *spoilt])) as envs:
         envs.reset(seed=0)
-        with pytest.raises(EnvError, match=r"environment 1 .*got the reward inf in step 1"):
+        with pytest.raises(
+            EnvError, match=r"environment 1 .*the return inf after the reward inf in"
+        ):
             envs.step(STILL[:3])
         assert envs.count == 0
 
@@ -521,7 +523,10 @@ def test_what_is_too_large_for_its_square_is_named_and_not_counted(are_errors):
     ):
         if are_errors:
             warnings.simplefilter("error")
-        for each, told in ((envs, r"got -1e\+200 at \[1\]"), (rewarded, r"got the reward 1e\+200")):
+        for each, told in (
+            (envs, r"got -1e\+200 at \[1\]"),
+            (rewarded, r"after the reward 1e\+200"),
+        ):
             each.reset(seed=0)
             each.step(STILL[:2])
             before = each.learned()

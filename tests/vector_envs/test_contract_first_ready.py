@@ -255,7 +255,7 @@ def test_what_waits_for_its_neighbours_is_not_waited_for(make):
     envs = make([ReusingEnv] * 5)
     envs.reset()
     envs.send([1], [0])
-    told = "actions for environment 0 were sent, but other environments"
+    told = "environment 0 cannot step before the other environments"
     with pytest.raises(NotSteppingError, match=told):
         envs.recv()
     with pytest.raises(AlreadySteppingError, match=told):

@@ -155,6 +155,12 @@ def test_a_wrong_number_of_workers_is_refused(given: dict[str, Any], message: st
         SubprocVecEnv(FUNCTIONS, **given)
 
 
+@pytest.mark.parametrize(("caller_steps", "expected"), [(False, "1"), (True, "None")])
+def test_one_environment_needs_one_worker_at_most(caller_steps: bool, expected: str) -> None:
+    with pytest.raises(ValueError, match=f"num_workers: expected {expected}, .* got 2"):
+        SubprocVecEnv(FUNCTIONS[:1], num_workers=2, caller_steps=caller_steps)
+
+
 def test_max_concurrency_excludes_each_of_the_three() -> None:
     for name in option_names.SPLIT_OPTIONS:
         with pytest.raises(TypeError, match=f"max_concurrency cannot be combined with {name}"):

@@ -53,8 +53,8 @@ def from_gymnasium(
 
     These environments generate random numbers in their own way. Unsupported operations, such as one
     seed per environment, partial resets or ``call``, raise :class:`NotImplementedError` with the
-    reason, and change nothing. Saving and loading states
-    raise :class:`~xuance_envs.errors.StateError`.
+    reason, and change nothing. Saving and loading states raise
+    :class:`~xuance_envs.errors.StateError`.
 
     Args:
         vector_env: the vectorized environment; closed with the ``VecEnv``.

@@ -124,8 +124,8 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
     def step(self, action: Any, id: Ids = None) -> StepResult:
         """Step all or some environments; after an episode's end, call :meth:`reset` first.
 
-        With ``wait_num`` or ``timeout``, the call starts the step and returns the environments
-        that finish first.
+        With ``wait_num`` or ``timeout``, the call starts the step and returns the results of the
+        environments that finish first.
 
         Args:
             action: one action per environment; None to only wait for environments that are

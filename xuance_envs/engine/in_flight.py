@@ -151,8 +151,8 @@ class InFlight:
         if not held.any():
             return ""
         return (
-            f"; actions for {name_envs(np.flatnonzero(held).tolist())} were sent, but other "
-            "environments of the same worker still need actions"
+            f"; {name_envs(np.flatnonzero(held).tolist())} cannot step before the other "
+            "environments of the same worker get actions"
         )
 
     def _busy_groups(self) -> set[int]:

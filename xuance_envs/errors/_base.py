@@ -49,7 +49,7 @@ class NotSteppingError(VecEnvError):
 
 
 class NotResetError(VecEnvError, ResetNeeded):
-    """``step`` was called for an environment that has never been reset or loaded.
+    """``step`` or ``send`` was called for an environment that was never reset or loaded.
 
     Nothing has been stepped, and the vectorized environment stays usable. The class also derives
     from :class:`gymnasium.error.ResetNeeded`.

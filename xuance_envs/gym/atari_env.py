@@ -58,7 +58,7 @@ class Atari_Env(EnvWrapper):
     - ``frame_number`` (int): frames emulated since the game was loaded or seeded.
 
     Args:
-        env_id: ``ALE/Breakout-v5``, ``Breakout-v5`` or ``Breakout``.
+        env_id: id of a game, such as ``ALE/Breakout-v5``, ``Breakout-v5`` or ``Breakout``.
         seed: seed of the action space, and of the first :meth:`reset` unless that call has its own
             seed. Later resets continue the random stream.
         render_mode: ``"rgb_array"``, ``"human"`` (a window with sound), or None.

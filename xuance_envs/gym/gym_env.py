@@ -30,7 +30,7 @@ _REPLACEABLE = frozenset[Any]({TimeLimit, OrderEnforcing, PassiveEnvChecker})
 class Gym_Env(EnvWrapper):
     """A registered environment that is seeded once and counts steps and rewards per episode.
 
-    Every info dict gets two keys: ``episode_step`` (int) and, after a step, ``episode_score``
+    Every info dict gets ``episode_step`` (int). After a step, it also gets ``episode_score``
     (float), the sum of the episode's rewards so far. The environment's own dict is copied, not
     modified.
 
@@ -231,12 +231,12 @@ class MountainCar(Gym_Env):
     observation is repeated 4 times. The observation space repeats the environment's bounds 4 times.
 
     Args:
-        env_id: an environment whose observation space is a `Box`.
+        env_id: id of an environment whose observation space is a Box.
         seed: as for :class:`Gym_Env`.
         render_mode: as for :class:`Gym_Env`.
 
     Raises:
-        ValueError: the observation space is not a `Box` with at least one axis.
+        ValueError: the observation space is not a Box with at least one axis.
 
     Examples:
         >>> import numpy as np

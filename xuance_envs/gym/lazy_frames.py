@@ -91,7 +91,8 @@ class LazyFrames:
             The observation as ``num_stack`` frames of equal width along the last axis.
 
         Raises:
-            ValueError: the last axis cannot be divided into ``num_stack`` frames.
+            ValueError: ``num_stack`` is below 1, or the last axis cannot be divided into that many
+                frames.
 
         Examples:
             >>> import numpy as np
@@ -101,9 +102,11 @@ class LazyFrames:
             array([2., 3., 4.])
         """
         stack = np.asarray(stack)
-        if num_stack < 1 or stack.ndim == 0 or stack.shape[-1] % num_stack:
+        if num_stack < 1:
+            raise ValueError(f"num_stack: expected at least 1, got {num_stack}")
+        if stack.ndim == 0 or stack.shape[-1] % num_stack:
             raise ValueError(
-                f"stack: expected a last axis of {num_stack} frames of equal width, "
+                f"stack: expected a last axis whose length is a multiple of num_stack={num_stack}, "
                 f"got shape {stack.shape}"
             )
         width = stack.shape[-1] // num_stack
@@ -182,6 +185,7 @@ class LazyFrames:
             and 1 < self._shape[-1] <= _MAX_MERGED
             and out.dtype == self._frames[0].dtype == np.uint8
             and out.flags.c_contiguous
+            and out.flags.writeable
             and out.size > 0
             and all([frame.shape[-1] for frame in self._frames])
             and merge(self._frames, out) is out

@@ -53,11 +53,13 @@ def make_multi_agent_vec(
         **env_kwargs: arguments for the environment function.
 
     Raises:
-        ValueError: the name is invalid, ``num_envs`` is below 1, or an argument is out of range.
+        ValueError: the name, ``num_envs``, ``seed`` or ``backend`` is invalid, or no backend has
+            all the options.
         TypeError: an option is unknown, or an option of the vectorized environment is among
             ``env_kwargs``.
         ImportError: there is no such module.
-        EnvError: an environment could not be created.
+        EnvError: an environment could not be created, or does not fit ``groups``, ``state`` or
+            ``action_masks``.
         RuntimeError: the environments' agents or spaces differ.
 
     Example:

@@ -56,7 +56,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
             ``"subproc"`` in worker processes, ``"ray"`` on a Ray cluster. ``"auto"`` measures
             ``"dummy"`` and ``"subproc"`` for about a second, takes the faster one and reports the
             result in ``autotuned``. The measurement samples actions without masks. If an
-            environment rejects such an action, worker processes are used without a measurement.
+            environment rejects such an action, the backend is chosen without a measurement.
         groups: the agents of each group, by group name. The agents of a group share arrays. By
             default, agents with equal spaces form a group, which is named after its first agent,
             without the agent's number. If all spaces are equal, results and actions are not
@@ -97,7 +97,8 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
 
     Raises:
         EnvError: a callable raised, did not return a multi-agent environment, or returned one with
-            unsupported spaces. Its ``__cause__`` names the agent.
+            unsupported spaces (the message names the agent), or one that does not fit ``groups``,
+            ``state`` or ``action_masks``.
         ValueError: there is no such backend, ``env_fns`` is empty, two callables returned the same
             object, or no backend has all the options.
         TypeError: an entry of ``env_fns`` is not callable, does not accept ``env_seed``, or cannot
@@ -133,10 +134,10 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
     ) -> None:
         if backend not in BACKENDS:
             expected = ", ".join(map(repr, BACKENDS))
+            hint = did_you_mean(str(backend), BACKENDS) or "."
             raise ValueError(
-                f"backend: expected one of {expected}, got {backend!r}"
-                f"{did_you_mean(str(backend), BACKENDS)}; for environments on a server, "
-                "use MultiAgentVecEnv.of(RemoteVecEnv(...))"
+                f"backend: expected one of {expected}, got {backend!r}{hint} For environments on a "
+                "server, use MultiAgentVecEnv.of(RemoteVecEnv(...))"
             )
         name: str = backend
         given: Any = options
@@ -342,7 +343,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
 
         Raises:
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`.
-            ValueError: ``min_envs`` is not 1 to the number of stepping or resetting environments.
+            ValueError: ``min_envs`` is below 1, or fewer environments are stepping or resetting.
         """
         batch = self.vec_env.recv(min_envs, timeout)
         return self._reader.step(

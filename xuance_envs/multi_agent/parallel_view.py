@@ -47,7 +47,8 @@ def as_parallel_env(envs: MultiAgentVecEnv, index: int = 0) -> Any:
     except ImportError as error:
         raise missing_extra("as_parallel_env", "multi-agent", error) from error
     if not 0 <= index < envs.num_envs:
-        raise ValueError(f"index: expected an int from 0 to {envs.num_envs - 1}, got {index}")
+        expected = "0" if envs.num_envs == 1 else f"an int from 0 to {envs.num_envs - 1}"
+        raise ValueError(f"index: expected {expected}, got {index}")
     kind = type("ParallelView", (_ParallelView, ParallelEnv), {})
     return kind(envs, index)
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import shape_of_rewards
+from xuance_envs.errors import counted
 from xuance_envs.rollout.agents import (
     ActionLayout,
     AgentOutputs,
@@ -121,6 +122,9 @@ class AgentLoop(EpisodeMetrics):
         Raises:
             IndexError: ``env_id`` is out of range.
         """
+        if not -self.num_envs <= env_id < self.num_envs:
+            expected = f"an index into {counted(self.num_envs, 'environment')}"
+            raise IndexError(f"env_id: expected {expected}, got {env_id}")
         self._reset_if_interrupted()
         i = range(self.num_envs)[env_id]
         if not self._just_reset[i]:

@@ -13,6 +13,8 @@ import torch
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from xuance_envs.errors import name_envs
+
 __all__ = ["Agent", "MultiAgent"]
 
 AgentOutputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -27,7 +29,7 @@ class Agent(Protocol):
 
     The device is taken from an attribute ``device``, or from the first parameter of a
     :class:`torch.nn.Module`. If ``get_actions_and_values`` has a parameter ``masks``, it receives
-    the action masks, ``(n, m)`` bool, of
+    the action masks, ``(n, m)`` bool for m actions, of
     :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`. If the parameter has
     a default, the environments need not provide masks.
     """
@@ -65,7 +67,7 @@ class MultiAgent(Protocol):
         Args:
             obs: ``(n, A, *shape)`` for A agents; for Dict and Tuple spaces dicts and tuples.
             states: ``(n, *state_shape)``, global states; None if the environments have none.
-            masks: ``(n, A, k)`` bool action masks; None if the environments have none.
+            masks: ``(n, A, m)`` bool action masks of m actions; None if environments have none.
             actions: actions to evaluate, ``(n, A, *action_shape)``; None to choose actions.
 
         Returns:
@@ -181,7 +183,7 @@ def checked_numbers(name: str, values: torch.Tensor) -> None:
     envs = sorted({env for t, env, *_ in places if t == step})
     raise ValueError(
         f"{ASKED}: {name}: expected numbers, got NaN, first at step {step} of the "
-        f"rollout in environments {envs}"
+        f"rollout in {name_envs(envs)}"
     )
 
 
@@ -223,7 +225,7 @@ class ActionLayout:
             mismatch = f"whole numbers, got {actions[wrong][:1].tolist()}"
         if wrong.any():
             envs: Sequence[int] = np.unique(wrong.nonzero()[0]).tolist()
-            raise ValueError(f"{ASKED}: actions: expected {mismatch} for environments {envs}")
+            raise ValueError(f"{ASKED}: actions: expected {mismatch} for {name_envs(envs)}")
 
 
 def on_cpu(agent: Any) -> Any:

@@ -90,8 +90,8 @@ class RolloutCollector(RolloutLoop):
     Raises:
         ValueError: an argument is out of range, observations cannot become tensors, or the action
             space is not Discrete, MultiDiscrete, MultiBinary or Box.
-        TypeError: ``vec_env`` is not a vec env of this package; the message names the adapter for
-            Gymnasium's and XuanCe's vec envs.
+        TypeError: ``vec_env`` is not a vec env of this package (the message names the adapter for
+            Gymnasium's and XuanCe's), or the agent has no ``get_actions_and_values``.
 
     Attributes:
         states: ``(T, N, *state_shape)`` of ``state_dtype``, the states before each step; for a Dict
@@ -112,8 +112,8 @@ class RolloutCollector(RolloutLoop):
         ep_counts (torch.Tensor): ``(N,)`` int32, segments per environment.
         total_return (numpy.float32): sum of all rewards; for vector rewards an array ``(k,)``
             float32.
-        action_masks (torch.Tensor | None): ``(T, N, n)`` bool, the masks passed to the agent; None
-            if there are none.
+        action_masks (torch.Tensor | None): ``(T, N, m)`` bool for m actions, the masks passed to
+            the agent; None if there are none.
         images (list[list[PIL.Image.Image]]): images by environment, from
             :meth:`~xuance_envs.rollout.playing.RolloutLoop.test_agent`.
         halves: 1 or 2; ``"auto"`` while both are being measured.
@@ -185,7 +185,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
         obs: ``(T, N, A, *shape)`` of ``state_dtype``, the observations before each step; for Dict
             and Tuple spaces dicts and tuples of tensors. ``obs`` and ``states`` require no grad.
         states: ``(T, N, *state_shape)``, global states before each step; None if there are none.
-        action_masks (torch.Tensor | None): ``(T, N, A, k)`` bool; None if there are none.
+        action_masks (torch.Tensor | None): ``(T, N, A, m)`` bool for m actions; None if there are
+            none.
         actions (torch.Tensor): ``(T, N, A, *action_shape)``: float32 for Box, otherwise int32.
         rewards (torch.Tensor): ``(T, N, A)`` float32.
         values (torch.Tensor): ``(T, N, A)`` float32.

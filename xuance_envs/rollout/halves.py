@@ -48,7 +48,7 @@ def validate_halves(halves: Halves, vec_env: VecEnv | MultiAgentVecEnv, records:
         return 1
     mismatch = ""
     if not half_bounds(vec_env):
-        mismatch = f"two or more workers, got {vec_env!r}"
+        mismatch = f"a vec env with two or more workers, got {vec_env!r}"
     elif records:
         mismatch = "recorder=None, got a recorder, which renders only while no environment steps"
     if halves == 2 and mismatch:

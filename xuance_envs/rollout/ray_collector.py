@@ -13,7 +13,7 @@ import torch
 from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.serialization import dumps_for_worker
-from xuance_envs.errors import ClosedVecEnvError
+from xuance_envs.errors import ClosedVecEnvError, counted
 from xuance_envs.rollout.agents import (
     ActionLayout,
     Agent,
@@ -227,8 +227,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         except BaseException:
             self.close()
             raise
-        message = "%d environments in %d collectors of %d processes each"
-        logger.info(message, self.num_envs, num_collectors, count)
+        collectors = counted(num_collectors, "collector")
+        size = "1 process" if count == 1 else f"{count} processes"
+        logger.info("%s in %s of %s", counted(self.num_envs, "environment"), collectors, size)
 
     # -- rollouts ---------------------------------------------------------------------
 
@@ -277,7 +278,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
 
         Raises:
             ClosedVecEnvError: the collector is closed.
-            TypeError: the agent has no ``state_dict`` and ``load_state_dict``.
+            TypeError: the agent has no ``state_dict`` or no ``load_state_dict``.
             ValueError: a parameter is missing, unknown or of the wrong shape; the message names it.
         """
         self._check_open()
@@ -373,9 +374,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         set_generators(loop_state.generators, self.device)
 
     def permute_state(self, state: Any) -> Any:
-        """Move the axes of observations to the agent's order, like the collector of one process.
+        """Move the axes of observations to the agent's order.
 
-        :meth:`~xuance_envs.rollout.agent_loop.AgentLoop.permute_state` has the details.
+        See :meth:`~xuance_envs.rollout.agent_loop.AgentLoop.permute_state`.
         """
         return self._layout.permute(state)
 

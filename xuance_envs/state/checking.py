@@ -201,7 +201,10 @@ def _differing_attribute(source: EnvCheckpointer, target: EnvCheckpointer, when:
     if difference is None:
         return None
     path, one, other = difference
-    return f"The first attribute that differs {when} is {path}: {one} without saving, {other} here"
+    return (
+        f"The first attribute that differs {when} is {path}: {one} without saving, {other} with "
+        "the saved state"
+    )
 
 
 def _detached(value: Any) -> Any:

@@ -57,9 +57,9 @@ class NormalizeRewards(RewardTransform):
 
     Raises:
         ValueError: an argument is out of range, or the rewards are already normalized.
-        EnvError: in ``step`` or ``recv``, while training, a reward or return is NaN, infinite or
-            above 1e150 in magnitude. That call is not counted and its results are lost. The
-            environments stay usable.
+        EnvError: in ``step`` or ``recv``, while training, a reward or return is NaN or infinite, or
+            its square overflows (never below 1e150). That call is not counted and its results are
+            lost. The environments stay usable.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -184,9 +184,9 @@ class NormalizeRewards(RewardTransform):
         return EnvError(
             batch.env_ids[row],
             "step",
-            f"{type(self).__name__}: expected finite returns of at most {MAX_MAGNITUDE:g}, got the "
-            f"reward {rewards[row]} in step {number} since the last full reset; that step was not "
-            "counted",
+            f"{type(self).__name__}: expected finite returns of at most {MAX_MAGNITUDE:g} in "
+            f"magnitude, got the return {returns[row]} after the reward {rewards[row]} in step "
+            f"{number} since the last full reset; that step was not counted",
         )
 
 

@@ -27,9 +27,9 @@ from xuance_envs.vector_envs.wrapper import VecEnvWrapper
 class Transform(StatefulTransform, VecEnvWrapper):
     """Wrapper that changes the actions or results of a vectorized environment.
 
-    It supports ``step``, ``step_async``/``step_wait``, ``send``/``recv`` and partial resets. When
-    an episode ends, the transform changes both the final observation and ``reset_obs``. The rest of
-    the infos stays unchanged.
+    It supports ``step``, ``step_async``/``step_wait``, ``send``/``recv`` and partial resets. Where
+    an episode ended, transforms of observations change both the final observation and
+    ``reset_obs``. All other values in infos stay unchanged.
 
     A subclass defines :meth:`_transform`, or :meth:`_forward` for actions. It keeps its state in
     ``_state``. Each call replaces ``_state`` and never modifies it in place. An interrupted step

@@ -13,7 +13,7 @@ from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.driver import Driver
-from xuance_envs.errors import counted
+from xuance_envs.errors import counted, name_envs
 
 SMALL_BATCH = 128  # up to this size, Python's min and max are faster than NumPy's
 
@@ -83,7 +83,7 @@ class ActionWriter:
                 packed[k] = driver.pack_actions([values[lo:hi] for values in lists])
             except Exception as error:
                 raise ValueError(
-                    f"the actions for environments {lo} to {hi - 1} cannot be pickled for their "
+                    f"the actions for {name_envs(range(lo, hi))} cannot be pickled for the "
                     f"worker: {error}"
                 ) from error
         return packed

@@ -115,7 +115,8 @@ def checked_env_ids(
         raise ValueError(f"{name}: expected a sequence of ints, got {env_ids!r}") from None
     if ids and not (min(ids) >= 0 and max(ids) < num_envs):
         env = next(env for env in ids if not 0 <= env < num_envs)
-        raise ValueError(f"{name}: expected indices from 0 to {num_envs - 1}, got {env}")
+        expected = "only index 0" if num_envs == 1 else f"indices from 0 to {num_envs - 1}"
+        raise ValueError(f"{name}: expected {expected}, got {env}")
     if len(set(ids)) != len(ids):
         raise ValueError(f"{name}: expected each environment at most once, got {ids}")
     return ids

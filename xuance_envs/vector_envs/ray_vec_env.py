@@ -64,7 +64,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
         step_timeout: seconds an actor may take to answer a command; None for no limit.
         start_timeout: seconds the actors may take to create their environments; None for no limit.
             The limit includes the wait for free cluster resources.
-        on_worker_failure: action if an actor or its node fails, or exceeds ``step_timeout``.
+        on_worker_failure: response if an actor or its node fails, or exceeds ``step_timeout``.
             ``"raise"`` raises an error and closes the vec env. ``"restart"`` starts a new actor on
             any node with room for it. The failed step truncates the episodes of the failed actor's
             environments: reward 0, the last known observation, and

@@ -8,6 +8,8 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import ArrayLike, NDArray
 
+from xuance_envs.errors import counted
+
 
 def checked_weights(name: str, weights: ArrayLike, reward_space: Box | None) -> NDArray[np.float64]:
     """Return the weights ``(k,)`` of rewards in this space, as a new array."""
@@ -22,8 +24,8 @@ def checked_weights(name: str, weights: ArrayLike, reward_space: Box | None) -> 
         raise ValueError(f"{name}: weights: expected numbers, got {weights!r}") from None
     if found.shape != reward_space.shape or not np.isfinite(found).all():
         raise ValueError(
-            f"{name}: weights: expected {reward_space.shape[0]} finite numbers, one per component "
-            f"of the reward, got {weights!r}"
+            f"{name}: weights: expected {counted(reward_space.shape[0], 'finite number')}, one per "
+            f"component of the reward, got {weights!r}"
         )
     return found
 

@@ -63,7 +63,7 @@ class SubprocVecEnv(GroupedVecEnv):
             workers step theirs.
         step_timeout: seconds a worker may take to answer any command, such as a step including
             resets; None for no limit.
-        on_worker_failure: action if a worker crashes or exceeds ``step_timeout``. ``"raise"``
+        on_worker_failure: response if a worker crashes or exceeds ``step_timeout``. ``"raise"``
             raises an error and closes the vec env. ``"restart"`` starts a new worker. The failed
             step truncates the episodes of the failed worker's environments: reward 0, the last
             known observation, and ``infos[i]["worker_restarted"]``. ``"resume"`` saves the
@@ -76,7 +76,8 @@ class SubprocVecEnv(GroupedVecEnv):
         worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
             keep their settings. Forked workers keep this process's BLAS and OpenMP settings.
         pin_workers: True to allow pinning each worker to a CPU. This happens only if there are
-            exactly as many CPUs as stepping processes, while steps take less than a millisecond.
+            exactly as many CPUs as stepping processes, and only while steps take less than a
+            millisecond.
         record_failures: folder for failure files; None to write none. A file is written after an
             exception, a crash or a timeout in a step, or after a NaN in an observation or reward.
             ``python -m xuance_envs replay FILE`` reproduces the failure. In the main process's
@@ -210,8 +211,8 @@ def fork_hazard() -> str | None:
         return "other threads may hold locks for which a forked process would wait forever"
     if (threads := count_native_threads()) > 0:
         return (
-            f"{threads} threads of native libraries (such as PyTorch or OpenMP) are running, and a "
-            "forked process may wait for them forever"
+            f"native libraries (such as PyTorch or OpenMP) run {counted(threads, 'thread')}, for "
+            "which a forked process may wait forever"
         )
     return None
 

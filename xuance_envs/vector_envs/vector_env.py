@@ -50,7 +50,7 @@ class VecEnv(VecEnvAliases, ABC):
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
     and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``
-    to ``reward_space``. Other operations raise a :class:`NotImplementedError` unless overridden.
+    to ``reward_space``. Most other methods raise a :class:`NotImplementedError` unless overridden.
 
     Attributes:
         num_envs (int): number of environments.
@@ -252,7 +252,7 @@ class VecEnv(VecEnvAliases, ABC):
                 again), or a worker exceeded ``step_timeout`` (as for ``reset``).
             EnvError, WorkerDiedError: as for ``reset``.
             NotSteppingError: no environment is stepping or resetting.
-            ValueError: ``min_envs`` is not 1 to the number of stepping or resetting environments.
+            ValueError: ``min_envs`` is below 1, or fewer environments are stepping or resetting.
         """
         self._not_supported("recv")
 
@@ -261,8 +261,8 @@ class VecEnv(VecEnvAliases, ABC):
 
         If an episode has just ended, its environment's mask is for the first state of the next
         episode. An environment provides its mask in its info under ``"action_mask"``, or else under
-        ``"avail_actions"``, or else by its method ``action_masks()``. From the first call on, the
-        method runs in the environment's worker after each step and reset.
+        ``"avail_actions"``, or else by its method ``action_masks()``. Once masks have been
+        requested, workers call this method after each step and reset.
 
         Returns:
             A new bool array ``(num_envs, n)``. n is the number of actions for Discrete,
@@ -325,7 +325,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             env_ids: indices of the environments, in the order of the states; None for all.
-            verify: True to verify exact saving in each worker, or warn if that is impossible.
+            verify: True to verify in each worker that states restore exactly, or warn if it cannot.
 
         Raises:
             StateError: a state cannot be saved, or verification found a difference.

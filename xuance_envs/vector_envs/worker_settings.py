@@ -71,8 +71,9 @@ class WorkerSettings:
             if not is_count(self.num_workers) or self.num_workers > most:
                 why = " with caller_steps=True, since the main process steps at least one"
                 own = why if own_share else ""
+                expected = {0: "None", 1: "1"}.get(most, f"an int from 1 to {most}")
                 raise ValueError(
-                    f"num_workers: expected an int from 1 to {most}, for "
+                    f"num_workers: expected {expected}, for "
                     f"{counted(num_envs, 'environment')}{own}, got {self.num_workers!r}"
                 )
             return split_evenly(num_envs, int(self.num_workers) + own_share)

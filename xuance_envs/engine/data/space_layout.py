@@ -132,11 +132,11 @@ def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any
             f"which NumPy cannot convert: {error}"
         ) from None
     if array.shape != shape:
-        raise BadValueError(f"expected shape {shape}, got shape {array.shape}")
+        raise BadValueError(f"expected shape {shape}, got {_described('shape', value, array)}")
     if array.dtype == dtype:
         return array
     if array.dtype.kind not in "biuf" or dtype.kind not in "biuf":
-        raise BadValueError(f"expected dtype {dtype}, got dtype {array.dtype}")
+        raise BadValueError(f"expected dtype {dtype}, got {_described('dtype', value, array)}")
     try:
         with np.errstate(over="raise", invalid="ignore"):
             cast = array.astype(dtype)
@@ -147,11 +147,18 @@ def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any
     except FloatingPointError:
         lost = True
     if lost:
+        low, high = array.min(), array.max()
+        values = f"the value {low}" if low == high else f"values from {low} to {high}"
+        values = "a NaN" if np.isnan(low) else values
         raise BadValueError(
-            f"expected values that fit dtype {dtype}, got dtype {array.dtype} with values "
-            f"from {array.min()} to {array.max()}"
+            f"expected values that fit dtype {dtype}, got dtype {array.dtype} with {values}"
         )
     return cast
+
+
+def _described(what: str, value: Any, array: NDArray[Any]) -> str:
+    """Describe an array's shape or dtype, and a scalar itself."""
+    return f"{what} {getattr(array, what)}" if array.ndim else describe(value)
 
 
 def map_batch(function: Callable[..., Any], batch: Any, *others: Any) -> Any:

@@ -45,7 +45,7 @@ _LIMITS = (
      "maximum processes per session. Each request that creates environments starts a worker; at "
      "the limit, the new environments share an existing worker"),
     ("--max-workers", "workers", 1,
-     "maximum num_workers of a request that creates environments, which step them in parallel; "
+     "maximum num_workers of a request: worker processes that step its environments in parallel; "
      "increase --max-processes-per-session with it"),
     ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
      "maximum requests per second per token"),
@@ -161,7 +161,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     allow.add_argument("--any-action", action="store_true",
         help="accept actions outside the action space")  # fmt: skip
     limits = parser.add_argument_group(
-        "limits; a request beyond a limit is delayed, or refused with an error that names it"
+        "limits; a request beyond a limit is delayed, or refused with an error that names the limit"
     )
     for option, name, unit, text in _LIMITS:
         default = (getattr(_DEFAULTS, name) or 0) / unit

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import monotonic
 
+from xuance_envs.errors import counted
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http.requests import LARGE_REPLY, LargeReplies, Reply
@@ -134,7 +135,7 @@ class Session:
             text = "episode_ids is required: several requests created the session's episodes"
             raise RefusedError(422, "episodes", text)
         if distinct and (count := len(set(episode_ids))) != len(episode_ids):
-            got = f"{count} episodes in {len(episode_ids)} ids"
+            got = f"{counted(count, 'episode')} in {len(episode_ids)} ids"
             raise RefusedError(422, "episodes", f"expected each episode at most once, got {got}")
         found = []
         for episode in episode_ids:

@@ -23,6 +23,7 @@ from xuance_envs.remote.server.limits.admission import Account, Quota
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER, Capacity
 from xuance_envs.remote.server.limits.usage import usage_of
 from xuance_envs.remote.server.monitoring.metrics import Metrics
+from xuance_envs.remote.server.settings import MIB
 from xuance_envs.remote.wire.failures import RefusedError, no_session
 
 logger = logging.getLogger("xuance_envs")
@@ -182,11 +183,11 @@ class Sessions:
             cpu = quota.cpu + sum(usage.cpu for usage in usages)
             memory = sum(usage.memory for usage in usages)
             for used, limit, unit in (
-                (cpu, quota.max_cpu, "seconds of CPU"),
-                (memory, quota.max_memory, "bytes of memory"),
+                (cpu, quota.max_cpu, "CPU seconds"),
+                (memory / MIB, quota.max_memory and quota.max_memory / MIB, "MiB of memory"),
             ):
                 if limit is not None and used > limit and not session.ended_reason:
-                    allowed = f"this server allows {limit:g} {unit} {quota.scope}"
+                    allowed = f"this server limits {unit} {quota.scope} to {limit:g}"
                     text = f"{allowed}, but {used:g} were used"
                     logger.warning("session %d ended: %s", session.number, text)
                     session.terminate(RefusedError(429, "usage", text))

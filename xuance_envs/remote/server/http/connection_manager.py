@@ -132,7 +132,7 @@ class ConnectionManager:
         if not self._replies.send_budget.has_room(size) and started:
             slowest = min(started, key=started.__getitem__)
             if monotonic() - started[slowest] > SLOW_READER_TIMEOUT:
-                reason = "it read its reply slowly while others waited"
+                reason = "its client read a reply slowly while others waited"
                 self.log_limit("closed a connection", reason)
                 slowest.abort()
         async with self._replies.send_budget.reserve(size, self.limits.write):

@@ -139,7 +139,7 @@ class ServerConnection(HttpToolsProtocol):
         if not pending or sent - self._write_progress[0] >= MIN_WRITE_PROGRESS:
             self._write_progress = sent, now
         elif now - self._write_progress[1] > limits.write:
-            self._abort_because(f"it did not read its reply within {limits.write:g} s")
+            self._abort_because(f"its client did not read a reply within {limits.write:g} s")
 
     def _abort_because(self, reason: str) -> None:
         self.manager.log_limit("closed a connection", reason)

@@ -40,7 +40,7 @@ class RateLimiter:
             return 0.0
         seconds = self._free_at - monotonic()
         if seconds > MAX_DELAY:
-            text = f"this server allows {self.per_second:g} {self._unit}: wait {seconds:.0f} s"
+            text = f"this server limits {self._unit} to {self.per_second:g}: wait {seconds:.0f} s"
             raise RefusedError(429, "rate", text)
         return max(0.0, seconds)
 
@@ -77,14 +77,14 @@ class Quota:
     def check(self, **more: int) -> None:
         """Raise if the additional environments, processes or states would exceed the quota."""
         if self.max_cpu is not None and self.cpu > self.max_cpu:
-            allowed = f"this server allows {self.max_cpu:g} CPU seconds {self.scope}"
+            allowed = f"this server limits CPU seconds {self.scope} to {self.max_cpu:g}"
             raise RefusedError(429, "cpu", f"{allowed}, and they are used up")
         for name, count in more.items():
             have, most = self._used[name], self._limits[name]
             if most is not None and have + count > most:
                 code, unit = _STATE_UNITS.get(name, (name, name))
-                allowed = f"this server allows {most} {unit} {self.scope}"
-                text = f"{allowed}: {have} exist and {count} more were requested"
+                allowed = f"this server limits {unit} {self.scope} to {most}"
+                text = f"{allowed}: {have} in use, {count} more requested"
                 raise RefusedError(429, code, text)
 
     def add(self, **more: int) -> None:
@@ -121,7 +121,7 @@ class Account:
 
 
 def too_many_requests(code: str, limit: int, scope: str) -> RefusedError:
-    text = f"this server allows {limit} concurrent requests {scope}: wait for replies first"
+    text = f"this server limits concurrent requests {scope} to {limit}: wait for replies first"
     return RefusedError(429, code, text)
 
 

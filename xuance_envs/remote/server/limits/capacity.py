@@ -69,8 +69,9 @@ class Capacity:
         fields = {name: value or "no limit" for name, value in vars(limits).items()}
         logger.info(
             "limits: %(sessions)s sessions (%(sessions_per_token)s per token), %(environments)s "
-            "environments (%(environments_per_token)s), %(processes)s processes "
-            "(%(processes_per_token)s), %(connections)s connections, %(open_files)s open files",
+            "environments (%(environments_per_token)s per token), %(processes)s processes "
+            "(%(processes_per_token)s per token), %(connections)s connections, %(open_files)s open "
+            "files",
             fields | {"open_files": self._max_files or "unlimited"},
         )
         if limits.processes < wanted.processes or limits.connections < given.connections:

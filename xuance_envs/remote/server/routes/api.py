@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from fastapi import FastAPI, Request, Response
 
 from xuance_envs._version import __version__
+from xuance_envs.errors import counted
 from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.hosting import commands
 from xuance_envs.remote.server.hosting.env_host import EnvHost
@@ -195,7 +196,7 @@ class Api:
     async def reset(self, message: messages.Reset, session: Session, head: RequestHead) -> bytes:
         host, envs = session.find(message.episode_ids)
         if isinstance(message.seed, list):
-            _check_count("seed", "seeds", message.seed, len(envs))
+            _check_count("seed", "seed", message.seed, len(envs))
         self._settings.permissions.check_options(message.options)
         reset = partial(commands.reset, envs=envs, seed=message.seed, options=message.options)
         run = partial(host.run, reset, head.reply_format, reset_envs=envs)
@@ -205,7 +206,7 @@ class Api:
         host, envs = session.find(message.episode_ids)
         actions, steps, wire_format = message.actions, message.steps, head.reply_format
         if steps > (limit := session.account.limits.repeats):
-            text = f"this server allows at most {limit} steps per request, got {steps}"
+            text = f"this server limits steps per request to {limit}, got {steps}"
             raise RefusedError(422, "steps", text)
         if not host.auto_reset:
             repeat = partial(host.repeat, envs, actions, steps, wire_format)
@@ -213,8 +214,8 @@ class Api:
         every = range(host.num_envs)
         if steps != 1 or (envs != every and list(envs) != list(every)):
             rule = "episodes created with auto_reset are stepped together and once per request"
-            expected = f"expected steps=1 and all {host.num_envs} episodes in order"
-            text = f"{rule}: {expected}, got steps={steps} and {len(envs)} episodes"
+            expected = f"expected steps=1 and all episodes ({host.num_envs}) in order"
+            text = f"{rule}: {expected}, got steps={steps} and {counted(len(envs), 'episode')}"
             raise RefusedError(422, "auto_reset", text)
         layout = message.layout if wire_format is WireFormat.MSGPACK else None
         step = partial(host.step, actions, wire_format, not head.is_small, layout)
@@ -224,7 +225,7 @@ class Api:
         host, envs = session.find(message.episode_ids)
         self._settings.permissions.check_operation(message.operation, message.name)
         if message.operation == "set_attr":
-            _check_count("values", "values", message.values, len(envs))
+            _check_count("values", "value", message.values, len(envs))
         fields = {name: getattr(message, name) for name in CALL_FIELDS}
         return await host.invoke(envs, head.reply_format, **fields)
 
@@ -236,7 +237,7 @@ class Api:
         if message.operation == "save":
             return await host.save_states(envs, session.state_numbers, wire_format)
         if message.operation == "load":
-            _check_count("states", "states", numbers, len(envs))
+            _check_count("states", "state", numbers, len(envs))
             load = host.state_loader(envs, numbers, session.state_holders(numbers))
         else:
             source_host, sources = session.find(message.sources, distinct=False)
@@ -244,7 +245,7 @@ class Api:
                 text = "expected sources and episodes created by the same request, got others"
                 raise RefusedError(422, "sources", text)
             if len(sources) not in (1, len(envs)):
-                expected = f"1 or {len(envs)} sources, one per episode"
+                expected = f"one source, or one per episode ({len(envs)})"
                 raise RefusedError(422, "sources", f"expected {expected}, got {len(sources)}")
             host.check_ready(sources)
             load = partial(host.clone, sources, envs, message.fork_rng)
@@ -305,7 +306,7 @@ class Api:
 
 def _check_count(code: str, unit: str, given: Sized, count: int) -> None:
     if len(given) != count:
-        raise RefusedError(422, code, f"expected {count} {unit}, got {len(given)}")
+        raise RefusedError(422, code, f"expected {counted(count, unit)}, got {len(given)}")
 
 
 def _decode_message(
