@@ -76,7 +76,7 @@ def test_what_the_user_got_wrong_is_said_in_a_line() -> None:
     command = [sys.executable, "-m", "xuance_envs", "serve", "--env", "NoSuchEnv-v0", "--port", "0"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert answer.returncode == 2
-    assert "NoSuchEnv" in answer.stderr
+    assert "cannot serve 'NoSuchEnv-v0': NameNotFound" in answer.stderr
     assert "Traceback" not in answer.stderr
 
 

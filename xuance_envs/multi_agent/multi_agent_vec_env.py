@@ -70,6 +70,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
             afterwards only if one of them provided a mask at its first reset.
         check_actions: True to check that the action of every active agent is in its space.
         allow_threads: as for :func:`~xuance_envs.making.make_vec`.
+        in_series: environments per worker, as for the class of the backend.
         actors: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
         num_cpus_per_worker: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
         resources: as for :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.

@@ -53,6 +53,7 @@ class DummyVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
     Args:
         env_fns: callables that create one environment each.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
+        record_failures: as for :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`.
         **options: arguments for
             :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`.
 

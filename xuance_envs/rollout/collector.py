@@ -84,8 +84,8 @@ class RolloutCollector(RolloutLoop):
             workers and no ``recorder``. 1 steps all environments together. ``"auto"`` measures both
             modes during the first steps and keeps the faster one. If 2 is not possible, it uses 1.
         scalarize: conversion of vector rewards to numbers: k weights of the components, or a
-            function that maps rewards ``(n, k)`` (multi-agent: ``(n, A, k)``) to one number per
-            vector. None keeps vectors; the agent must then return one value per component.
+            function that maps rewards ``(n, k)`` to n numbers. None keeps vectors; the agent must
+            then return one value per component.
 
     Raises:
         ValueError: an argument is out of range, observations cannot become tensors, or the action
@@ -174,6 +174,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
         vec_env: the environments, whose agents have equal spaces; ``close`` closes them.
         agent: agent that selects the actions; see :class:`~xuance_envs.rollout.agents.MultiAgent`.
         steps_per_env: steps per environment and rollout.
+        scalarize: conversion of vector rewards to numbers, which is required: k weights of the
+            components, or a function that maps rewards ``(n, A, k)`` to numbers ``(n, A)``.
         **options: the other arguments of :class:`RolloutCollector`.
 
     Raises:

@@ -19,7 +19,7 @@ from gymnasium import Space
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT
 from xuance_envs.engine.serialization import loads, pack_error
-from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError, counted
 from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.loop_state import LoopState, byte_tensor
 from xuance_envs.rollout.results import STACKED
@@ -244,8 +244,8 @@ def set_rng_states(agent: Any, rng_states: bytes) -> None:
     generators = list(_iter_generators(agent))
     if len(own) != len(generators):
         raise ValueError(
-            f"state: expected {len(generators)} agent generators, as many as this agent has, got "
-            f"{len(own)}"
+            f"state: expected {counted(len(generators), 'agent generator')}, as many as this agent "
+            f"has, got {len(own)}"
         )
     torch.set_rng_state(byte_tensor(shared))
     for (generator, _, set_state), state in zip(generators, own, strict=True):

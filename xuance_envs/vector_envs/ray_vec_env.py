@@ -67,8 +67,8 @@ class RayVecEnv_Gym(GroupedVecEnv):
         on_worker_failure: response if an actor or its node fails, or exceeds ``step_timeout``.
             ``"raise"`` raises an error and closes the vec env. ``"restart"`` starts a new actor on
             any node with room for it. The failed step truncates the episodes of the failed actor's
-            environments: reward 0, the last known observation, and
-            ``infos[i]["worker_restarted"]``.
+            environments: reward 0, the last known observation, and ``"worker_restarted"`` in the
+            infos.
         max_restarts: total number of restarts before a failure raises; None for no limit.
         restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures;
             it requires an ``on_worker_failure`` other than ``"raise"``.

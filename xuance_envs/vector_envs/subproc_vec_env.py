@@ -66,7 +66,7 @@ class SubprocVecEnv(GroupedVecEnv):
         on_worker_failure: response if a worker crashes or exceeds ``step_timeout``. ``"raise"``
             raises an error and closes the vec env. ``"restart"`` starts a new worker. The failed
             step truncates the episodes of the failed worker's environments: reward 0, the last
-            known observation, and ``infos[i]["worker_restarted"]``. ``"resume"`` saves the
+            known observation, and ``"worker_restarted"`` in the infos. ``"resume"`` saves the
             environments' states periodically. The new worker loads them and replays the steps since
             then, so that no data is lost. If the replay diverges, the mode acts as ``"restart"``.
             No mode covers the main process's own share (``caller_steps``).

@@ -70,6 +70,16 @@ def test_without_tokens_there_is_no_admin(serve: ServerMaker) -> None:
     assert httpx.get(f"{serve().url}{API_PREFIX}/sessions").status_code == 403
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"), [(("--url", "foo"), "--url: expected an"), (("--ca", "no"), "--ca: ")]
+)
+def test_what_the_command_line_cannot_use_is_named_as_its_option(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    assert main(["sessions", "--url", "https://localhost:1", *arguments]) == 2
+    assert f"sessions: {told}" in capsys.readouterr().err
+
+
 def test_names_are_in_the_log_and_steps_only_where_they_are_wanted(
     course: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoBatch, Snapshot, as_batch
+from xuance_envs.errors import counted
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +118,8 @@ class LazyInfos(Sequence[dict[Any, Any]]):
             )
         position = operator.index(index)
         if not -len(self) <= position < len(self):
-            raise IndexError(f"index {position} is out of range for {len(self)} infos")
+            expected = f"an index into {counted(len(self), 'info')}"
+            raise IndexError(f"infos: expected {expected}, got {position}")
         return position % len(self)
 
 

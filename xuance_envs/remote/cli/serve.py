@@ -187,9 +187,9 @@ def run_serve(args: argparse.Namespace) -> None:
     settings = server.settings
     try:
         _try_environments(settings, settings.catalogue.ids)
-    except (VecEnvError, RuntimeError) as error:
+    except ServeError:
         server.close()
-        raise ServeError(error.reason if isinstance(error, EnvError) else str(error)) from error
+        raise
     count = len(settings.tokens)
     access = counted(count, "token") if count else "no tokens: every local user has access"
     print(f"serving {', '.join(settings.catalogue.ids)} at {server.url} ({access})", flush=True)
@@ -266,9 +266,13 @@ def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
     """Create one environment of each id in a worker, so that bad ids fail before serving."""
     for env_id in ids:
         functions = settings.catalogue.functions(env_id, 1, {})
-        with SubprocVecEnv(functions, context=settings.context, pin_workers=False) as envs:
-            spaces = envs.observation_space, envs.action_space
-            logger.info("%s: observations %s, actions %s", env_id, *spaces)
+        try:
+            with SubprocVecEnv(functions, context=settings.context, pin_workers=False) as envs:
+                spaces = envs.observation_space, envs.action_space
+                logger.info("%s: observations %s, actions %s", env_id, *spaces)
+        except (VecEnvError, RuntimeError) as error:
+            reason = error.reason if isinstance(error, EnvError) else error
+            raise ServeError(f"cannot serve {env_id!r}: {reason}") from error
 
 
 def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:

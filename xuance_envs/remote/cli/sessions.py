@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "XUANCE_ENVS_TOKEN"
 
+# Options, by the client's argument that they set.
+_OPTIONS = {
+    **{"base_url": "--url", "verify": "--ca"},
+    "user_token": f"--token-file or {TOKEN_VARIABLE}",
+}
+
 COLUMNS = ("session", "name", "environments", "steps", "age_seconds", "idle_seconds")
 
 
@@ -30,7 +36,7 @@ def add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ca", type=Path, metavar="FILE",
         help="file of CA certificates that verify an https server")  # fmt: skip
     add("--end", type=int, action="append", default=[], metavar="SESSION",
-        help="end this session; may be repeated")  # fmt: skip
+        help="number of a session to end; may be repeated")  # fmt: skip
     add("--json", action="store_true", help="print the server's reply as JSON")
 
 
@@ -44,7 +50,8 @@ def run_sessions(args: argparse.Namespace) -> None:
             token = args.token_file.read_text(encoding="utf-8").strip()
         connection = ApiClient(args.url, token, 30.0, args.ca or True)
     except (ImportError, OSError, ValueError) as error:
-        raise ServeError(str(error)) from error
+        name, colon, text = str(error).partition(":")
+        raise ServeError(f"{_OPTIONS.get(name, name)}{colon}{text}") from error
     try:
         for number in args.end:
             connection.request("DELETE", f"{API_PREFIX}/sessions/{number}")

@@ -29,6 +29,7 @@ from xuance_envs.engine.group.outcome import (
     StepExtras,
 )
 from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.errors import counted
 from xuance_envs.remote.client.remote_session import (
     CreatedEnvs,
     RemoteSession,
@@ -275,7 +276,8 @@ class RemoteDriver(Driver):
             return
         parts, count = answer["masks"], len(masks.parts)
         if not isinstance(parts, list) or len(parts) != count:
-            raise WireError(f"expected a list of {count} action masks, got {shortened(parts)}")
+            expected = f"a list of {counted(count, 'action mask')}"
+            raise WireError(f"expected {expected}, got {shortened(parts)}")
         for target, part in zip(masks.parts, parts, strict=True):
             target[:] = array_from_wire(part, _BOOL, target.shape)
 

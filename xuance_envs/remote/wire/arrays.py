@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.errors import counted
 from xuance_envs.remote.wire.nodes import (
     NON_FINITE,
     TAG,
@@ -155,8 +156,8 @@ def _from_nested_list(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -
             if not isinstance(item, list) or len(item) != length:
                 got = f"{len(item)}" if isinstance(item, list) else shortened(item)
                 raise WireError(
-                    f"expected nested lists of shape {shape}: {length} items along axis {axis}, "
-                    f"got {got}"
+                    f"expected nested lists of shape {shape}: {counted(length, 'item')} along axis "
+                    f"{axis}, got {got}"
                 )
         level = list(itertools.chain.from_iterable(level))
     if not level:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from xuance_envs.errors import counted
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.nodes import WireError, shortened
 from xuance_envs.remote.wire.values import from_wire, to_wire
@@ -50,13 +51,15 @@ def batch_from_wire(
         raise WireError(f"expected a list for {type(space).__name__}, got {shortened(node)}")
     if isinstance(space, spaces.Tuple):
         if len(node) != len(space.spaces):
-            raise WireError(f"expected {len(space.spaces)} items for Tuple, got {len(node)}")
+            expected = f"{counted(len(space.spaces), 'item')} for Tuple"
+            raise WireError(f"expected {expected}, got {len(node)}")
         return tuple(
             batch_from_wire(inner, part, count, decode)
             for inner, part in zip(space, node, strict=True)
         )
     if len(node) != count:
-        raise WireError(f"expected {count} values for {type(space).__name__}, got {len(node)}")
+        expected = f"{counted(count, 'value')} for {type(space).__name__}"
+        raise WireError(f"expected {expected}, got {len(node)}")
     return [decode(value) for value in node]
 
 
@@ -71,6 +74,6 @@ def _dict_items(space: spaces.Dict, node: Any) -> list[Any]:
             raise WireError(f"expected the keys {list(space.spaces)!a} for Dict, got {got}")
         return [node[key] for key in space.spaces]
     if not isinstance(node, list) or len(node) != len(space.spaces):
-        count = len(space.spaces)
-        raise WireError(f"expected a list of {count} items for Dict, got {shortened(node)}")
+        expected = f"a list of {counted(len(space.spaces), 'item')} for Dict"
+        raise WireError(f"expected {expected}, got {shortened(node)}")
     return node

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.spaces import GraphInstance
 from numpy.typing import NDArray
 
+from xuance_envs.errors import counted
 from xuance_envs.remote.wire.arrays import (
     DTYPES,
     TaggedArray,
@@ -218,7 +219,7 @@ _DECODERS: dict[str, Callable[[Any, int], Any]] = {
 
 def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
     if not isinstance(node, list) or len(node) != count:
-        raise WireError(f"expected a list of {count} infos, got {shortened(node)}")
+        raise WireError(f"expected a list of {counted(count, 'info')}, got {shortened(node)}")
     infos = [from_wire(info) for info in node]
     for info in infos:
         if not isinstance(info, dict):

@@ -21,7 +21,7 @@ def root_path_of(text: str) -> str:
     """Return the path under which a proxy mounts the server, such as ``/envs``; empty for none."""
     path = text.rstrip("/")
     if path and (not path.startswith("/") or not path.isascii() or set(path) & set(" ?#%\\")):
-        raise ValueError(f"root path: expected a path such as /envs, got {text!r}")
+        raise ValueError(f"expected a path such as /envs, got {text!r}")
     return path
 
 
