@@ -84,7 +84,7 @@ class Candidate:
         options: arguments for the backend's class.
         steps_per_second: environment steps per second; NaN if neither measured nor estimated.
         measured: True if the throughput was measured, possibly with fewer environments; False if
-            it was estimated from one environment.
+            it was only estimated from one environment, or is NaN.
     """
 
     backend: str
@@ -105,8 +105,8 @@ class Autotuned:
 
     Attributes:
         num_envs: number of environments.
-        step_time: seconds per step of one environment; NaN if it could not be stepped.
-        cpu_fraction: fraction of ``step_time`` spent on the CPU; NaN if it could not be stepped.
+        step_time: seconds per step of one environment; NaN if not measured.
+        cpu_fraction: fraction of ``step_time`` spent on the CPU; NaN if not measured.
         candidates (tuple[Candidate, ...]): all candidates.
         choice (Candidate): the chosen candidate.
         reason: reason for the choice.

@@ -56,7 +56,7 @@ class Stepper:
         """Start a step; numbers of an unexpected shape are passed on, as in other libraries."""
         ledger = self._ledger
         if ledger.pending or self._groups.closed:
-            self._groups.check_idle("step_async")
+            self._groups.check_idle("step or step_async")
         packed: Mapping[int, Any] = {}
         rows = self._unchecked_rows(actions) if self._accepts_scalars else None
         if rows is None:

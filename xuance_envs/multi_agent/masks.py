@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row
+from xuance_envs.errors import counted
 from xuance_envs.multi_agent.team import MASK, Team
 
 _ALL = slice(None)
@@ -57,9 +58,8 @@ class MaskRow:
         except ValueError:
             given = np.empty((), object)
         if given.shape != self._array.shape or given.dtype.kind not in "biuf":
-            raise BadValueError(
-                f"expected {len(self._array)} bools, one per action, got {describe(mask)}"
-            )
+            expected = f"{counted(len(self._array), 'bool')}, one per action"
+            raise BadValueError(f"expected {expected}, got {describe(mask)}")
         np.not_equal(given, 0, out=self._array)
 
 

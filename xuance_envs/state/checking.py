@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from xuance_envs._deprecated import deprecated_aliases
-from xuance_envs.errors import StateError
+from xuance_envs.errors import StateError, counted
 from xuance_envs.event_loops import Finisher, finish
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError, to_state_error, without_addresses
@@ -171,7 +171,7 @@ def _compare_continuations(
         expected, info = player.step(source.env, action)
         found, _ = player.step(target.env, action)
         if cause is None:
-            cause = _differing_attribute(source, target, f"after {number} steps")
+            cause = _differing_attribute(source, target, f"after {counted(number, 'step')}")
         for (what, one), (other_what, other) in zip(expected, found, strict=False):
             where = describe_info_difference(one, other) if what == other_what else ""
             if where is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from xuance_envs.errors import StateError, StateMismatchError
+from xuance_envs.errors import StateError, StateMismatchError, counted
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.arguments import checked_states
 
@@ -28,12 +28,13 @@ def saved_by_transform(state: EnvStates, key: str) -> tuple[list[TransformSnapsh
             return [TransformSnapshot(*one) for one in kept], learned
     except TypeError as fault:
         raise StateError(-1, "load_state", str(fault)) from None
-    inner, _, name = key.partition(" ")
+    position, _, name = key.partition(" ")
+    inner = counted(int(position), "transform")
     raise StateMismatchError(
         -1,
         "load_state",
-        f"expected states that {name} saved, with {inner} transforms inside it, got states without "
-        "its data: use the same transforms in the same order as when saving",
+        f"expected states that {name} saved, with {inner} inside it, got states without its data: "
+        "use the same transforms in the same order as when saving",
         what="transforms",
         here=name,
     )

@@ -186,7 +186,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     @override
     def step_async(self, actions: Any) -> None:
         if self._stepping:
-            self._check_not_stepping("step_async")
+            self._check_not_stepping("step or step_async")
         if self._changes_actions:
             actions = self._forward(actions, None)
         self.vec_env.step_async(actions)

@@ -150,7 +150,7 @@ class GroupedVecEnv(VecEnv):
     def step_async(self, actions: Any) -> None:
         ledger = self._ledger
         if ledger.pending or self._groups.closed:
-            self._groups.check_idle("step_async")
+            self._groups.check_idle("step or step_async")
         if self._never_reset:
             _check_reset("step", range(self.num_envs), self._never_reset)
         packed = self._action_writer.put(actions)

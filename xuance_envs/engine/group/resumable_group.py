@@ -30,7 +30,7 @@ from xuance_envs.engine.group.step_results import (
     Results,
     Steps,
 )
-from xuance_envs.errors import EnvError
+from xuance_envs.errors import EnvError, counted
 
 if TYPE_CHECKING:
     from xuance_envs.engine.group.group_states import SavedStates
@@ -208,7 +208,9 @@ class ResumableGroup(EnvGroup):
                 attribute = self.states.first_difference(twin.states)
                 if attribute is not None:
                     path, one, other = attribute
-                    difference += f". After {len(steps)} steps, {path} is {one}, and {other} in "
+                    difference += (
+                        f". After {counted(len(steps), 'step')}, {path} is {one}, and {other} in "
+                    )
                     difference += "the replay"
             return difference, ""
         finally:

@@ -210,7 +210,7 @@ class Settings:
         tokens: accepted tokens.
         limits: limits on clients' requests and resources.
         permissions: names that clients may call, get and set, and infos that they receive.
-        context: start method of worker processes; by default the fastest one that is safe here.
+        context: start method of worker processes; by default the fastest that is safe with threads.
         access_log: whether requests are logged.
         allowed_hosts: additional accepted host names for a server without tokens.
         pages_need_token: whether the status page and ``/metrics`` require a token.

@@ -129,7 +129,8 @@ def _from_data(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArr
         return _from_nested_list(data, dtype, shape)
     size = math.prod(shape) * dtype.itemsize
     if (given := len(data)) != size:
-        raise WireError(f"expected {size} bytes for dtype {dtype} and shape {shape}, got {given}")
+        expected = f"{counted(size, 'byte')} for dtype {dtype} and shape {shape}"
+        raise WireError(f"expected {expected}, got {given}")
     if dtype.kind == "b":
         check_bools(data)
     if not size:
