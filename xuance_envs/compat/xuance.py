@@ -84,10 +84,11 @@ class Installed:
 def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
     """Make XuanCe use this package's vectorized environments.
 
-    Every entry of ``xuance.environment.REGISTRY_VEC_ENV`` is replaced, so configurations and
-    programs stay unchanged. Classes that a program has imported from XuanCe directly are not
-    affected. The installed classes raise a :class:`ValueError` if the environments' rewards are
-    vectors. A second call replaces the options.
+    Every entry of ``xuance.environment.REGISTRY_VEC_ENV`` that has an equivalent here is replaced,
+    so configurations and programs stay unchanged; a warning lists other entries. Classes that a
+    program has imported from XuanCe directly are not affected. The installed classes raise a
+    :class:`ValueError` if the environments' rewards are vectors. A second call replaces the
+    options.
 
     Args:
         **options: arguments of :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`,

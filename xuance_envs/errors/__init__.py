@@ -16,8 +16,8 @@
     └── RemoteError            a server refused a request or is unreachable
         ├── RemoteAuthenticationError   missing or wrong token (401)
         ├── RemoteForbiddenError        not allowed by the server's operator (403)
-        ├── RemoteNotFoundError         unknown session, episode or environment (404)
-        ├── RemoteConflictError         the session's or episode's state forbids the request (409)
+        ├── RemoteNotFoundError         unknown session, environment or saved state (404)
+        ├── RemoteConflictError         state of session or environment forbids the request (409)
         ├── RemoteTooLargeError         request or response too large (413)
         ├── RemoteRequestError          invalid or slow request (400, 408, 415, 422)
         ├── RemoteLimitError            a limit of the server is reached (429)

@@ -71,7 +71,7 @@ class RemoteForbiddenError(RemoteError):
 
 
 class RemoteNotFoundError(RemoteError):
-    """The server has no such session, episode or environment for this token (404).
+    """The server has no such session, environment or saved state for this token (404).
 
     A session expires after a period without requests.
 
@@ -85,7 +85,7 @@ class RemoteNotFoundError(RemoteError):
 
 
 class RemoteConflictError(RemoteError):
-    """The state of the session or episode does not allow this operation (409).
+    """The state of the session or environment does not allow this operation (409).
 
     Example:
         >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:

@@ -231,7 +231,7 @@ class MountainCar(Gym_Env):
     observation is repeated 4 times. The observation space repeats the environment's bounds 4 times.
 
     Args:
-        env_id: id of an environment whose observation space is a Box.
+        env_id: as for :class:`Gym_Env`; the environment's observation space must be a Box.
         seed: as for :class:`Gym_Env`.
         render_mode: as for :class:`Gym_Env`.
 

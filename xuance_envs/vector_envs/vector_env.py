@@ -1,7 +1,4 @@
-"""The interface of all vectorized environments: ``VecEnv``.
-
-:mod:`~xuance_envs.vector_envs.grouped` implements it for groups of environments.
-"""
+"""The interface of all vectorized environments: ``VecEnv``."""
 
 from __future__ import annotations
 
@@ -44,9 +41,10 @@ class VecEnv(VecEnvAliases, ABC):
     values raise a :class:`ValueError`, and nothing is done. An exception of an environment in
     :meth:`call`, :meth:`get_attr`, :meth:`set_attr` or :meth:`render` raises an
     :class:`~xuance_envs.errors.EnvError`. Values that cannot be pickled for a worker raise a
-    :class:`TypeError`. In both cases, the vectorized environment stays usable. If a worker fails in
-    any other operation than a step or reset, the operation raises an error. If the worker is
-    restarted, the error's ``restarted`` is True, and the vec env stays usable.
+    :class:`TypeError`. In both cases, the vec env stays usable. It is closed if an environment
+    raises while its state is saved or loaded. If a worker fails in any other operation than a step
+    or reset, the operation raises an error. If the worker is restarted, the error's ``restarted``
+    is True, and the vec env stays usable.
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
     and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``
@@ -329,6 +327,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Raises:
             StateError: a state cannot be saved, or verification found a difference.
+            EnvError: an environment raised; the vec env is then closed.
         """
         self._not_supported("save_state")
 
