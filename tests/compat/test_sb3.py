@@ -25,7 +25,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
 from xuance_envs.compat.sb3 import DummyVecEnv, SubprocVecEnv
-from xuance_envs.errors import ClosedVecEnvError, NotSteppingError
+from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError, NotSteppingError
 
 cartpole = partial(gymnasium.make, "CartPole-v1", max_episode_steps=40)
 # Other processes would import torch anew, and theirs the tests, too.
@@ -248,6 +248,22 @@ def test_waiting_without_a_pending_step_raises(closing):
     vec_env.close()
     with pytest.raises(ClosedVecEnvError, match="vectorized environment is closed"):
         vec_env.step_wait()
+
+
+def test_errors_name_what_was_called(closing):
+    vec_env = closing(SubprocVecEnv([cartpole] * 3, in_series=2))
+    vec_env.reset()
+    vec_env.step_async(np.zeros(3, int))
+    for ask, told in (
+        (lambda: vec_env.step(np.zeros(3, int)), "step or step_async was called"),
+        (lambda: vec_env.get_attr("spec"), "an operation on the environments was called"),
+        (lambda: vec_env.env_method("action_masks"), "env_method was called"),
+    ):
+        with pytest.raises(AlreadySteppingError, match=f"^{told} while a step is pending"):
+            ask()
+    vec_env.close()
+    with pytest.raises(ClosedVecEnvError, match=r"^vector environment is closed"):
+        vec_env.step(np.zeros(3, int))
 
 
 # --- wrappers and algorithms --------------------------------------------------------------------

@@ -306,7 +306,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         )
         groups = self._stepper.groups
         if masks_of_all:
-            groups.check_idle("call")
+            groups.check_idle("env_method")
             if (masks := groups.masks.from_method()) is not None:
                 return [self._convert_masks(mask) for mask in masks]
         results = self._apply(

@@ -32,6 +32,8 @@ from xuance_envs.vector_envs.worker_settings import ProcessSettings, ThreadSetti
 
 FinishedStep = tuple[InfoBatch, EpisodeEnds | None]
 
+_OPERATION = "an operation on the environments"
+
 
 class Stepper:
     """Environments whose steps and commands start and finish in separate calls."""
@@ -115,7 +117,7 @@ class Stepper:
     @exclusive
     def start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         """Start calling ``function(env, *arguments)`` with separate arguments per environment."""
-        self._groups.check_idle("call")
+        self._groups.check_idle(_OPERATION)
         packed = {
             k: d.pack("apply", range(d.hi - d.lo), function, arguments[d.lo : d.hi])
             for k, d in enumerate(self._groups.drivers)
@@ -136,7 +138,7 @@ class Stepper:
             for place, env in rest:
                 place_of.setdefault(env, place)
             values = self._groups.command(
-                "apply", list(place_of), lambda envs: (function, [args] * len(envs)), "call"
+                "apply", list(place_of), lambda envs: (function, [args] * len(envs)), _OPERATION
             )
             for place, value in zip(place_of.values(), values, strict=True):
                 results[place] = value
