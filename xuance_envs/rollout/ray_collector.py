@@ -228,8 +228,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             self.close()
             raise
         collectors = counted(num_collectors, "collector")
-        size = "1 process" if count == 1 else f"{count} processes"
-        logger.info("%s in %s of %s", counted(self.num_envs, "environment"), collectors, size)
+        each = "1 process" if count == 1 else f"{count} processes"
+        logger.info("%s in %s of %s", counted(self.num_envs, "environment"), collectors, each)
 
     # -- rollouts ---------------------------------------------------------------------
 
