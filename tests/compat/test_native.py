@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
+from xuance_envs import DummyVecEnv
 from xuance_envs.compat import from_gymnasium
 from xuance_envs.compat.native import make_native
 from xuance_envs.errors import ClosedVecEnvError, EnvError, NotSteppingError
@@ -149,6 +150,53 @@ def test_infos_without_a_column_belong_to_their_environment_and_step(make_vec_en
         [info["reset_info"]["name"] for info in infos if "reset_info" in info] for infos in steps
     ]
     assert ends == [[], ["reset"] * 2, ["reset"]]
+
+
+class Reporting(gymnasium.Wrapper):
+    """Reports some keys only in some steps; one is a dict, one may have another type at the end."""
+
+    def __init__(self, mixes):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.mixes = mixes
+
+    def reset(self, **given):
+        self.count = 0
+        return self.env.reset(**given)[0], {"kept": {"of": 0}, "_hidden": 0, "first": 9}
+
+    def step(self, action):
+        self.count += 1
+        observation, reward, *_ = self.env.step(action)
+        info = {"kept": {"of": self.count}, "_hidden": self.count}
+        if self.count == 1:
+            info["once"] = 1
+        info["mixed"] = "end" if self.mixes and self.count == 3 else self.count
+        return observation, reward, self.count == 3, False, info
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_infos_are_those_of_each_environments_own_step(make_vec_env, mode) -> None:
+    # Gymnasium itself has no infos of several types in one step.
+    functions = [partial(Reporting, mixes=mode is AutoresetMode.SAME_STEP)] * 2
+    native = make_vec_env(partial(SyncVectorEnv, functions, autoreset_mode=mode))
+    stepped = DummyVecEnv(functions)
+    seen = []
+    for vec_env in (native, stepped):
+        vec_env.reset(seed=0)
+        infos = [vec_env.step([0, 0])[-1]]
+        vec_env.reset(env_ids=[1])
+        infos += [vec_env.step([0, 0])[-1] for _ in range(6)]
+        seen.append([list(map(without_own_keys, each)) for each in infos])
+    assert seen[0] == seen[1]
+    stepped.close()
+
+
+def without_own_keys(info):
+    own = ("episode_step", "episode_score", "reset_obs")
+    return {
+        key: without_own_keys(value) if key == "reset_info" else value
+        for key, value in info.items()
+        if key not in own
+    }
 
 
 class TupleEnv(gymnasium.Env):

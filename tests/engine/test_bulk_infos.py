@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from info_arrays import info_arrays
 
-from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, LazyRowExtras
+from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, InfoRows, LazyRowExtras
 from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.info_columns import MAX_COLUMNS, NUMBER_KINDS, kind_of
 from xuance_envs.engine.data.step_infos import StepInfos
@@ -66,14 +66,12 @@ def test_what_has_no_column_is_left_to_the_caller(infos):
 
 
 def test_rests_are_made_when_they_are_looked_at():
-    parts = {
-        "ram": (np.arange(6).reshape(2, 3), None),
-        "b": (np.arange(2), np.array([True, False])),
-    }
-    rests = LazyRowExtras(parts, np.array([1, 4]))
+    ram = np.arange(6).reshape(2, 3)
+    parts = [("ram", ram, None), ("b", np.arange(2), np.array([True, False]))]
+    rests = LazyRowExtras(InfoRows(parts), np.array([1, 4]))
     assert (list(rests), len(rests), 0 in rests, 4 in rests) == ([1, 4], 2, False, True)
     thaw, frozen = rests[4]
     assert thaw(frozen)["ram"].tolist() == [3, 4, 5]
     assert "b" not in thaw(frozen)
-    assert not np.shares_memory(thaw(frozen)["ram"], parts["ram"][0])
-    assert not LazyRowExtras({}, np.arange(3))
+    assert not np.shares_memory(thaw(frozen)["ram"], ram)
+    assert not LazyRowExtras(InfoRows(()), np.arange(3))

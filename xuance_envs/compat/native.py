@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.compat.native_engines import EngineStep, Infos, NativeEngine, make_engine
-from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, LazyRowExtras
+from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, InfoRows, LazyRowExtras, info_parts
 from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Frozen, Kind, kind_of
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
@@ -39,6 +39,8 @@ from xuance_envs.vector_envs.grouped import GroupedVecEnv
 __all__ = ["NativeVecEnv", "from_gymnasium", "make_native"]
 
 logger = logging.getLogger("xuance_envs")
+
+_OWN_KEYS = "episode_step", "episode_score"  # of infos; counted here
 
 
 def from_gymnasium(
@@ -207,7 +209,7 @@ class NativeDriver(LocalDriver):
         self._engine = engine
         self._arrays = arrays
         self._every = np.arange(engine.num_envs)
-        self._no_envs = LazyRowExtras({}, self._every[:0])
+        self._no_envs = LazyRowExtras(InfoRows(()), self._every[:0])
         self.rests = self._no_envs, self._no_envs
         self._infos = BulkInfoWriter(arrays.infos)
         self._infos.write("episode_step", NUMBER_KINDS[int], 0)
@@ -292,13 +294,13 @@ class NativeDriver(LocalDriver):
         arrays.terminated[:] = step.terminated
         arrays.truncated[:] = step.truncated
         rests = reset_rests = self._no_envs
-        if step.infos:
+        if step.infos or len(self._infos.table.keys) > len(_OWN_KEYS):
             rests = self._write(self._infos, step.infos, self._every)
         has_ends = len(step.ended) > 0
         if has_ends:
             store(arrays.reset_observations, step.reset_observations, step.ended)
-            if step.reset_infos:
-                reset_rests = self._write(self._reset_infos, step.reset_infos, step.ended)
+            if step.reset_infos or len(self._reset_infos.table.keys) > 1:
+                reset_rests = self._replace(self._reset_infos, step.reset_infos, step.ended)
         self.rests = rests, reset_rests
         self._clock.stop(began)
         return self._outcomes.outcome(has_ends)
@@ -330,12 +332,10 @@ class NativeDriver(LocalDriver):
             observations, infos = self._engine.reset_some(envs, seeds)
         store(self._arrays.observations, observations, envs)
         self._arrays.clear_results(envs)
-        self._infos.clear(envs)
-        self._infos.write("episode_step", NUMBER_KINDS[int], 0, envs)
+        self.rests = self._replace(self._infos, infos, envs), self._no_envs
         self._scores[envs] = 0
         self._has_scores = False
         self._ended = np.setdiff1d(self._ended, envs)
-        self.rests = self._write(self._infos, infos, envs), self._no_envs
         return self._outcomes.outcome(False)
 
     def _render(self, places: Sequence[int], mode: str | None) -> list[Any]:
@@ -346,17 +346,27 @@ class NativeDriver(LocalDriver):
             )
         return self._engine.render(places)
 
+    def _replace(
+        self, writer: BulkInfoWriter, infos: Infos, envs: NDArray[np.intp]
+    ) -> LazyRowExtras:
+        """Replace the infos of environments whose episode begins."""
+        writer.clear(envs)
+        writer.write("episode_step", NUMBER_KINDS[int], 0, envs)
+        return self._write(writer, infos, envs)
+
     def _write(self, writer: BulkInfoWriter, infos: Infos, envs: NDArray[np.intp]) -> LazyRowExtras:
         """Write an engine's infos into columns; return those that do not fit."""
         at: Any = ALL_ENVS if len(envs) == self.hi else envs
-        rests = {}
-        for key, part in infos.items():
-            if (key.startswith("_") and key[1:] in infos) or not isinstance(part, np.ndarray):
-                continue
-            mask = infos.get(f"_{key}")
-            if not writer.write(key, _row_kind(part), part, at, mask):
-                rests[key] = np.array(part), mask
-        return LazyRowExtras(rests, envs) if rests else self._no_envs
+        rests, in_columns = [], {*_OWN_KEYS}
+        for key, part, mask in info_parts(infos):
+            kind = None if isinstance(part, dict) else _row_kind(part)
+            if writer.write(key, kind, part, at, mask):
+                in_columns.add(key)
+            else:
+                rests.append((key, part, mask))
+        if at is ALL_ENVS:
+            writer.keep(in_columns)
+        return LazyRowExtras(InfoRows(rests), envs) if rests else self._no_envs
 
 
 def store(rows: SpaceRows, batch: Any, envs: NDArray[np.intp]) -> None:

@@ -17,6 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
+from xuance_envs.engine.data.bulk_infos import InfoRows, info_parts
 from xuance_envs.engine.data.space_layout import StepSpaces, map_batch
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.serialization import copy_of
@@ -190,7 +191,7 @@ class MaskEngine(NativeEngine):
         # Some ale-py releases return all observations, others only those of the reset environments.
         given = np.asarray(infos["env_id"]) if "env_id" in infos else np.arange(self.num_envs)
         rows = np.searchsorted(given, envs)
-        return rows_of(observations, rows), rows_of(infos, rows)
+        return rows_of(observations, rows), rows_of_infos(infos, rows)
 
     def _seeds(self, envs: Envs, seeds: Sequence[int | None]) -> Any:
         """Return the seeds in the form that the environment expects."""
@@ -221,11 +222,9 @@ class SameStepEngine(MaskEngine):
             infos.pop(key, None)
         ended = step.ended
         step.reset_observations = rows_of(step.observations, ended)
-        step.reset_infos = {
-            key: part[ended] for key, part in infos.items() if isinstance(part, np.ndarray)
-        }
+        step.reset_infos = rows_of_infos(infos, ended)
         step.observations = with_last(step.observations, ended, last)
-        step.infos = with_final_infos(infos, final_info, ended)
+        step.infos = with_final_infos(infos, final_info, ended, self.num_envs)
 
 
 class EnvPoolEngine(NativeEngine):
@@ -347,6 +346,15 @@ def rows_of(batch: Any, rows: Any) -> Any:
     return map_batch(lambda array: array[rows], batch)
 
 
+def rows_of_infos(infos: Infos, rows: Any) -> dict[str, Any]:
+    """Return the infos of some rows."""
+    return {
+        key: rows_of_infos(part, rows) if isinstance(part, dict) else part[rows]
+        for key, part in infos.items()
+        if isinstance(part, np.ndarray | dict)
+    }
+
+
 def with_last(batch: Any, envs: Envs, last: Any) -> Any:
     """Return a copy of the batch in which the rows of ``envs`` are taken from ``last``."""
     if isinstance(batch, dict):
@@ -372,21 +380,39 @@ def _part(last: Any, key: Any, envs: Envs) -> Any:
     return part
 
 
-def with_final_infos(infos: Infos, final_info: Infos, ended: Envs) -> Infos:
+def with_final_infos(infos: Infos, final_info: Infos, ended: Envs, count: int) -> Infos:
     """Return the step's infos, with those of ended episodes taken from ``final_info``."""
+    given, final = (
+        {key: (part, mask) for key, part, mask in info_parts(each)} for each in (infos, final_info)
+    )
+    absent = None, False
     combined: dict[str, Any] = {}
-    for key, part in infos.items():
-        if not key.startswith("_") and isinstance(part, np.ndarray):
-            mask = np.array(infos.get(f"_{key}", np.ones(len(part), np.bool_)))
-            mask[ended] = False
-            combined[key], combined[f"_{key}"] = np.array(part), mask
-    for key, part in final_info.items():
-        if key.startswith("_") or not isinstance(part, np.ndarray):
-            continue
-        mask = final_info.get(f"_{key}", np.ones(len(part), np.bool_))
-        if key not in combined or combined[key].dtype != part.dtype:
-            combined[key] = np.zeros_like(part)
-            combined[f"_{key}"] = np.zeros(len(part), np.bool_)
-        combined[key][ended] = part[ended]
-        combined[f"_{key}"][ended] = mask[ended]
+    for key in given | final:
+        (part, mask), (last, last_mask) = (each.get(key, absent) for each in (given, final))
+        present, at_end = (
+            np.broadcast_to(True if each is None else each, count) for each in (mask, last_mask)
+        )
+        present = present.copy()
+        present[ended] = at_end[ended]
+        combined[key], combined[f"_{key}"] = _merged(part, last, ended, count), present
     return combined
+
+
+def _merged(part: Any, last: Any, ended: Envs, count: int) -> Any:
+    """Return the rows of ``part``, with those of ended episodes taken from ``last``."""
+    if part is None or last is None:
+        return last if part is None else part
+    kinds = [(each.dtype, each.shape) for each in (part, last) if isinstance(each, np.ndarray)]
+    if len(kinds) == 2 and kinds[0] == kinds[1]:
+        merged: Any = part.copy()
+        merged[ended] = last[ended]
+        return merged
+    rows, last_rows = (
+        InfoRows(info_parts(each)) if isinstance(each, dict) else each for each in (part, last)
+    )
+    merged = np.full(count, None, object)
+    for row in range(count):
+        merged[row] = rows[row]
+    for row in ended.tolist():
+        merged[row] = last_rows[row]
+    return merged

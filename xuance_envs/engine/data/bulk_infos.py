@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,13 @@ class BulkInfoWriter:
     def clear(self, at: Any = _ALL) -> None:
         self._arrays.kinds[:, at] = 0
         self._full.clear()
+
+    def keep(self, keys: Collection[str]) -> None:
+        """Remove the values of all other keys."""
+        for key, slot in self.table.slots.items():
+            if key not in keys:
+                self._arrays.kinds[slot] = 0
+                self._full.pop(key, None)
 
     def write(
         self,
@@ -55,33 +62,53 @@ class BulkInfoWriter:
         return True
 
 
+def info_parts(infos: Mapping[str, Any]) -> Iterator[tuple[str, Any, NDArray[np.bool_] | None]]:
+    """Yield the keys of Gymnasium's batched infos, with their values and masks."""
+    for key, part in infos.items():
+        is_mask = key.startswith("_") and key[1:] in infos
+        if isinstance(part, np.ndarray | dict) and not is_mask:
+            yield key, part, infos.get(f"_{key}")
+
+
+class InfoRows:
+    """Copied values of info keys; ``rows[row]`` builds the dict of one environment."""
+
+    def __init__(self, parts: Iterable[tuple[str, Any, NDArray[np.bool_] | None]]) -> None:
+        self._parts = [
+            (key, InfoRows(info_parts(part)) if isinstance(part, dict) else np.array(part), mask)
+            for key, part, mask in parts
+        ]
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        info = {}
+        for key, part, mask in self._parts:
+            if mask is None or mask[row]:
+                value = part[row]
+                info[key] = value.copy() if isinstance(value, np.ndarray) else value
+        return info
+
+
 class LazyRowExtras(Mapping[int, Frozen]):
     """Info values outside columns, by environment; kept as arrays until a dict is built."""
 
-    def __init__(
-        self, parts: Mapping[str, tuple[Any, NDArray[np.bool_] | None]], envs: NDArray[np.intp]
-    ) -> None:
-        self._parts = parts
+    def __init__(self, rows: InfoRows, envs: NDArray[np.intp]) -> None:
+        self._rows = rows
         self._envs = envs
 
     def __getitem__(self, env: int) -> Frozen:
         row = int(self._envs.searchsorted(env))
         if row == len(self._envs) or self._envs[row] != env:
             raise KeyError(env)
-        return self._row, row
+        return self._rows.__getitem__, row
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._envs.tolist())
 
     def __len__(self) -> int:
-        return len(self._envs) if self._parts else 0
+        return len(self._envs) if len(self._rows) else 0
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
-
-    def _row(self, row: int) -> dict[str, Any]:
-        return {
-            key: np.copy(part[row]) if isinstance(part[row], np.ndarray) else part[row]
-            for key, (part, mask) in self._parts.items()
-            if mask is None or mask[row]
-        }
