@@ -154,3 +154,23 @@ def test_masks_that_come_late_do_not_stay(make_here):
     steps = [envs.reset(), *(envs.step(np.zeros((2, 3), int)) for _ in range(5))]
     allowed = [step.action_masks[1].all() for step in steps]
     assert allowed == [True, True, True, False, True, True]
+
+
+@pytest.mark.parametrize("steady", [1.0, 0.5])
+def test_columns_of_the_next_actions_infos_are_those_of_the_dicts(make_here, steady):
+    keys = ["score", "hits"]
+    envs = make_here([lambda seed=seed: Talker(seed, keys, steady, 0.5) for seed in range(4)])
+    envs.reset()
+    starts = 0
+    for _ in range(40):
+        step = envs.step(np.zeros((4, 3), int))
+        starts += step.first is not None and len(step.first.env_ids)
+        infos = step.next().infos
+        for agent in AGENTS:
+            for key in keys:
+                values, present = infos.column(agent, key)
+                told = [info.get(agent, {}) for info in infos]
+                assert present.tolist() == [key in info for info in told]
+                for value, info in zip(values[present], (i for i in told if key in i), strict=True):
+                    assert np.array_equal(value, info[key])
+    assert starts > 20

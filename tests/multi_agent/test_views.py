@@ -362,3 +362,24 @@ def test_pettingzoos_own_tests_pass_on_a_view(name):
         with pytest.raises(NotImplementedError, match="no state"):
             view.state()
         assert view.unwrapped is view
+
+
+class Starting(Herd):
+    """Its episodes start with the option that its reset gets."""
+
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(seed, options)
+        given = (options or {}).get("start", 0.0)
+        return {agent: np.full_like(o, given) for agent, o in observations.items()}, infos
+
+
+def test_rows_for_sb3_reset_once_with_the_options_that_were_set():
+    pytest.importorskip("stable_baselines3")
+    rows = per_agent_rows(herds(2, kind=Starting), "sb3")
+    rows.set_options({"start": 0.5})
+    assert (rows.reset() == 0.5).all()
+    assert (rows.reset() == 0.0).all()
+    rows.set_options([{"start": 0.5}] + [{}] * 5)
+    with pytest.raises(ValueError, match="set_options: expected the same options for all rows"):
+        rows.reset()
+    rows.close()

@@ -37,6 +37,7 @@ class MultiAgentInfos(LazyInfos):
         self._acted = acted
         self._alive = alive
         self._built = {}
+        self._replaced: tuple[NDArray[np.intp], MultiAgentInfos] | None = None
 
     @property
     def are_empty(self) -> bool:
@@ -48,6 +49,13 @@ class MultiAgentInfos(LazyInfos):
         """Return ``(values, mask)`` of an agent's key, or of a key that belongs to no agent."""
         if len(path) == 1 and isinstance(path[0], tuple):
             (path,) = path
+        column = self._own_column(path)
+        if self._replaced is None:
+            return column
+        rows, others = self._replaced
+        return _with_rows(*column, rows, *others.column(*path))
+
+    def _own_column(self, path: tuple[Any, ...]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         if len(path) == 1:
             values, mask = self._infos.column(f":{path[0]}")
             # Keys that the engine adds, such as "worker_restarted", have no colon.
@@ -67,6 +75,7 @@ class MultiAgentInfos(LazyInfos):
         """Return a copy with ``others`` as the infos at positions ``rows``."""
         infos = MultiAgentInfos(self._infos, self._team, self._acted, self._alive)
         infos._built.update(zip(rows.tolist(), others, strict=True))
+        infos._replaced = rows, others
         return infos
 
     def __len__(self) -> int:
@@ -79,6 +88,28 @@ class MultiAgentInfos(LazyInfos):
     def _build(self, position: int) -> dict[Any, Any]:
         acted, alive = self._acted[position], self._alive[position]
         return infos_by_agent(self._infos[position], self._team, acted if acted.any() else alive)
+
+
+def _with_rows(
+    values: NDArray[Any],
+    mask: NDArray[np.bool_],
+    rows: NDArray[np.intp],
+    others: NDArray[Any],
+    other_mask: NDArray[np.bool_],
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return a column and its mask with ``others`` as the values of ``rows``."""
+    mask = mask.copy()
+    mask[rows] = False
+    if not other_mask.any():
+        others = np.zeros((len(rows), *values.shape[1:]), values.dtype)
+    elif not mask.any():
+        values = np.zeros((len(values), *others.shape[1:]), others.dtype)
+    if values.dtype != others.dtype or values.shape[1:] != others.shape[1:]:
+        values, others = (np.fromiter(each, object, len(each)) for each in (values, others))
+    joined = np.concatenate([values, others])
+    index = np.arange(len(values))
+    index[rows] = len(values) + np.arange(len(rows))
+    return joined[index], np.concatenate([mask, other_mask])[index]
 
 
 def infos_by_agent(

@@ -35,9 +35,14 @@ class SB3Rows(VecEnv):
         return self._seeds
 
     def reset(self) -> Any:
-        """Start a new episode in every environment."""
+        """Start a new episode in every environment, with the seeds and options set earlier."""
         seeds = self._seeds[:: self._rows.envs.num_agents]
-        self._rows.reset(None if None in seeds else seeds, None)
+        options = self._options[0]
+        if any(each != options for each in self._options):
+            raise ValueError(
+                f"set_options: expected the same options for all rows, got {self._options}"
+            )
+        self._rows.reset(None if None in seeds else seeds, options or None)
         self._reset_seeds()
         self._reset_options()
         self._returns[:], self._lengths[:] = 0, 0
