@@ -501,6 +501,14 @@ def test_a_lost_worker_is_replaced_if_asked_for(closing, mode):
     assert envs.step([0, 0])[0][:, 0].tolist() == [3, 0 if mode is AutoresetMode.NEXT_STEP else 1]
 
 
+def test_attributes_are_set_in_the_environments_of_a_new_worker_too(closing):
+    envs = closing(Quick([LethalEnv] * 2, in_series=1, on_worker_failure="restart"))
+    envs.set_attr("level", [3, 4])
+    envs.reset(seed=0)
+    envs.step([0, 1])
+    assert envs.get_attr("level") == (3, 4)
+
+
 def test_without_resets_in_steps_the_replacing_environments_are_seeded(closing):
     starts = []
     for _ in range(2):

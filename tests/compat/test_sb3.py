@@ -9,7 +9,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-from compat_envs import GivenEnv, InfoEnv, SampleEnv
+from compat_envs import GivenEnv, InfoEnv, LethalEnv, SampleEnv
 from example_envs import NamedEnv
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
@@ -226,6 +226,17 @@ def test_closing_leaves_nothing(kind):
     vec_env.close()
     vec_env.close()
     assert multiprocessing.active_children() == []
+
+
+def test_attributes_are_set_in_the_environments_of_a_new_worker_too(closing):
+    vec_env = closing(SubprocVecEnv([LethalEnv] * 2, in_series=1, on_worker_failure="restart"))
+    vec_env.set_attr("level", 3)
+    vec_env.set_attr("level", 4, indices=1)
+    vec_env.reset()
+    vec_env.step(np.array([1, 0]))
+    vec_env.step(np.array([0, 0]))
+    vec_env.step(np.array([0, 1]))
+    assert vec_env.get_attr("level") == [3, 4]
 
 
 def test_states_of_the_worker_processes_show(closing):

@@ -517,6 +517,14 @@ def test_a_worker_may_be_lost_while_others_are_waited_for(closing):
     assert envs.get_env_attr("place") == [0, 0, 2, 2]
 
 
+def test_attributes_are_set_in_the_environments_of_a_new_worker_too(closing):
+    envs = closing(RESTARTED([partial(Fatal, 99)] * 4))
+    envs.set_env_attr("level", 3, [0, 1])
+    envs.reset()
+    envs.step([Fatal.END], 1)
+    assert envs.get_env_attr("level") == [3, 3, None, None]
+
+
 @pytest.mark.parametrize("options", [{}, {"wait_num": 1}])
 def test_a_command_that_loses_its_worker_leaves_the_others_at_theirs(closing, options):
     make = partial(RESTARTED, **options)

@@ -32,6 +32,7 @@ from xuance_envs.compat.vector_arguments import (
     worker_settings,
 )
 from xuance_envs.compat.vector_results import GymnasiumResults, InfoBatcher, StepResult
+from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.single_env import spaces_of
 from xuance_envs.errors import caller_stacklevel
 from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
@@ -250,7 +251,8 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
             )
         self._call.check_none("set_attr")
         self._call.finish_late_step()
-        stepper.start_apply(env_functions.set_wrapper_attr, [(name, value) for value in values])
+        setter = AttributeSetter(env_functions.set_wrapper_attr)
+        stepper.start_apply(setter, [(name, value) for value in values])
         self._call.report(stepper.finish_apply)
 
     def _idle_stepper(self, what: str) -> WorkerStepper:

@@ -37,6 +37,7 @@ from xuance_envs.compat.vector_results import take_final
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.mask_layout import MASK_METHOD
 from xuance_envs.engine.data.step_arrays import as_float32
+from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.errors import caller_stacklevel
 from xuance_envs.vector_envs import subproc_vec_env
@@ -291,7 +292,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Set an attribute of each environment in ``indices``, or of all if None, to one value."""
-        self._apply(indices, setattr, attr_name, value)  # on the outermost wrapper
+        self._apply(indices, AttributeSetter(setattr), attr_name, value)  # on the outermost wrapper
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.compat.stepping import Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.engine.ledger import is_fatal
@@ -131,13 +133,10 @@ class SubsetStepper(Stepper):
     ) -> list[Any]:
         self._discard_stale()
         by_group = self._by_group(envs)
+        kind = AttributeSetter if isinstance(function, AttributeSetter) else partial
+        catching, drivers = kind(_call_catching, function), self._groups.drivers
         packed = {
-            k: self._groups.drivers[k].pack(
-                "apply",
-                list(mine.values()),
-                _call_catching,
-                [(function, arguments[n]) for n in mine],
-            )
+            k: drivers[k].pack("apply", list(mine.values()), catching, [arguments[n] for n in mine])
             for k, mine in by_group.items()
         }
         results: list[Any] = [None] * len(envs)
@@ -315,9 +314,9 @@ class SubsetStepper(Stepper):
             self.close()
 
 
-def _call_catching(env: Any, function: Callable[..., Any], arguments: Collection[Any]) -> Any:
+def _call_catching(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function; return ``(None, result)`` or ``(exception, None)``."""
     try:
-        return None, function(env, *arguments)
+        return None, function(*arguments)
     except Exception as error:
         return error, None

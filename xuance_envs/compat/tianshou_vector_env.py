@@ -23,6 +23,7 @@ from xuance_envs.compat import tianshou_env_functions
 from xuance_envs.compat.stepping import raise_original
 from xuance_envs.compat.subset_stepper import PartialStep, SubsetStepper
 from xuance_envs.engine.data.space_layout import shape_of_rewards
+from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
@@ -176,7 +177,8 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
 
     def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
         """Set attribute ``key`` of environments to one value, on the innermost environment."""
-        self._apply(self._envs(id), tianshou_env_functions.set_env_attr, key, value)
+        setter = AttributeSetter(tianshou_env_functions.set_env_attr)
+        self._apply(self._envs(id), setter, key, value)
 
     def seed(self, seed: int | Sequence[int | None] | None = None) -> list[Any]:
         """Seed all environments; an environment without a ``seed`` method is reset with its seed.

@@ -27,6 +27,7 @@ from xuance_envs._override import override
 from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import SavingDriver
+from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome, ResultWithStates
 from xuance_envs.engine.group.recipe import Seeding, derived_seed
 from xuance_envs.engine.group.resumable_group import NotResumed
@@ -77,7 +78,7 @@ class RestartingDriver(SavingDriver):
         self._recording = recording
         self.last_snapshot = LastSnapshot(arrays)
         self.seeds: list[Seeding] = [(None, 0)] * (self.hi - self.lo)
-        self._attributes: dict[tuple[int, str], Any] = {}
+        self._attributes: dict[tuple[int, str], tuple[Any, AttributeSetter | None]] = {}
         self._watched: set[int] = set()
         self._worker_state = WorkerState.RUNNING
         self._recovering = False  # True from a failure until the new worker's first reply
@@ -232,7 +233,11 @@ class RestartingDriver(SavingDriver):
         elif command == "set_attr":
             places, name, values = arguments
             for place, value in zip(places, values, strict=True):
-                self._attributes[place, name] = value
+                self._attributes[place, name] = value, None
+        elif command == "apply" and isinstance(arguments[1], AttributeSetter):
+            places, setter, values = arguments
+            for place, (name, value) in zip(places, values, strict=True):
+                self._attributes[place, name] = value, setter
         elif command == "watch_masks":
             self._watched.update(arguments[0])
         # No call in between, so that an interrupt finds either all of these updated or none.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
@@ -27,6 +28,10 @@ from xuance_envs.event_loops import finish
 from xuance_envs.state.recorders import record
 
 NO_RESULT = object()
+
+
+class AttributeSetter(partial[Any]):
+    """Function of an environment, a name and a value, which restarted workers call again."""
 
 
 def never(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.making import make_group
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe, reset_arguments
@@ -75,15 +76,18 @@ class GroupHost:
         self,
         build: Sequence[Any],
         attach: Sequence[Any],
-        attributes: Mapping[tuple[int, str], Any],
+        attributes: Mapping[tuple[int, str], tuple[Any, AttributeSetter | None]],
         watched: Sequence[int],
         next_command: tuple[str, Sequence[Any]],
     ) -> Any:
         """Repeat the setup of the failed worker that this one replaces, then run a command."""
         self._build(*build)
         self._attach(*attach)
-        for (place, name), value in attributes.items():
-            self.group.set_attr([place], name, [value])
+        for (place, name), (value, setter) in attributes.items():
+            if setter is None:
+                self.group.set_attr([place], name, [value])
+            else:
+                self.group.apply([place], setter, [(name, value)])
         self.group.watch_masks(watched, False)
         return self.execute(*next_command)
 
