@@ -179,10 +179,11 @@ class LocalDriver(ObjectDriver):
 class GroupDriver(LocalDriver, SavingDriver):
     """Driver of a group in this process."""
 
-    def __init__(self, group: ResumableGroup, lo: int) -> None:
+    def __init__(self, group: ResumableGroup) -> None:
         self._group = group
         self.survives_fork = group.survives_fork
-        super().__init__(lo, lo + len(group.envs))
+        first = group.recipe.first
+        super().__init__(first, first + len(group.envs))
 
     @override
     def submit_and_save(self, tag: int, packed: Any, *how: Any) -> None:

@@ -153,8 +153,7 @@ class LocalGroups(Groups):
         except BaseException:
             _close(self._group)
             raise
-        driver = _local_driver(self._group, recipe, arrays, record_failures)
-        super().__init__([driver], description, arrays)
+        super().__init__([_local_driver(self._group, record_failures)], description, arrays)
 
     @property
     def envs(self) -> list[Any]:
@@ -183,15 +182,14 @@ class WorkerGroups(Groups):
             restarts = RestartPolicy(0, raises=True)
         self.backend = backend
         recipe = backend.recipe
-        own_recipe = None if local_range is None else recipe.part(*local_range)
         self._finalize = backend.register_finalizer(self)
         self._local_group: ResumableGroup | None = None
         try:
             backend.start()
             backend.build()  # workers create their environments while this process creates its own
             described: list[tuple[int, EnvDescription]] = []
-            if own_recipe is not None:
-                self._local_group = _make_local_group(own_recipe)
+            if local_range is not None:
+                self._local_group = _make_local_group(recipe.part(*local_range))
                 described = self._local_group.describe()
             description = describe(backend.descriptions() + described)
             arrays = backend.allocate(description.spaces, len(recipe))
@@ -209,9 +207,8 @@ class WorkerGroups(Groups):
                 _fault_tolerant_driver(backend, k, arrays, restarts, record_failures)
                 for k in range(len(backend.workers))
             ]
-        if self._local_group is not None and own_recipe is not None:
-            group, own_arrays = self._local_group, self._local_group.arrays
-            drivers.append(_local_driver(group, own_recipe, own_arrays, record_failures))
+        if self._local_group is not None:
+            drivers.append(_local_driver(self._local_group, record_failures))
         super().__init__(drivers, description, arrays, backend)
 
     @override
@@ -234,24 +231,21 @@ def _fault_tolerant_driver(
 ) -> Driver:
     """Return a driver that restarts a failed worker or records its failures."""
     lo, hi = backend.workers[k].lo, backend.workers[k].hi
-    recipe, own_arrays = backend.recipe.part(lo, hi), arrays.slice(lo, hi)
-    args = backend, k, recipe.keywords, own_arrays, restarts
+    own_arrays = arrays.slice(lo, hi)
     if folder is None and not restarts.resumes:
-        return RestartingDriver(*args)
-    files = None if folder is None else FailureRecorder(folder, recipe)
+        return RestartingDriver(backend, k, own_arrays, restarts)
+    files = None if folder is None else FailureRecorder(folder, backend.recipe.part(lo, hi))
     recording = Recording(own_arrays, files, restarts)
-    driver = RestartingDriver(*args, recording)
+    driver = RestartingDriver(backend, k, own_arrays, restarts, recording)
     return RecordingDriver(driver, recording, driver.last_snapshot if restarts.resumes else None)
 
 
-def _local_driver(
-    group: ResumableGroup, recipe: Recipe, arrays: StepArrays, folder: str | Path | None
-) -> Driver:
-    driver = GroupDriver(group, recipe.first)
+def _local_driver(group: ResumableGroup, folder: str | Path | None) -> Driver:
+    driver = GroupDriver(group)
     if folder is None:
         return driver
-    files, policy = FailureRecorder(folder, recipe), RestartPolicy(0, raises=True)
-    return RecordingDriver(driver, Recording(arrays, files, policy))
+    files, policy = FailureRecorder(folder, group.recipe), RestartPolicy(0, raises=True)
+    return RecordingDriver(driver, Recording(group.arrays, files, policy))
 
 
 def _make_local_group(recipe: Recipe) -> ResumableGroup:

@@ -18,7 +18,7 @@ Other workers finish their commands meanwhile, but a step returns only after the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from operator import attrgetter
 from typing import Any
@@ -65,7 +65,6 @@ class RestartingDriver(SavingDriver):
         self,
         backend: Backend[Any],
         index: int,
-        keywords: Sequence[Mapping[str, int]],
         arrays: StepArrays,
         restarts: RestartPolicy,
         recording: Recording | None = None,
@@ -73,7 +72,7 @@ class RestartingDriver(SavingDriver):
         self._backend = backend
         self._index = index
         super().__init__(self._worker.lo, self._worker.hi)
-        self._keywords = keywords
+        self._keywords = backend.recipe.keywords[self.lo : self.hi]
         self._restarts = restarts
         self._recording = recording
         self.last_snapshot = LastSnapshot(arrays)

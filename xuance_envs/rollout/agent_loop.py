@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,15 +24,14 @@ from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
 from xuance_envs.rollout.state_layout import StateLayout, StateSlot
 from xuance_envs.rollout.transfer import Transfer
+from xuance_envs.vector_envs.aliases import ClosedOnExit
 from xuance_envs.vector_envs.options import AutoBool
-
-L = TypeVar("L", bound="AgentLoop")
 
 RENDER_MODE = "rgb_array"
 """Render mode of recordings and test images."""
 
 
-class AgentLoop(EpisodeMetrics):
+class AgentLoop(EpisodeMetrics, ClosedOnExit):
     """A loop that steps a vectorized environment with an agent's actions.
 
     :class:`~xuance_envs.rollout.collector.RolloutCollector` describes the arguments.
@@ -315,9 +314,3 @@ class AgentLoop(EpisodeMetrics):
     def close(self) -> None:
         """Close the environments. Calling ``close`` again does nothing."""
         self.vec_env.close()
-
-    def __enter__(self: L) -> L:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

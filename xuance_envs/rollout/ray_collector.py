@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -39,6 +39,7 @@ from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.results import RolloutJoiner, RolloutResults
 from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.rollout.transfer import Transfer
+from xuance_envs.vector_envs.aliases import ClosedOnExit
 from xuance_envs.vector_envs.arguments import (
     checked_positive,
     checked_recipe,
@@ -53,11 +54,9 @@ __all__ = ["RayRolloutCollector"]
 
 logger = logging.getLogger("xuance_envs")
 
-C = TypeVar("C", bound="RayRolloutCollector")
-
 
 @with_options(None, RolloutCollector)
-class RayRolloutCollector(RolloutResults, EpisodeMetrics):
+class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
     """Collectors on a Ray cluster, each with environments and a copy of the agent.
 
     Each collector is an actor. Its environments run in worker processes that share memory with it,
@@ -385,9 +384,3 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         if self._finalizer.alive:
             self._actors.close()
         self._finalizer()
-
-    def __enter__(self: C) -> C:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

@@ -10,7 +10,7 @@ from gymnasium import Space
 
 from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
-from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
+from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows, with_rows
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import counted
 from xuance_envs.transforms.transform import Transform
@@ -136,7 +136,7 @@ class ObservationTransform(Transform):
         return [copy_of(part[env]) for part in self._layout.flatten(self.buf_obs)]
 
     def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
-        self._buf_obs = self._with_rows(self.buf_obs, ids, shares)
+        self._buf_obs = with_rows(self._layout, self.buf_obs, ids, shares)
         into = self._rows_of(len(ids))
         self._put_acting(ids, obs, into)
         return into.as_batch()
@@ -145,20 +145,10 @@ class ObservationTransform(Transform):
         """Transform the observations that agents act on next, in environments that were loaded."""
         self._put(self._state.memory, self._input_layout.flatten(obs), into)
 
-    def _with_rows(self, batch: Any, ids: Sequence[int], values: Sequence[Any]) -> Any:
-        """Return a copy of a full batch with the leaves of some environments replaced."""
-        parts = []
-        for i, old in enumerate(self._layout.flatten(batch)):
-            part = list(old) if isinstance(old, list) else old.copy()
-            for env, value in zip(ids, values, strict=True):
-                part[env] = copy_of(value[i]) if isinstance(old, list) else value[i]
-            parts.append(part)
-        return self._layout.unflatten(parts)
-
     def _update_buf_obs(self, batch: Batch) -> None:
         parts = self._layout.flatten(batch.obs)
-        values = [[part[row] for part in parts] for row in range(len(batch.env_ids))]
-        self._buf_obs = self._with_rows(self.buf_obs, batch.env_ids, values)
+        values = ([part[row] for part in parts] for row in range(len(batch.env_ids)))
+        self._buf_obs = with_rows(self._layout, self.buf_obs, batch.env_ids, values)
 
     def _rows_of(self, count: int) -> SpaceRows:
         return SpaceRows.allocate(self._layout, count)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import map_batch
+from xuance_envs.engine.data.space_rows import with_rows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import StateError, StateMismatchError
@@ -63,7 +64,9 @@ class LastResults:
 
     def update(self, before: Any, envs: NDArray[np.intp]) -> None:
         """Set the batch to a copy of ``before`` with the new observations of ``envs``."""
-        self._batch = self._rows.copy_updating(before, envs)
+        rows, ids = self._rows, envs.tolist()
+        leaves = ([part[env] for part in rows.parts] for env in ids)
+        self._batch = with_rows(rows.layout, before, ids, leaves)
 
     def of(self, vec_env: VecEnv, ids: Sequence[int]) -> list[LastResult]:
         """Return copies of the latest results of some environments."""
@@ -89,18 +92,13 @@ class LastResults:
         self, vec_env: VecEnv, before: Any, ids: Sequence[int], results: Sequence[LastResult]
     ) -> None:
         """Replace the results of the loaded environments, in copies of the ``buf_*`` arrays."""
-        parts = [
-            list(old) if isinstance(part, list) else old.copy()
-            for part, old in zip(self._rows.parts, self._rows.layout.flatten(before), strict=True)
-        ]
         rewards, dones = vec_env.buf_rews.copy(), vec_env.buf_dones.copy()
         truncations, infos = vec_env.buf_truncations.copy(), list(vec_env.buf_infos)
-        for i, (observation, exact_reward, *flags, info) in zip(ids, results, strict=True):
-            for part, leaf in zip(parts, observation, strict=True):
-                part[i] = leaf
+        for i, (_, exact_reward, *flags, info) in zip(ids, results, strict=True):
             self._arrays.rewards[i] = exact_reward
             (rewards[i], dones[i], truncations[i]), infos[i] = flags, info.copy()
-        self._batch = self._rows.layout.unflatten(parts)
+        observations = (result.observation for result in results)
+        self._batch = with_rows(self._rows.layout, before, ids, observations)
         vec_env.buf_rews, vec_env.buf_dones = rewards, dones
         vec_env.buf_truncations, vec_env.buf_infos = truncations, infos
 

@@ -228,16 +228,6 @@ class SpaceRows:
         ]
         return self.layout.unflatten(parts)
 
-    def copy_updating(self, batch: Any, at: NDArray[np.intp]) -> Any:
-        """Return a copy of ``batch`` with the values at positions ``at`` taken from these rows."""
-        parts = []
-        for part, old in zip(self.parts, self.layout.flatten(batch), strict=True):
-            new = list(old) if isinstance(part, list) else old.copy()
-            for i in at.tolist():
-                new[i] = copy_of(part[i])
-            parts.append(new)
-        return self.layout.unflatten(parts)
-
     def view(self) -> Any:
         """Return all values as one batch of read-only views; objects are returned in a tuple."""
         return self.layout.unflatten(
@@ -267,6 +257,18 @@ class SpaceRows:
     def is_large(self) -> bool:
         """True if all parts are arrays and together large enough for a buffer pool."""
         return not self.objects and sum(part.nbytes for part in self.parts) >= MIN_POOLED_BYTES
+
+
+def with_rows(
+    layout: SpaceLayout, batch: Any, rows: Iterable[int], values: Iterable[Sequence[Any]]
+) -> Any:
+    """Return a copy of a batch with some rows replaced; each value is a sequence of leaves."""
+    old = layout.flatten(batch)
+    parts = [list(part) if isinstance(part, list | tuple) else part.copy() for part in old]
+    for row, leaves in zip(rows, values, strict=True):
+        for part, leaf in zip(parts, leaves, strict=True):
+            part[row] = copy_of(leaf) if isinstance(part, list) else leaf
+    return layout.unflatten(parts)
 
 
 def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], Iterable[Any]]:
