@@ -199,10 +199,7 @@ class NativeInfoCollector(InfoCollector):
 
 
 class NativeDriver(LocalDriver):
-    """Driver of an engine's environments.
-
-    ``rests`` holds infos that do not fit into columns, of the step and of its resets.
-    """
+    """Driver of an engine's environments; ``rests`` are infos outside columns, also of resets."""
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:
         super().__init__(0, engine.num_envs)

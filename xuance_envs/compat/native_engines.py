@@ -107,11 +107,7 @@ _UNSEEDED: Sequence[int | None] = ()
 
 
 class CartPoleEngine(NativeEngine):
-    """Gymnasium's ``CartPoleVectorEnv``, with one state array and one generator for all copies.
-
-    ``CartPoleVectorEnv`` starts the next episodes only in the next step. Its state is public, so
-    the engine itself starts them within the step, in the same way.
-    """
+    """Gymnasium's ``CartPoleVectorEnv``, with one generator for all copies."""
 
     @override
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
@@ -135,7 +131,7 @@ class CartPoleEngine(NativeEngine):
 
     @override
     def reset_some(self, envs: Envs, seeds: Sequence[int | None]) -> tuple[Any, Infos]:
-        env = self.env
+        env = self.env  # whose own next step would do the same
         state = env.np_random.uniform(env.low, env.high, (4, len(envs)))
         env.state[:, envs] = state
         env.steps[envs] = 0
@@ -144,10 +140,7 @@ class CartPoleEngine(NativeEngine):
 
 
 class MaskEngine(NativeEngine):
-    """Engine that resets some environments by ``options["reset_mask"]``, like ``AtariVectorEnv``.
-
-    With ``takes_mask=False`` it has no such option, and can only reset all environments together.
-    """
+    """Engine that resets some environments by ``options["reset_mask"]`` if it takes a mask."""
 
     def __init__(self, env: Any, takes_mask: bool = True) -> None:
         super().__init__(env)

@@ -334,10 +334,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
 
 def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:
-    """Return a function that converts bool arrays to the type of these masks.
-
-    Return None unless all masks are lists of bools, or arrays of zeros and ones of one dtype.
-    """
+    """Return a function that converts bool arrays to these masks' type; None for mixed types."""
     first = masks[0]
     if type(first) is list:
         of_bools = [type(m) is list and {*map(type, m)} == {bool} for m in masks]

@@ -18,11 +18,7 @@ from xuance_envs.vector_envs.last_results import checked_clones
 
 
 class StatesMixin:
-    """Mixin that saves and loads the states of a stepper's environments.
-
-    The methods correspond to those of :class:`~xuance_envs.vector_envs.vector_env.VecEnv`; results
-    have the form of ``reset`` in the replaced library.
-    """
+    """Mixin that saves and loads the states of a stepper's environments, like a ``VecEnv``."""
 
     num_envs: int
     _stepper: Any

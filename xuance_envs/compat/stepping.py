@@ -158,10 +158,7 @@ class Stepper:
 
 
 class SerialStepper(Stepper):
-    """Environments in this process.
-
-    It stays usable after an error in a step or reset, like a loop over environments.
-    """
+    """Environments in this process, usable after an error in a step or reset."""
 
     def __init__(self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset) -> None:
         self._local = LocalGroups(checked_recipe(env_fns, None, autoreset), _first_description)

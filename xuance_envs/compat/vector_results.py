@@ -22,11 +22,7 @@ AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 
 
 class InfoBatcher:
-    """Merger of all environments' infos into one dict.
-
-    If every key has one numeric type, it builds no dicts per environment. Otherwise (bools, None,
-    strings, dicts, or a key whose values differ in type), Gymnasium's own method merges the infos.
-    """
+    """Merger of all infos into one dict; it builds no dicts per environment for plain numbers."""
 
     def __init__(self, vector_env: VectorEnv) -> None:
         self._every = np.arange(vector_env.num_envs)

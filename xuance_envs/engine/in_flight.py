@@ -20,11 +20,7 @@ Request = tuple[int, Callable[[], None]]  # tag of a request, and the function t
 
 
 class InFlight:
-    """Environments whose actions were sent, and the requests of their groups.
-
-    An environment is in flight from ``send`` until its result is received. Its group's request
-    starts when the actions of all its environments were sent.
-    """
+    """Environments from ``send`` until their results are received, and their groups' requests."""
 
     def __init__(self, drivers: Sequence[Driver], poller: Poller) -> None:
         self.envs = np.zeros(drivers[-1].hi, np.bool_)

@@ -110,10 +110,7 @@ class Ledger:
             self._after_submit()
 
     def finish_step(self, fail: Callable[[], Any]) -> list[tuple[int, Outcome]]:
-        """Wait for the step, and return groups with outcomes other than OK.
-
-        It stays pending until it is settled. If a group raises, call ``fail``.
-        """
+        """Wait for the step; return outcomes other than OK. If a group raises, call ``fail``."""
         if not self._all_submitted:
             self._complete_submission()
         outcomes = []

@@ -61,11 +61,7 @@ class Sender:
 
 
 class Receiver:
-    """Receiving end of a pipe or socket; it keeps the first message until :meth:`clear`.
-
-    The last field of a ``header`` is the size of the data behind it. A message whose first byte is
-    not in ``with_header`` is only this byte. Buffers of up to ``max_kept`` bytes are reused.
-    """
+    """Receiving end of a pipe or socket; it keeps the first message until :meth:`clear`."""
 
     def __init__(
         self,
@@ -75,8 +71,8 @@ class Receiver:
         max_kept: int = BUFFER_BYTES,
     ) -> None:
         self.fd = fd
-        self._header = header
-        self._with_header = with_header
+        self._header = header  # its last field is the size of the data behind it
+        self._with_header = with_header  # messages with other first bytes have only this byte
         self._max_kept = max_kept
         # Buffer of the next message's first bytes, and the arguments of the read.
         self._empty, self._room = self._new_buffer(BUFFER_BYTES)

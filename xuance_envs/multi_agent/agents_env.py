@@ -29,11 +29,7 @@ AgentSpaces = Mapping[Any, Space[Any]]  # by agent
 
 
 class AgentsEnv:
-    """Adapter of a PettingZoo parallel environment, with records as observations and actions.
-
-    Vectorized environments find the environment's attributes through ``env``, as with any wrapper.
-    A ``__getattr__`` is not needed, and would slow down every step.
-    """
+    """Adapter of a PettingZoo parallel environment, with records as observations and actions."""
 
     infos_by_agent = True
     reward_space = None  # the agents' rewards are part of the record
@@ -47,7 +43,7 @@ class AgentsEnv:
         first_seed: int | None,
     ) -> None:
         self.source_env = env
-        self.env = self._checked(env)
+        self.env = self._checked(env)  # where vec envs find its attributes; __getattr__ is slow
         self._options = groups, state, action_masks
         self._first_seed = first_seed
         self.team = self._build_team(groups, state, action_masks)

@@ -65,12 +65,7 @@ def _of_leaves(names: Sequence[str], layout: SpaceLayout, *leading: int) -> Iter
 
 
 class RecordLayout:
-    """Layout of a team's records.
-
-    Fields are sorted by size, largest first; fields of equal size keep the order of the dtype.
-    Fields of 64 bytes and more are aligned to 64 bytes, smaller ones to their item size. The record
-    size is a multiple of 64.
-    """
+    """Layout of a team's records, with the largest fields first."""
 
     def __init__(self, team: Team) -> None:
         self.team = team

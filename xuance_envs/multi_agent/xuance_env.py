@@ -22,11 +22,7 @@ WRAPPER_INFO_KEYS = ("agent_mask", "avail_actions", "state", "episode_step", "ep
 
 
 class XuanCeAgentsEnv(AgentsEnv):
-    """Adapter of XuanCe's ``RawMultiAgentEnv``, wrapped or not.
-
-    All agents act in every step, even inactive agents; ``agent_mask`` marks the active agents. An
-    episode ends when all agents are terminated or the episode is truncated.
-    """
+    """Adapter of XuanCe's ``RawMultiAgentEnv``, in which inactive agents act, too."""
 
     infos_by_agent = False
 

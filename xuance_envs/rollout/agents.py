@@ -130,10 +130,7 @@ def checked_answer(
     value_shape: tuple[int, ...],
     device: torch.device,
 ) -> AgentOutputs:
-    """Validate an agent's outputs; return actions, log-probabilities and values.
-
-    ``rows`` is the shape of the batch: ``(n,)``, or ``(n, A)`` for A agents.
-    """
+    """Validate an agent's outputs for ``rows``: ``(n,)``, or ``(n, A)`` for A agents."""
     is_sequence = isinstance(answer, tuple | list)
     if not is_sequence or len(answer) != len(OUTPUTS):
         got = len(answer) if is_sequence else type(answer).__name__
@@ -203,10 +200,7 @@ class ActionLayout:
         self._env_dtype: np.dtype[Any] = np.dtype(space.dtype)
 
     def for_envs(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Convert a batch of actions to the environments' dtype if that loses nothing.
-
-        NaN, and fractions in integer actions, raise a ValueError.
-        """
+        """Convert actions to the environments' dtype if that loses nothing; refuse NaN."""
         if actions.dtype.kind == "f":
             self._check_floats(actions)
         if actions.dtype == self._env_dtype:

@@ -75,10 +75,7 @@ class CollectorPlan:
 
 
 class CollectorActor:
-    """A collector that plays rollouts on request.
-
-    Every method may be retried: a repeated request has no further effect.
-    """
+    """A collector that plays rollouts on request; a repeated request has no further effect."""
 
     def __init__(self, plan: CollectorPlan) -> None:
         self._plan = plan

@@ -149,11 +149,7 @@ def _conversion_hint(given: Any) -> str:
 
 
 class MultiAgentEnvs:
-    """Adapter of a multi-agent vec env whose agents have equal spaces.
-
-    Observations are dicts: ``"obs"`` of the agents and, if present, the global ``"state"``.
-    ``alive``, ``(N, A)`` bool, marks the agents that act next.
-    """
+    """Adapter of a multi-agent vec env; observations have ``"obs"`` and perhaps ``"state"``."""
 
     def __init__(
         self, vec_env: MultiAgentVecEnv, agent: Any, scalarize: Scalarize | None = None
@@ -190,6 +186,7 @@ class MultiAgentEnvs:
         self._layout = SpaceLayout(self.space)
         self.action_space = vec_env.action_space[one]
         self.gives_masks = False
+        # Agents that act next.
         self.alive = np.zeros((vec_env.num_envs, vec_env.num_agents), np.bool_)
         self._masks: Any = None
 

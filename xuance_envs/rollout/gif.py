@@ -25,10 +25,7 @@ TRAILER = b";"
 
 
 class GifWriter:
-    """A GIF writer whose memory does not grow with the number of frames.
-
-    Pillow's ``save`` needs all frames in one call and merges identical ones.
-    """
+    """A GIF writer whose memory does not grow with the frames, unlike that of Pillow's ``save``."""
 
     def __init__(self, fps: float) -> None:
         self.count = 0

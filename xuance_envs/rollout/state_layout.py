@@ -141,15 +141,12 @@ class StateSlot:
 
 
 class _StagingBuffer:
-    """Host buffer for observations that are copied to the device.
-
-    They are copied in their own dtype, then cast and permuted on the device. For images, this
-    transfers a quarter of the bytes.
-    """
+    """Host buffer for observations, which are cast and permuted on the device."""
 
     def __init__(self, leaves: Sequence[_StateLeaf], count: int, transfer: Transfer) -> None:
         self._transfer = transfer
         self._leaves = leaves
+        # In the observations' dtype, a quarter of the bytes for images.
         self._hosts = [
             transfer.host_tensor(
                 (count, *leaf.observed_shape), _torch_dtype(leaf.observed_dtype) or torch.float32

@@ -28,10 +28,7 @@ class Transfer:
         self._received: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
 
     def maker(self, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
-        """Return an allocator of uninitialized tensors on the device.
-
-        It reuses unreferenced memory; on devices other than the CPU, torch's allocator does this.
-        """
+        """Return an allocator of tensors on the device, which reuses unreferenced memory."""
         if not self.direct:
             return partial(torch.empty, shape, dtype=dtype, device=self.device)
         make = make_allocator(shape, torch.empty(0, dtype=dtype).numpy().dtype, _MAX_BUFFERS)

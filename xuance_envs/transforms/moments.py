@@ -19,12 +19,7 @@ MAX_MAGNITUDE = 1e150
 
 
 class MomentBuffers:
-    """Preallocated arrays for summing and scaling a limited number of samples.
-
-    For few samples, a NumPy call costs more than its arithmetic, and broadcasts and reductions cost
-    two to three times as much as elementwise calls. Therefore the mean is repeated for each sample,
-    and sums are products with ones.
-    """
+    """Preallocated arrays for summing and scaling few samples, with as few calls as possible."""
 
     __slots__ = (
         "_arrays",
@@ -41,6 +36,8 @@ class MomentBuffers:
         self._count = count
         self._shape = shape
         rows = (count, *shape)
+        # Broadcasts and reductions cost two to three times as much as elementwise calls. So the
+        # mean is repeated for each sample, and sums are products with ones.
         # A scalar mean is not repeated: a zero-dimensional array is as fast. But with one, NumPy 1
         # would compute in the samples' precision.
         self._means = np.empty(rows if shape or np.__version__ < "2" else ())
@@ -51,11 +48,7 @@ class MomentBuffers:
         self._clip_low, self._clip_high = np.array(-float(clip)), np.array(float(clip))
 
     def sums(self, samples: NDArray[Any], origin: Any) -> tuple[Any, Any]:
-        """Return the sums of deviations from an origin and of their squares.
-
-        Both are float64 arrays. For scalar samples, they are Python floats, whose arithmetic is
-        identical but faster.
-        """
+        """Return the sums of deviations from an origin and of their squares; floats for scalars."""
         ones, means, deviations, squares = self._views_for(samples)
         if origin is not self._mean:
             self._broadcast_mean(origin)

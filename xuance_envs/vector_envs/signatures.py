@@ -19,11 +19,7 @@ _ENTRY = re.compile(r"^ {4}(\*{0,2}\w+):.*\n(?: {5,}.*\n)*", re.MULTILINE)
 
 
 def with_options(options: Any = None, *sources: Callable[..., Any]) -> Callable[[T], T]:
-    """Return a class decorator that lists the arguments behind ``**options``.
-
-    Default values and descriptions come from the first of ``sources`` that has the argument.
-    Without options, it only adds missing entries and sections of base classes to the docstring.
-    """
+    """Return a class decorator that documents the arguments behind ``**options``."""
 
     def decorate(cls: T) -> T:
         signature = inspect.signature(cls.__init__)
@@ -43,7 +39,7 @@ def _expanded(
     names = options.__annotations__.keys() - signature.parameters.keys()
     for source in sources:
         for each in inspect.signature(source).parameters.values():
-            if each.name in names:
+            if each.name in names:  # the first source decides
                 own.append(each.replace(kind=each.KEYWORD_ONLY))
                 names.remove(each.name)
     assert not names, f"no default values for {names}"

@@ -192,12 +192,9 @@ def start_processes(
 
 
 def _main_process_may_spin(workers: int) -> bool:
-    """Return whether the main process may spin while it waits for this many workers.
-
-    A spinning process without a CPU of its own takes CPU time from a worker. On two CPUs, this
-    costs more than waking up late. On four CPUs it costs less. On eight CPUs, spinning saves a
-    quarter of the time of a fast step. Under a CPU quota, spinning would use up the quota.
-    """
+    """Return whether the main process may spin while it waits for this many workers."""
+    # A spinning process without a CPU of its own takes CPU time from a worker. On two CPUs, this
+    # costs more than waking up late; on four less. Under a quota, spinning would use up the quota.
     cpus = available_cpus()
     return workers < cpus or workers == cpus == affinity_cpus() >= MIN_CPUS_TO_SHARE
 

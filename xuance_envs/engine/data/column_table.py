@@ -29,11 +29,7 @@ _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
 
 
 class ColumnTable:
-    """Columns of a group's infos.
-
-    A number is stored in a cell of its key's column. For arrays, a column also has bytes, as many
-    as its largest array kind needs. If bytes run out, kinds that no cell uses are removed.
-    """
+    """Columns of a group's infos: a cell per key, and bytes for its largest array kind."""
 
     def __init__(self, arrays: InfoArrays, on_change: Callable[[], None] = lambda: None) -> None:
         self.keys: list[str] = []

@@ -98,13 +98,7 @@ def _reset_layouts(
 
 
 class InfoWriter:
-    """Writer of a group's infos into its arrays.
-
-    Columns are in the key order of the infos. An info with a different key order stores its order
-    in the rest, which also contains the values outside columns. A key's first array gets a column.
-    An array of a different kind gets a column only if it occurs twice in a row, because changing
-    shapes would otherwise cause a new layout each time.
-    """
+    """Writer of a group's infos into columns, which are in the key order of the infos."""
 
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
         n = arrays.cells.shape[1]
@@ -217,7 +211,8 @@ class InfoWriter:
                 seen, count = before.get(key, (None, 0))
                 count = count + 1 if seen == kind else 1
                 candidates[key] = kind, count
-                # Back off exponentially, because there may be no room.
+                # Only a second time in a row, since changing shapes would change the layout each
+                # time; then back off exponentially, because there may be no room.
                 if count & (count - 1) == 0 and (count > 1 or key not in table.slots):
                     wanted[key] = kind
         self._candidates[i] = candidates

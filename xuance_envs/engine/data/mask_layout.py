@@ -15,11 +15,7 @@ MASK_METHOD = "action_masks"  # environment method for the mask, called if no in
 
 
 def mask_layout(action_space: Space[Any]) -> SpaceLayout | None:
-    """Return the layout of an action space's masks, or None if it has none.
-
-    A Discrete space has one bool per action. A MultiDiscrete space concatenates the masks of its
-    parts. A MultiBinary space has two bools per bit. Dict and Tuple spaces keep their structure.
-    """
+    """Return the layout of an action space's masks, or None if it has none."""
     space = _mask_space(action_space)
     return None if space is None else SpaceLayout(space)
 

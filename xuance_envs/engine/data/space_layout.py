@@ -119,11 +119,7 @@ class _Node:
 
 
 def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Convert a value to an array of exactly this dtype and shape.
-
-    Floats are rounded to smaller float types. Every other loss raises, for example 300 or -1 in
-    uint8, 0.5 or NaN in an integer, or 1e300 in float32.
-    """
+    """Convert a value to an array of this dtype and shape; only floats may be rounded."""
     try:
         array = np.asarray(value)
     except Exception as error:

@@ -116,10 +116,7 @@ def _names(letter: str, count: int) -> list[str]:
 def _compile(
     known: Sequence[str], given: Sequence[str], lines: Sequence[str]
 ) -> Callable[..., Any]:
-    """Compile a function that takes the values named ``known`` and returns another function.
-
-    The returned function takes the values named ``given``. ``lines`` is its body.
-    """
+    """Compile a function of the values named ``known`` that returns one of those ``given``."""
     body = "\n        ".join(lines)
     source = f"""
 def make({", ".join(known)}):

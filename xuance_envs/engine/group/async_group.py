@@ -28,11 +28,7 @@ CLOSE_TIMEOUT = 1.0  # seconds that the loop's thread gets to end
 
 
 class AsyncGroup(ResumableGroup):
-    """Group in which some or all environments have ``reset`` and ``step`` as ``async def``.
-
-    Before a step or reset, the group starts all calls on its event loop. Its ordinary code then
-    takes their results one by one. Other calls of environments run in the loop's thread, too.
-    """
+    """Group that starts the calls of its asynchronous environments before its ordinary code."""
 
     survives_fork = False
 

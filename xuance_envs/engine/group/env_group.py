@@ -37,11 +37,7 @@ _BOOL = np.dtype(np.bool_)
 
 
 class EnvGroup(BaseEnvGroup):
-    """Environments stepped in series, which write to their slice of the step arrays.
-
-    ``freeze`` protects a value from later steps: it returns a deep copy, or a pickle if the main
-    process is another process. ``thaw`` restores the value.
-    """
+    """Environments stepped in series; ``freeze`` protects a value from later steps."""
 
     def __init__(
         self,
@@ -118,11 +114,7 @@ class EnvGroup(BaseEnvGroup):
         number: int | None = None,
         places: Collection[int] | None = None,
     ) -> Outcome:
-        """Step every environment once, and autoreset as the mode requires.
-
-        After an interrupt, a call with the same ``number`` resumes the step. Only the environment
-        whose own ``step`` or ``reset`` was interrupted is called again.
-        """
+        """Step all and autoreset; after an interrupt, the same ``number`` resumes the step."""
         rewards = self._rewards
         write_info = self._infos.write
         known_info = self._infos.table.keys

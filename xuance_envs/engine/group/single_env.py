@@ -191,16 +191,11 @@ def close(env: Any) -> Any:
 
 
 def render(env: Any, mode: str | None) -> Any:
-    """Render an environment.
-
-    The mode is passed only if ``render`` accepts one. It is passed by position, because XuanCe's
-    environments name the parameter differently. A required mode defaults to the environment's
-    ``render_mode``.
-    """
+    """Render an environment; a required mode defaults to its ``render_mode``."""
     parameters = inspect.signature(env.render).parameters.values()
     takes = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
     if takes and takes[0].default is inspect.Parameter.empty and mode is None:
         return env.render(getattr(env, "render_mode", None))
     if mode is not None and (takes or any(p.kind is p.VAR_POSITIONAL for p in parameters)):
-        return env.render(mode)
+        return env.render(mode)  # by position, because XuanCe's environments name it differently
     return env.render()

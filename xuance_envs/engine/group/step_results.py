@@ -89,11 +89,7 @@ _NO_INFOS: Any = (), None, NO_RESTS  # of steps whose results are not recorded
 
 
 class RecordedSteps:
-    """Actions and results of steps, as one bytes object per step.
-
-    There is no container per step, because garbage collections would examine it, which takes longer
-    than recording.
-    """
+    """Actions and results, as one bytes object per step, which garbage collections ignore."""
 
     def __init__(
         self,
@@ -212,11 +208,7 @@ class _Rows:
 
 
 class _Digests:
-    """Digests of a large array's rows, one per step.
-
-    A digest is the sum of the row's 32-bit words, each multiplied by an odd random number. It
-    detects every change of a single word, and takes less time than a checksum.
-    """
+    """Digests of a large array's rows, one per step, which take less time than checksums."""
 
     def __init__(self, part: NDArray[Any], capacity: int) -> None:
         rows = part.reshape(len(part), -1).view(np.uint8)
@@ -224,6 +216,7 @@ class _Digests:
         self._words = None if rows.shape[1] % 4 else rows.view(np.uint32)
         self._digests = np.zeros((capacity, len(part)), np.uint32)
         factors = np.random.default_rng(0).integers(2**31, size=rows.shape[1] // 4, dtype=np.uint32)
+        # With odd factors, a digest detects every change of a single word.
         self._factors = 2 * factors + np.uint32(1)
 
     def record(self, at: int) -> None:

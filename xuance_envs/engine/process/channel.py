@@ -53,11 +53,7 @@ def _poll_of(*fds: int) -> _Poll:
 
 
 class Inbox(Receiver):
-    """Receiving end of a pipe; it holds one message at a time.
-
-    A wait spins before it blocks, because waking a blocked process costs more than a short wait.
-    It does not spin if the gaps between messages are usually longer than the spin time.
-    """
+    """Receiving end of a pipe; it spins before it blocks, unless messages usually come later."""
 
     def __init__(
         self, fd: int, peer: int | None = None, spin: float = 0.0, expect_ready: bool = False

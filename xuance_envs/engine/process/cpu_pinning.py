@@ -24,11 +24,7 @@ FAST_STEP_SECONDS = 1e-3
 
 
 class CpuPinner:
-    """Pinning of each worker to one CPU, in effect only while steps are fast.
-
-    This applies only if there are exactly as many stepping processes as CPUs. With fewer
-    processes, the kernel has spare CPUs. With more, processes must share CPUs anyway.
-    """
+    """Pinning of each worker to one CPU, in effect only while steps are fast."""
 
     def __init__(self, pids: Sequence[int], caller_steps: bool, cpus: int) -> None:
         self._pids = list(pids)
@@ -38,6 +34,7 @@ class CpuPinner:
         self._affinities = [self._all_cpus] * len(pids)
         self._sample_start: float | None = None
         self._slow_samples = 0
+        # With fewer processes than CPUs, the kernel has spare ones; with more, they share anyway.
         self.may_pin = (
             len(pids) + caller_steps == cpus == len(self._all_cpus)
             and (self._current_cpu is not None or not caller_steps)

@@ -180,11 +180,7 @@ class ProcessBackend(Backend[ProcessDriver]):
 
 
 class SharedProcessBackend(ProcessBackend):
-    """Additional group in a worker process of another vectorized environment.
-
-    The owner of the vectorized environments must finish one group's request before it sends a
-    request to another group. The process ends when its last group is closed.
-    """
+    """Group in a worker process of another vec env; only one of its groups may be busy."""
 
     _pickling_hint = ""
 

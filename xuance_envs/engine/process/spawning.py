@@ -43,11 +43,9 @@ def hidden_main() -> Iterator[None]:
 
 @contextmanager
 def reserved_descriptors() -> Iterator[None]:
-    """Check that enough descriptors are free for a start, and keep descriptors 0 to 2 open.
-
-    If descriptors run out during a start, multiprocessing may leak some. If 0 to 2 are closed, a
-    worker would use one of our pipes as its standard output.
-    """
+    """Check that enough descriptors are free for a start, and keep descriptors 0 to 2 open."""
+    # Without free ones, multiprocessing may leak some. If 0 to 2 are closed, a worker would use one
+    # of our pipes as its standard output.
     reserved: list[int] = []
     try:
         for _ in range(SPARE_DESCRIPTORS):
@@ -66,15 +64,12 @@ def reserved_descriptors() -> Iterator[None]:
 
 @contextmanager
 def deferred_interrupt() -> Iterator[None]:
-    """Defer Ctrl-C until the context ends.
-
-    Blocking the signal would not suffice: another thread may receive it, and Python's handler
-    still runs in the main thread.
-    """
+    """Defer Ctrl-C until the context ends."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
+    # Blocking the signal would not suffice: another thread may receive it.
     received: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:

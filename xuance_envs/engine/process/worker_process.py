@@ -42,18 +42,14 @@ _tracked_processes: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _drop_workers_after_fork() -> None:
-    """Remove all workers from a forked process.
-
-    With inherited pipes open, workers would not detect the end of the main process. And
-    multiprocessing would end the workers when the forked process exits; it has no public
-    function to prevent this.
-    """
+    """Remove all workers from a forked process."""
     global _fd_lock
     _fd_lock = threading.RLock()
-    for fd in _tracked_fds:
+    for fd in _tracked_fds:  # with open ones, workers would not detect the main process's end
         with suppress(OSError):
             os.close(fd)
     _tracked_fds.clear()
+    # Else multiprocessing would end them at this process's exit; it has no public function.
     for worker in list(_tracked_processes):
         process._children.discard(worker)  # type: ignore[attr-defined]
 

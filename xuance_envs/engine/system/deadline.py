@@ -28,21 +28,17 @@ class Deadline:
         return self._at + Deadline._suspended
 
     def has_passed(self, began: float, progress: int = 0) -> bool:
-        """Return whether a wait since ``began`` proves a hang, and extend the deadline if not.
-
-        A worker does not hang if ``progress``, the received bytes of a long reply, has changed: the
-        worker blocks until this process has read the reply. After a late check, the deadline is
-        extended once, because both processes may have been suspended.
-        """
+        """Return whether a wait since ``began`` proves a hang; extend the deadline if not."""
         now = monotonic()
         if now > began + CHECK_INTERVAL + SUSPENSION_THRESHOLD:
             Deadline._suspended += now - began
             return False
         if now < self.at:
             return False
+        # The worker blocks until this process has read a long reply: progress counts its bytes.
         before, self._progress = self._progress, progress
         if began > self.at + LATE_TOLERANCE and not self._was_late:
-            self._was_late = True
+            self._was_late = True  # once, because both processes may have been suspended
         elif progress == before:
             return True
         self._at = now + self.limit - Deadline._suspended

@@ -7,11 +7,7 @@ import traceback
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an exception from an environment is an interrupt of this process.
-
-    Ctrl-C is an interrupt, and so is a non-:class:`Exception` from a signal handler, such as a
-    handler that exits on SIGTERM. ``sys.exit`` in an environment is a failure of the environment.
-    """
+    """Return whether an exception comes from Ctrl-C or from a signal handler of this process."""
     if isinstance(error, Exception):
         return False
     if isinstance(error, KeyboardInterrupt):

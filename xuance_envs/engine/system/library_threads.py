@@ -34,14 +34,11 @@ def limit_threads(threads: int | None) -> None:
 
 @contextmanager
 def limited_in_fork(threads: int | None) -> Iterator[None]:
-    """Limit library threads in processes forked inside this context, but not in this one.
-
-    With a limit of 1, OpenCV stops its threads, and restarts them when needed. torch cannot stop
-    its threads, but a process limited to one thread does not use them.
-    """
+    """Limit library threads in processes forked inside this context, but not in this one."""
     before = [(set_number, get_number()) for get_number, set_number in _loaded()]
     try:
         for set_number, number in before:
+            # This stops OpenCV's threads. torch cannot stop its own, but 1 thread needs none.
             set_number(1)
             set_number(number if threads is None else threads)
         yield

@@ -102,18 +102,14 @@ def abort(pid: int) -> None:
 
 
 def end_natively_after_main() -> None:
-    """End this process after the main process ends, even if a thread never releases the GIL.
-
-    The kernel sends a signal whose handler is C's ``alarm``. The handler's argument is the signal's
-    number, so SIGALRM ends this process that many seconds later. SIGCONT makes a stopped process
-    end, too.
-    """
-    if signal_after_main(signal.SIGCONT) is None:
+    """End this process after the main process, even if a thread never releases the GIL."""
+    if signal_after_main(signal.SIGCONT) is None:  # for a stopped process
         return
     # SIGHUP fits best, but if it is ignored, as under nohup, it must stay ignored.
     hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     number = signal.SIGHUP if hangup else signal.SIGQUIT
     libc = ctypes.CDLL(None)
+    # C's alarm gets the signal's number: SIGALRM ends this process that many seconds later.
     libc.signal(int(number), libc.alarm)
     signal_after_main(number)
 

@@ -99,12 +99,10 @@ def _private_remapping(memory: mmap.mmap | memoryview, fd: int, offset: int) -> 
 
 
 def start_helpers(method: str) -> None:
-    """Start the processes that a start method needs, before SIGINT is blocked.
-
-    The fork server would inherit the signal mask, and starting the resource tracker would reset it.
-    """
+    """Start the processes that a start method needs, before SIGINT is blocked."""
     from multiprocessing import forkserver, resource_tracker
 
+    # The fork server would inherit the signal mask, and the resource tracker would reset it.
     if method == "forkserver":
         forkserver.ensure_running()
     resource_tracker.ensure_running()
@@ -127,13 +125,10 @@ def ignore_sigint() -> None:
 
 
 def start_group() -> None:
-    """Start a process group, so that signals for it and for the former group stay separate.
-
-    A session per worker would also separate them. But the kernel schedules each session as a unit,
-    and a step would take 5 % longer. The kernel stops background groups that use the terminal,
-    unless they ignore SIGTTOU and SIGTTIN.
-    """
+    """Start a process group, so that signals for it and for the former group stay separate."""
+    # The kernel schedules a session as a unit, so with one per worker, steps would take 5 % longer.
     os.setpgid(0, 0)
+    # Else the kernel stops background groups that use the terminal.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     signal.signal(signal.SIGTTIN, signal.SIG_IGN)
 
