@@ -28,7 +28,7 @@ from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
 from xuance_envs.errors import counted
-from xuance_envs.vector_envs.arguments import checked_recipe, env_indices
+from xuance_envs.vector_envs.arguments import checked_positive, checked_recipe, env_indices
 from xuance_envs.vector_envs.options import InSeries
 
 __all__ = ["TianshouVectorEnv", "common_description", "tianshou"]
@@ -67,8 +67,7 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
         count = len(recipe)
         if wait_num is not None and not 1 <= wait_num <= count:
             raise ValueError(f"wait_num: expected 1 to {count}, or None, got {wait_num}")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout: expected a positive number or None, got {timeout}")
+        checked_positive(timeout=timeout)
         self.env_num = count
         self.wait_num = wait_num or count
         self.timeout = timeout

@@ -242,7 +242,18 @@ class GroupSaver(Saver):
         """Transfer, check and load states; try once more if a worker restart made this fail."""
 
         def attempt() -> StepInfos:
-            self._prepare(load_plans, states, facts, fork_rng, trusted)
+            transfer, packed = self.transfer, {}
+            for k, driver, places, source_refs, transferred, sources, _ in load_plans:
+                digests = [states[source][1] for _, source in source_refs]
+                args = places, sources, digests, facts, fork_rng, trusted, _registry_for(driver)
+                contents = [states[source][0] for source in transferred]
+                if contents and not driver.shares_objects and transfer.should_transfer(contents):
+                    command = driver.pack("prepare_states", *args)
+                    packed[k] = driver.with_buffers(command, transfer.export(contents))
+                else:
+                    contents = list(map(transfer.read, contents))
+                    packed[k] = driver.pack("prepare_states", *args, contents)
+            warn_of_doubts(self._ledger.command(packed, values_of))
             packed = {plan.group: plan.load for plan in load_plans}
             return self.run_load(packed, ids, of_all=of_all)
 
@@ -255,28 +266,6 @@ class GroupSaver(Saver):
             if not error.restarted:
                 raise
         return attempt()
-
-    def _prepare(
-        self,
-        load_plans: Sequence[_LoadPlan],
-        states: Mapping[int, tuple[Any, ...]],
-        facts: Mapping[bytes, bytes],
-        fork_rng: bool,
-        trusted: bool,
-    ) -> None:
-        """Transfer states to their groups and check them against the environments."""
-        transfer, packed = self.transfer, {}
-        for k, driver, places, source_refs, transferred, sources, _ in load_plans:
-            digests = [states[source][1] for _, source in source_refs]
-            args = places, sources, digests, facts, fork_rng, trusted, _registry_for(driver)
-            contents = [states[source][0] for source in transferred]
-            if contents and not driver.shares_objects and transfer.should_transfer(contents):
-                command = driver.pack("prepare_states", *args)
-                packed[k] = driver.with_buffers(command, transfer.export(contents))
-            else:
-                contents = list(map(transfer.read, contents))
-                packed[k] = driver.pack("prepare_states", *args, contents)
-        warn_of_doubts(self._ledger.command(packed, values_of))
 
     def _restart_seeds(self) -> dict[int, Seeding]:
         """Return the restart seeds of the environments that have any."""

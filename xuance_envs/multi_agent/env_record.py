@@ -10,7 +10,7 @@ import numpy as np
 from xuance_envs.engine.data.reward_rows import rewards_of
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
-from xuance_envs.engine.group.single_env import to_scalar
+from xuance_envs.engine.group.single_env import to_bool
 from xuance_envs.multi_agent.agent_sets import AgentSet, AgentSetCache
 from xuance_envs.multi_agent.infos import InfoMerger
 from xuance_envs.multi_agent.masks import STORE_ERRORS, Masks
@@ -19,7 +19,6 @@ from xuance_envs.multi_agent.team import MASK, Team
 
 _ALL = slice(None)
 _ALL_AGENTS = "__all__"  # key of a flag for all agents, as in RLlib
-_BOOL = np.dtype(np.bool_)
 
 _FLAGS = ("terminations", "truncations")
 _STEPPED = ("observations", "rewards", *_FLAGS)
@@ -50,7 +49,7 @@ class EnvRecord:
             parts = [fields[name][np.newaxis] for name in record.state_names]
             self._state_rows = SpaceRows(record.state, parts, 1)
             self._state_row = self._state_rows.row(0)
-        self.masks = Masks(team, fields, False)
+        self.masks = Masks(team, fields)
         self._infos = InfoMerger(team, self.masks)
         self._agent_sets = AgentSetCache(record, self._rows, self._rewards, self.masks)
         self.has_flags = self._ends_all = False
@@ -221,6 +220,6 @@ class EnvRecord:
 
 def _as_flag(agent: Any, name: str, value: Any) -> Any:
     try:
-        return to_scalar(name, value, _BOOL)
+        return to_bool(name, value)
     except BadValueError as error:
         raise BadValueError(f"agent {agent!r}: {error}") from None

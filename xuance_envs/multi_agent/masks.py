@@ -66,10 +66,10 @@ class MaskRow:
 class Masks:
     """Action masks of all agents in one record."""
 
-    def __init__(self, team: Team, fields: Mapping[str, NDArray[Any]], any_received: bool) -> None:
+    def __init__(self, team: Team, fields: Mapping[str, NDArray[Any]]) -> None:
         self.rows: dict[int, MaskRow] = {}
         self.in_observations: set[int] = set()
-        self.any_received = any_received
+        self.any_received = False
         self._gives_masks = fields["gives_masks"]
         self._of_groups: list[NDArray[np.bool_]] = []
         for group in team.groups:

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import BadValueError, describe
-from xuance_envs.engine.group.single_env import to_scalar
+from xuance_envs.engine.group.single_env import to_bool
 from xuance_envs.multi_agent.agents_env import AgentsEnv, AgentSpaces
 from xuance_envs.multi_agent.infos import shared_info_key
 from xuance_envs.multi_agent.team import agent_list
-
-_BOOL = np.dtype(np.bool_)
 
 WRAPPER_INFO_KEYS = ("agent_mask", "avail_actions", "state", "episode_step", "episode_score")
 """Info keys that XuanCe's wrapper adds, and that vectorized environments compute themselves."""
@@ -61,7 +59,7 @@ class XuanCeAgentsEnv(AgentsEnv):
                 f"got {describe(result)}"
             ) from None
         if type(truncated) is not bool:
-            truncated = bool(to_scalar("truncated", truncated, _BOOL))
+            truncated = to_bool("truncated", truncated)
         every = dict.fromkeys(agent_set.agents, truncated)
         record.put(observations, rewards, terminated, every)
         merged = self._merge_infos(info)

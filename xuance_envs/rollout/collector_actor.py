@@ -211,9 +211,7 @@ class CollectorActor:
 
 
 def _parts(space: Space[Any], states: Any) -> list[Any]:
-    layout = SpaceLayout(space)
-    found = [states] if layout.flat else layout.flatten(states)
-    return [part.detach().numpy() for part in found]
+    return [part.detach().numpy() for part in SpaceLayout(space).flatten(states)]
 
 
 def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:

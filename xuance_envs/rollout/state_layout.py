@@ -58,7 +58,7 @@ class StateLayout:
 
     def parts(self, observations: Any) -> list[Any]:
         """Split an observation or a batch into its parts."""
-        return [observations] if self._space.flat else self._space.flatten(observations)
+        return self._space.flatten(observations)
 
     def whole(self, parts: Sequence[Any]) -> Any:
         """Join parts into an observation or a batch."""

@@ -166,7 +166,7 @@ class AsyncGroup(ResumableGroup):
     # -- other commands ---------------------------------------------------------------
 
     @override
-    def _each(
+    def each(
         self,
         command: str,
         places: Sequence[int],
@@ -176,7 +176,7 @@ class AsyncGroup(ResumableGroup):
         find: Callable[[Any, str], Any] = find_layer,
     ) -> Any:
         if self.loop.is_current:
-            results = super()._each(command, places, act, name, values, find)
+            results = super().each(command, places, act, name, values, find)
             found = any(map(isawaitable, results))
             return self._awaited(command, places, results) if found else results
         own = [k for k, i in enumerate(places) if not self.asynchronous[i]]
@@ -184,14 +184,14 @@ class AsyncGroup(ResumableGroup):
             return self.loop.run(self._each_on_loop(command, places, act, name, values, find))
         results = [None] * len(places)
         others = [k for k in range(len(places)) if k not in own]
-        for part, run in ((own, super()._each), (others, self._each)):
+        for part, run in ((own, super().each), (others, self.each)):
             given = [places[k] for k in part], act, name, values and [values[k] for k in part], find
             for k, result in zip(part, run(command, *given) if part else (), strict=True):
                 results[k] = result
         return results
 
     async def _each_on_loop(self, *args: Any) -> Any:
-        results = self._each(*args)
+        results = self.each(*args)
         return await results if isawaitable(results) else results
 
     async def _awaited(

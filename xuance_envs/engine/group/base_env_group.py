@@ -92,26 +92,26 @@ class BaseEnvGroup:
             own_args, own_kwargs = copy_of((args, kwargs))
             return get_attribute(env, name)(*own_args, **own_kwargs)
 
-        return self._each("call", places, act, name)
+        return self.each("call", places, act, name)
 
     def get_attr(self, places: Sequence[int], name: str) -> list[Any]:
         """Read an attribute of some environments through their wrappers."""
-        return self._each("get_attr", places, lambda env, _: get_attribute(env, name), name)
+        return self.each("get_attr", places, lambda env, _: get_attribute(env, name), name)
 
     def set_attr(self, places: Sequence[int], name: str, values: Sequence[Any]) -> list[None]:
         """Set an attribute on the layer that has it, else on the innermost environment."""
         act = lambda env, value: setattr(env, name, copy_of(value))  # noqa: E731  # like the other methods
-        return self._each("set_attr", places, act, name, values, find_setattr_layer)
+        return self.each("set_attr", places, act, name, values, find_setattr_layer)
 
     def apply(
         self, places: Sequence[int], function: Callable[..., Any], arguments: Sequence[Any]
     ) -> list[Any]:
         """Call ``function(env, *arguments)`` for some environments, each time with new copies."""
         act = lambda env, values: function(env, *copy_of(values))  # noqa: E731  # like the other methods
-        return self._each("call", places, act, None, arguments)
+        return self.each("call", places, act, None, arguments)
 
     def render(self, places: Sequence[int], mode: str | None) -> list[Any]:
-        return self._each("render", places, lambda env, _: render(env, mode), "render")
+        return self.each("render", places, lambda env, _: render(env, mode), "render")
 
     def close(self) -> None:
         """Close all environments; raise an exception or an interrupt only at the end."""
@@ -136,17 +136,6 @@ class BaseEnvGroup:
         finish(close(env))
 
     def each(
-        self,
-        command: str,
-        places: Sequence[int],
-        act: Callable[[Any], Any],
-        values: Sequence[Any] | None = None,
-    ) -> list[Any]:
-        """Call ``act`` with each value (by default, each place); wrap its errors in an EnvError."""
-        given = places if values is None else values
-        return self._each(command, places, lambda _, value: act(value), None, given)
-
-    def _each(
         self,
         command: str,
         places: Sequence[int],

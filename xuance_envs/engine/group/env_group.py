@@ -10,8 +10,6 @@ from itertools import islice
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.mask_layout import MASK_METHOD
 from xuance_envs.engine.data.reward_rows import rewards_of
@@ -22,7 +20,7 @@ from xuance_envs.engine.group.base_env_group import NO_RESULT, BaseEnvGroup, nev
 from xuance_envs.engine.group.group_masks import GroupMasks
 from xuance_envs.engine.group.outcome import OK, Autoreset, Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.recipe import Recipe, reset_arguments
-from xuance_envs.engine.group.single_env import ResetOnStep, to_scalar
+from xuance_envs.engine.group.single_env import ResetOnStep, to_bool
 from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, ProgressRecord, StepClock
 from xuance_envs.engine.group.step_results import RESTARTED_KEY
 from xuance_envs.engine.serialization import copy_of
@@ -33,7 +31,6 @@ _ALL = slice(None)
 # Raised when a value does not fit a fast row. Older NumPy versions warn when an array is converted
 # to a number.
 _STORE_ERRORS = (TypeError, ValueError, NotImplementedError, DeprecationWarning)
-_BOOL = np.dtype(np.bool_)
 
 
 class EnvGroup(BaseEnvGroup):
@@ -212,7 +209,7 @@ class EnvGroup(BaseEnvGroup):
         if not self._masks.mask_methods:
             self._outcomes.resend_columns()  # the flag for masks is sent with the column layouts
         add_and_read = self._masks.add_and_read if note else self._masks.add
-        return self._each(MASK_METHOD, places, add_and_read, None, places)
+        return self.each(MASK_METHOD, places, add_and_read, None, places)
 
     # -- acting states ----------------------------------------------------------------
 
@@ -292,9 +289,9 @@ class EnvGroup(BaseEnvGroup):
 
     def _store_episode_end(self, i: int, terminated: Any, truncated: Any) -> None:
         if type(terminated) is not bool:
-            terminated = to_scalar("terminated", terminated, _BOOL)
+            terminated = to_bool("terminated", terminated)
         if type(truncated) is not bool:
-            truncated = to_scalar("truncated", truncated, _BOOL)
+            truncated = to_bool("truncated", truncated)
         if terminated or truncated:
             self._terminated[i] = terminated
             self._truncated[i] = truncated

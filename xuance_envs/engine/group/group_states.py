@@ -46,7 +46,7 @@ class _Group(Protocol):
     def set_acting_states(self, acting_states: Mapping[int, ActingState]) -> Outcome: ...
 
     def each(
-        self, command: str, places: Sequence[int], act: Any, values: Sequence[Any] | None = None
+        self, command: str, places: Sequence[int], act: Any, name: None, values: Sequence[Any]
     ) -> list[Any]: ...
 
 
@@ -88,7 +88,7 @@ class GroupStates:
         self.discard_states()
         fingerprints: dict[bytes, bytes] = {}
 
-        def save_one(i: int) -> tuple[bytes, bytes, bool]:
+        def save_one(_: Any, i: int) -> tuple[bytes, bytes, bool]:
             state = self._state(i)
             acting_state = self._pack_acting_state(i)
             try:
@@ -101,7 +101,8 @@ class GroupStates:
                 fingerprints[digest] = self._packed_fingerprint(plan.fingerprint)
             return data, digest, plan.replays
 
-        found = dict(zip(places, self._group.each("save_state", places, save_one), strict=True))
+        results = self._group.each("save_state", places, save_one, None, places)
+        found = dict(zip(places, results, strict=True))
         self._kept = {i: found[i][0] for i in kept}
         outgoing = {i: found[i][0] for i in (found if wanted is None else wanted)}
         saved: dict[int, Saved] = {
@@ -151,7 +152,7 @@ class GroupStates:
         blobs = [one if isinstance(one, bytes) else one.read() for one in states]
         prepared: dict[int, PreparedRestore | _AlreadyApplied] = {}
 
-        def prepare_one(given: tuple[int, tuple[bool, int], bytes]) -> list[str]:
+        def prepare_one(_: Any, given: tuple[int, tuple[bool, int], bytes]) -> list[str]:
             i, (is_kept, number), digest = given
             if is_kept and number == i and not forks:
                 prepared[i] = _AlreadyApplied(self._pack_acting_state(i))
@@ -174,7 +175,7 @@ class GroupStates:
             return warnings
 
         given = list(zip(places, sources, digests, strict=True))
-        warnings: list[list[str]] = self._group.each("load_state", places, prepare_one, given)
+        warnings = self._group.each("load_state", places, prepare_one, None, given)
         self._prepared, self._kept = prepared, {}
         return list(dict.fromkeys(warning for each in warnings for warning in each))
 
@@ -182,7 +183,7 @@ class GroupStates:
         acting_states = {}
         prepared, self._prepared = self._prepared, {}
         found = [self._require(prepared, i, "load_state") for i in places]
-        self._group.each("load_state", places, lambda state: state.apply(), found)
+        self._group.each("load_state", places, lambda _, state: state.apply(), None, found)
         for i in places:
             leaves, info, pending, arguments = prepared[i].seen
             acting_states[i] = ActingState(leaves, info, bool(pending), arguments)
@@ -201,7 +202,7 @@ class GroupStates:
             self.prepare_states(*arguments, registry, data)
         except EnvError:
             # Some environments create objects only in a reset, and their states refer to these.
-            self._group.each("load_state", places, lambda i: self._group.envs[i].reset())
+            self._group.each("load_state", places, lambda env, _: env.reset(), None, places)
             self.prepare_states(*arguments, registry, data)
         self.load_states(places)
 

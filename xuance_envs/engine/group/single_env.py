@@ -15,6 +15,8 @@ from gymnasium import Space
 from xuance_envs.engine.data.space_layout import BadValueError, StepSpaces, describe, fit
 from xuance_envs.env_layers import env_layers, has_itself, reward_space_of
 
+_BOOL = np.dtype(np.bool_)
+
 
 @dataclass(frozen=True)
 class EnvDescription:
@@ -142,11 +144,11 @@ def check_distinct(envs: Sequence[Any], first: int) -> None:
             )
 
 
-def to_scalar(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert one number that an environment returned to a Python scalar."""
-    number = np.asarray(value)
+def to_bool(name: str, value: Any) -> bool:
+    """Convert a flag that an environment returned."""
+    flag = np.asarray(value)
     try:
-        return fit(number.reshape(()) if number.size == 1 else number, dtype, ()).item()
+        return bool(fit(flag.reshape(()) if flag.size == 1 else flag, _BOOL, ()))
     except BadValueError as error:
         raise BadValueError(f"invalid {name}: {error}") from None
 
