@@ -78,6 +78,19 @@ class _StepperVecEnv(StatesMixin, sb3.VecEnv):
     def _batch(self) -> Any:
         return self._stepper.arrays.observations.copy()
 
+    def _ends_and_infos(self, step: FinishedStep) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
+        """Return a step's dones and infos; where episodes ended, set the first observations."""
+        arrays, (batch, ends) = self._stepper.arrays, step
+        only_truncated = (arrays.truncated & ~arrays.terminated).tolist()
+        infos = batch.dicts(np.arange(self.num_envs), TRUNCATED_KEY, only_truncated)
+        if ends is not None:
+            envs, reset_batch = ends.resets()
+            final = take_final(self._stepper, envs)
+            for row, env in enumerate(envs.tolist()):
+                infos[env]["terminal_observation"] = final[row]
+                self.reset_infos[env] = reset_batch.build(row, env)
+        return arrays.terminated | arrays.truncated, infos
+
     def _idle_stepper(self, what: str) -> Stepper:
         return self._stepper
 
@@ -141,7 +154,7 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
             actions = actions[: self.num_envs]  # Stable-Baselines3 ignores surplus actions
         self._stepper.start_step(actions)
         step = raise_original(self._stepper.finish_step)
-        dones, infos = ends_and_infos(self._stepper, step, self.reset_infos)
+        dones, infos = self._ends_and_infos(step)
         self.buf_rews[:] = as_float32(self._stepper.arrays.rewards)
         self.buf_dones[:], self.buf_infos = dones, infos
         return self._batch(), self.buf_rews.copy(), dones, infos
@@ -259,7 +272,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
             stepper.groups.check_open()
             stepper.groups.ledger.check_stepping()
         step = raise_original(stepper.finish_step)
-        dones, infos = ends_and_infos(stepper, step, self.reset_infos)
+        dones, infos = self._ends_and_infos(step)
         arrays = stepper.arrays
         return arrays.observations.copy(), arrays.rewards.copy(), dones, tuple(infos)
 
@@ -345,20 +358,3 @@ def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.boo
         if not np.array_equal(mask.astype(np.bool_), mask):
             return None
     return partial(np.ndarray.astype, dtype=first.dtype)
-
-
-def ends_and_infos(
-    stepper: Stepper, step: FinishedStep, reset_infos: list[dict[str, Any]]
-) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
-    """Return a step's dones and infos; where episodes ended, set the first observations."""
-    arrays = stepper.arrays
-    only_truncated = (arrays.truncated & ~arrays.terminated).tolist()
-    batch, ends = step
-    infos = batch.dicts(np.arange(stepper.num_envs), TRUNCATED_KEY, only_truncated)
-    if ends is not None:
-        envs, reset_batch = ends.resets()
-        final = take_final(stepper, envs)
-        for row, env in enumerate(envs.tolist()):
-            infos[env]["terminal_observation"] = final[row]
-            reset_infos[env] = reset_batch.build(row, env)
-    return arrays.terminated | arrays.truncated, infos

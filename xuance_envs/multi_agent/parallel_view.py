@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.reward_rows import as_python_values
 from xuance_envs.extras import missing_extra
 from xuance_envs.multi_agent.agent_actions import AgentActions
 from xuance_envs.multi_agent.infos import infos_by_agent
@@ -97,9 +98,10 @@ class _ParallelView:
         )
         batch = self._take(flat)
         (acted,) = batch["acted"]
+        columns = (batch[name][0] for name in ("rewards", "terminated", "truncated"))
         results = [
-            dict(compress(zip(self.possible_agents, _values(batch[name][0]), strict=True), acted))
-            for name in ("rewards", "terminated", "truncated")
+            dict(compress(zip(self.possible_agents, as_python_values(each), strict=True), acted))
+            for each in columns
         ]
         return self._observations(batch), *results, self._infos(batch, info)
 
@@ -160,8 +162,3 @@ class _ParallelView:
                     if present[place]:
                         infos[agent][MASK] = mask[0, i]
         return infos
-
-
-def _values(column: NDArray[Any]) -> list[Any]:
-    """Return numbers as Python numbers, and vectors as arrays."""
-    return column.tolist() if column.ndim == 1 else list(column.copy())

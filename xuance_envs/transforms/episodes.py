@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.reward_rows import as_python_values
 from xuance_envs.transforms.transform import Transform
 from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -96,15 +97,10 @@ class EpisodeStatistics(Transform):
         lengths[batch.envs_of_rows(batch.lost_rows)] -= 1
         envs, now = batch.envs_of_rows(batch.ended), perf_counter()
         columns = returns[envs], lengths[envs], now - started_at[envs]
-        finished = zip(batch.ended.tolist(), *map(_rows, columns), strict=True)
+        finished = zip(batch.ended.tolist(), *map(as_python_values, columns), strict=True)
         infos = {row: partial(_episode_info, *numbers) for row, *numbers in finished}
         batch.add_to_infos("episode", infos)
         returns[envs], lengths[envs], started_at[envs] = 0, 0, now
-
-
-def _rows(column: NDArray[Any]) -> list[Any]:
-    """Return numbers as Python numbers, and vectors as arrays."""
-    return column.tolist() if column.ndim == 1 else list(column)
 
 
 def _episode_info(score: Any, length: int, seconds: float) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from xuance_envs.transforms.leaves import check_single_agent
 from xuance_envs.transforms.snapshots import TransformSnapshot, saved_by_transform
 from xuance_envs.transforms.stateful_transform import StatefulTransform
 from xuance_envs.transforms.transform_batch import Batch, RawResults
-from xuance_envs.vector_envs.arguments import checked_env_ids, seed_per_env
+from xuance_envs.vector_envs.arguments import EnvIds, Seeds, checked_env_ids, seed_per_env
 from xuance_envs.vector_envs.last_results import checked_clones
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 from xuance_envs.vector_envs.wrapper import VecEnvWrapper
@@ -153,11 +153,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     @override
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-        env_ids: Sequence[int] | None = None,
+        self, *, seed: Seeds = None, options: dict[str, Any] | None = None, env_ids: EnvIds = None
     ) -> tuple[Any, StepInfos]:
         envs = None
         if not self.closed:
@@ -226,12 +222,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     # -- asynchronous stepping ----------------------------------------------------------
 
     @override
-    def async_reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> None:
+    def async_reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> None:
         self._check_not_stepping("async_reset")
         every = np.ones(self.num_envs, np.bool_)
         self.vec_env.async_reset(seed=seed, options=options)
@@ -277,9 +268,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     # -- checkpoints --------------------------------------------------------------------
 
-    def save_state(
-        self, env_ids: Sequence[int] | None = None, *, verify: bool = False
-    ) -> EnvStates:
+    def save_state(self, env_ids: EnvIds = None, *, verify: bool = False) -> EnvStates:
         """Save states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state` does.
 
         The states include the transform's state for each environment, and its learned statistics.
@@ -290,9 +279,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         saved = [tuple(self._snapshot(env)) for env in ids]
         return state.adding(self._state_key, saved, self.learned() or None)
 
-    def load_state(
-        self, state: EnvStates, env_ids: Sequence[int] | None = None
-    ) -> tuple[Any, StepInfos]:
+    def load_state(self, state: EnvStates, env_ids: EnvIds = None) -> tuple[Any, StepInfos]:
         """Load states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
 
         Learned statistics are loaded only if ``env_ids`` is None. The loaded observations do not

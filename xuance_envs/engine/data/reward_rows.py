@@ -84,6 +84,11 @@ def fit_reward(reward: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         raise BadValueError(f"invalid reward: {error}") from None
 
 
+def as_python_values(rewards: NDArray[Any]) -> list[Any]:
+    """Return numbers as Python numbers, and vectors as arrays of their own."""
+    return rewards.tolist() if rewards.ndim == 1 else list(rewards.copy())
+
+
 def first_unstepped(rewards: NDArray[np.float64]) -> int | None:
     """Return the index of the first environment whose reward is missing."""
     first = np.ascontiguousarray(rewards.reshape(len(rewards), -1)[:, 0])
