@@ -126,6 +126,19 @@ def test_an_episode_that_was_cut_off_is_dropped_and_the_next_recorded(reset):
     assert greys("renders/misc/render_0.gif") == [3, 4, 5, 6]
 
 
+def test_a_loaded_state_without_a_recording_drops_it_and_the_next_episode_is_recorded():
+    with make(length=10, steps=3, render_every=0) as envs:
+        envs.rollout()
+        state = envs.state_dict()
+    with make(length=10, steps=3, render_every=1000) as envs:
+        envs.rollout()
+        envs.load_state_dict(state)
+        for _ in range(6):
+            envs.rollout()
+    assert saved() == ["render_0.gif"]
+    assert greys("renders/misc/render_0.gif") == list(range(10, 20))
+
+
 @pytest.mark.parametrize("render_every", [0, -1, -1000.0])
 def test_without_render_every_nothing_is_recorded(render_every):
     with make(steps=9, render_every=render_every) as envs:

@@ -291,7 +291,7 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         self._must_reset, self._just_reset = False, loop_state.fresh
         self.global_steps = loop_state.global_steps
         self.statistics.set_state(loop_state.statistics)
-        if self.recorder is not None and loop_state.recorder is not None:
+        if self.recorder is not None:
             self.recorder.set_state(loop_state.recorder)
         set_generators(loop_state.generators, self.device)
 

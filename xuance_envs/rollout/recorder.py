@@ -170,10 +170,13 @@ class GifRecorder:
             "film": None if self._writer is None else self._writer.state(),
         }
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the result of :meth:`state`."""
+    def set_state(self, state: dict[str, Any] | None) -> None:
+        """Restore the result of :meth:`state`; None discards the frames of the current episode."""
         if self._writer is not None:
             self._writer.close()
+            self._writer, self._next_recording = None, 0.0
+        if state is None:
+            return
         self.paths = [Path(path) for path in state["paths"]]
         self._next_recording = state["due"]
         self._reward = np.asarray(state["reward"], np.float64)[()]
