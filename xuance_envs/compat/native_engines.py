@@ -17,7 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
-from xuance_envs.engine.data.bulk_infos import InfoRows, info_parts
+from xuance_envs.engine.data.bulk_infos import rows_of_infos, with_final_infos
 from xuance_envs.engine.data.space_layout import StepSpaces, map_batch
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.serialization import copy_of
@@ -339,15 +339,6 @@ def rows_of(batch: Any, rows: Any) -> Any:
     return map_batch(lambda array: array[rows], batch)
 
 
-def rows_of_infos(infos: Infos, rows: Any) -> dict[str, Any]:
-    """Return the infos of some rows."""
-    return {
-        key: rows_of_infos(part, rows) if isinstance(part, dict) else part[rows]
-        for key, part in infos.items()
-        if isinstance(part, np.ndarray | dict)
-    }
-
-
 def with_last(batch: Any, envs: Envs, last: Any) -> Any:
     """Return a copy of the batch in which the rows of ``envs`` are taken from ``last``."""
     if isinstance(batch, dict):
@@ -371,41 +362,3 @@ def _part(last: Any, key: Any, envs: Envs) -> Any:
     for env in envs.tolist():
         part[env] = last[env][key]
     return part
-
-
-def with_final_infos(infos: Infos, final_info: Infos, ended: Envs, count: int) -> Infos:
-    """Return the step's infos, with those of ended episodes taken from ``final_info``."""
-    given, final = (
-        {key: (part, mask) for key, part, mask in info_parts(each)} for each in (infos, final_info)
-    )
-    absent = None, False
-    combined: dict[str, Any] = {}
-    for key in given | final:
-        (part, mask), (last, last_mask) = (each.get(key, absent) for each in (given, final))
-        present, at_end = (
-            np.broadcast_to(True if each is None else each, count) for each in (mask, last_mask)
-        )
-        present = present.copy()
-        present[ended] = at_end[ended]
-        combined[key], combined[f"_{key}"] = _merged(part, last, ended, count), present
-    return combined
-
-
-def _merged(part: Any, last: Any, ended: Envs, count: int) -> Any:
-    """Return the rows of ``part``, with those of ended episodes taken from ``last``."""
-    if part is None or last is None:
-        return last if part is None else part
-    kinds = [(each.dtype, each.shape) for each in (part, last) if isinstance(each, np.ndarray)]
-    if len(kinds) == 2 and kinds[0] == kinds[1]:
-        merged: Any = part.copy()
-        merged[ended] = last[ended]
-        return merged
-    rows, last_rows = (
-        InfoRows(info_parts(each)) if isinstance(each, dict) else each for each in (part, last)
-    )
-    merged = np.full(count, None, object)
-    for row in range(count):
-        merged[row] = rows[row]
-    for row in ended.tolist():
-        merged[row] = last_rows[row]
-    return merged
