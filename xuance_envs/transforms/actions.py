@@ -35,14 +35,7 @@ class ActionTransform(Transform):
         self._action_writer = ActionWriter(self._rows)
 
     def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Convert actions to the environments' actions.
-
-        Args:
-            actions: ``(k, *shape)``; must not be modified.
-
-        Returns:
-            A new array ``(k, *shape)``.
-        """
+        """Convert actions ``(k, *shape)`` to the environments' actions, in a new array."""
         raise NotImplementedError
 
     def _forward(

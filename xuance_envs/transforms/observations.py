@@ -33,7 +33,8 @@ class ObservationTransformState(NamedTuple):
 class ObservationTransform(Transform):
     """Base class for transforms of observations.
 
-    Define :meth:`_put`; define :meth:`_learn` too if the transform keeps a memory.
+    Define :meth:`_put`; define :meth:`_learn` too if the transform keeps a memory. Their ``parts``
+    are the leaves of observations; ``firsts`` are those after ended episodes, None if none ended.
 
     Args:
         vec_env: the vectorized environment.
@@ -67,27 +68,11 @@ class ObservationTransform(Transform):
     def _learn(
         self, memory: Any, batch: Batch, parts: Sequence[Any], firsts: Sequence[Any] | None
     ) -> Any:
-        """Return the memory after a call; the old memory must not be modified.
-
-        Args:
-            memory: memory before the call.
-            batch: results of the call.
-            parts: leaves of the batch's observations.
-            firsts: leaves of the first observations after ended episodes; None if no episode ended.
-
-        Returns:
-            The new memory.
-        """
+        """Return the memory after a call, and do not modify the old one."""
         return memory
 
     def _put(self, memory: Any, parts: Sequence[Any], into: SpaceRows) -> None:
-        """Transform each observation independently.
-
-        Args:
-            memory: current memory.
-            parts: leaves of a batch of observations.
-            into: destination rows.
-        """
+        """Transform the leaves of a batch, each observation independently, into rows."""
         raise NotImplementedError
 
     def _put_batch(
@@ -98,15 +83,7 @@ class ObservationTransform(Transform):
         before: ObservationTransformState,
         into: SpaceRows,
     ) -> None:
-        """Transform the observations of one call, by default with :meth:`_put`.
-
-        Args:
-            memory: memory after the call.
-            batch: results of the call.
-            parts: leaves of the batch's observations.
-            before: state before the call.
-            into: destination rows.
-        """
+        """Transform one call; ``memory`` is the one after it, ``before`` the state before it."""
         self._put(memory, parts, into)
 
     def _transform(self, batch: Batch) -> ObservationTransformState:

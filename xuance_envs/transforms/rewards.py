@@ -54,15 +54,7 @@ class RewardTransform(Transform):
             self.buf_rews = self._exact_rewards.astype(np.float32)
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
-        """Transform the rewards of a batch, ``batch.given_rewards``.
-
-        Args:
-            batch: results of one call.
-
-        Returns:
-            The rewards as a new float64 array, one row per environment of the batch, and the next
-            ``_state``.
-        """
+        """Return new float64 rewards for ``batch.given_rewards``, and the next ``_state``."""
         raise NotImplementedError
 
     def _transform(self, batch: Batch) -> Any:

@@ -87,28 +87,13 @@ class Transform(StatefulTransform, VecEnvWrapper):
     # -- hooks for subclasses -----------------------------------------------------------
 
     def _transform(self, batch: Batch) -> Any:
-        """Transform the results of a call, in place.
-
-        Args:
-            batch: results of a step, a reset or a ``recv``.
-
-        Returns:
-            The next ``_state``.
-        """
+        """Transform a step, reset or ``recv`` in place, and return the next ``_state``."""
         return self._state
 
     def _forward(
         self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]] | None
     ) -> Any:
-        """Convert actions to the environments' actions.
-
-        Args:
-            actions: the actions passed to the transform.
-            env_ids: their environments; None for all.
-
-        Returns:
-            The actions for the inner vectorized environment.
-        """
+        """Convert actions of ``env_ids``, by default of all, to the environments' actions."""
         return actions
 
     def _merge_partial(self, batch: Batch) -> None:
@@ -335,16 +320,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         return None
 
     def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
-        """Restore values that :meth:`_env_state` returned.
-
-        Args:
-            ids: the environments.
-            shares: their values.
-            obs: their observations after loading, not transformed.
-
-        Returns:
-            The transformed observations.
-        """
+        """Restore values of :meth:`_env_state`; return the observations, transformed."""
         return obs
 
     # -- pending results ----------------------------------------------------------------
