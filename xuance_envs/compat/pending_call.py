@@ -56,12 +56,11 @@ class PendingCall:
         """Wait for the call. After an error, log it in Gymnasium's format and raise its cause."""
         try:
             return finish()
-        except EnvError as error:
-            failure = error
-        except Exception:
+        except Exception as error:
             self.state = AsyncState.DEFAULT
-            raise
-        self.state = AsyncState.DEFAULT
+            if not isinstance(error, EnvError):
+                raise
+            failure = error
         logger.error(
             f"Received the following error from Worker-{failure.env_index} - Shutting it down"
         )

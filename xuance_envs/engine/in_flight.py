@@ -48,10 +48,8 @@ class InFlight:
             )
         sent = self.envs.copy()
         sent[env_ids] = True
-        newly_sent = np.zeros_like(sent)
-        newly_sent[env_ids] = True
         complete = np.logical_and.reduceat(sent, self._firsts)
-        touched = np.logical_or.reduceat(newly_sent, self._firsts)
+        touched = np.logical_or.reduceat(sent ^ self.envs, self._firsts)
         return list(np.flatnonzero(complete & touched).tolist())
 
     def add(self, env_ids: NDArray[np.intp], submissions: Mapping[int, Request]) -> None:
