@@ -81,10 +81,7 @@ class SB3VecEnv(BaseSB3VecEnv):
     def step_wait(self) -> Any:
         """Wait for the step.
 
-        Returns:
-            Observations, rewards ``(num_envs,)`` float32, dones ``(num_envs,)`` bool, and a list of
-            info dicts. Where an episode ended, the observation is the next episode's first; the
-            ended episode's last is ``infos[i]["terminal_observation"]``.
+        The results are those of :meth:`~xuance_envs.compat.sb3.DummyVecEnv.step_wait`.
         """
         obs, rewards, terminated, truncated, given = self.vec_env.step_wait()
         dones = terminated | truncated

@@ -46,13 +46,9 @@ class StatesMixin:
     def clone_state(
         self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, Any]:
-        """Copy states of environments to others; return results as :meth:`load_state` does.
+        """Copy states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state` does.
 
-        Args:
-            src_ids: source environments: one for all targets, or one per target.
-            dst_ids: target environments, without duplicates.
-            fork_rng: True to give each target new random streams, False to continue its source's
-                streams.
+        The results are those of :meth:`load_state`.
         """
         saver = self._saver("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)

@@ -237,22 +237,12 @@ class MultiAgentRolloutCollector(RolloutCollector):
         return torch.tensor(self._envs.alive, device=self.device)
 
     def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
-        """Compute generalized advantage estimates (GAE) of the last rollout.
+        """Compute generalized advantage estimates of each agent; they are 0 where it did not act.
 
-        Each agent has its own advantages, up to its own end; they are 0 where it did not act.
-        Truncated and unfinished agents are bootstrapped from the value of their last observation;
-        terminated agents are not. Call this before updating the policy, which computes the values.
-
-        Args:
-            gamma: discount factor per step.
-            gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.
+        :meth:`~xuance_envs.rollout.results.RolloutResults.advantages` has the arguments and errors.
 
         Returns:
-            ``(T, N, A)`` float32.
-
-        Raises:
-            RuntimeError: there is no rollout yet.
-            ValueError: the agent's outputs are invalid.
+            ``(T, N, A)`` float32, from each agent's own values, up to its own end.
         """
         count = self._num_segments()
         masks, seen = self.action_masks, {"obs": self.end_obs, "state": self.end_states}
