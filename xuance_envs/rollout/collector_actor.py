@@ -137,10 +137,10 @@ class CollectorActor:
     def _build_and_describe(self) -> tuple[Any, Any, Any, list[Any]]:
         if self._collector is None:
             plan = self._plan
-            self._agent = self._unpickle(plan.agent, "the agent")
+            self._agent = self._unpickle(plan.agent, "The agent")
             if plan.weights is not None:
                 self._agent.load_state_dict(loads(plan.weights))
-            vec_env = self._make_vec_env(self._unpickle(plan.env_fns, "the environment functions"))
+            vec_env = self._make_vec_env(self._unpickle(plan.env_fns, "The environment functions"))
             try:
                 self._collector = RolloutCollector(
                     vec_env, self._agent, seed=plan.seeds, device="cpu", **plan.options
@@ -159,9 +159,8 @@ class CollectorActor:
             return loads(packed)
         except (ImportError, AttributeError) as error:
             raise ImportError(
-                f"{type(error).__name__}: {error}. {what[0].upper()}{what[1:]} could not be loaded "
-                f"in collector {self._plan.number} on {self._location()}: the code must be "
-                f"available there, {CODE_DISTRIBUTION_HINT}"
+                f"{type(error).__name__}: {error}. {what} could not be loaded {self._where()}: the "
+                f"code must be available there, {CODE_DISTRIBUTION_HINT}"
             ) from error
 
     def _make_vec_env(self, functions: Sequence[Callable[..., Any]]) -> VecEnv:
