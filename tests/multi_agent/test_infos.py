@@ -174,3 +174,18 @@ def test_columns_of_the_next_actions_infos_are_those_of_the_dicts(make_here, ste
                 for value, info in zip(values[present], (i for i in told if key in i), strict=True):
                     assert np.array_equal(value, info[key])
     assert starts > 20
+
+
+@pytest.mark.parametrize("key", [5, ("a", 1), None])
+def test_keys_that_are_no_strings_have_columns_too(make_here, key):
+    infos = {**{agent: {key: place} for place, agent in enumerate(AGENTS)}, key: 7}
+    envs = make_here([lambda: Scripted([SCORE, infos]), lambda: Scripted([SCORE, SCORE])])
+    envs.reset()
+    infos = envs.step(np.zeros((2, 3), int)).infos
+    assert (infos[0]["blue_0"][key], infos[0][key]) == (2, 7)
+    values, present = infos.columns(key)
+    assert present.tolist() == [[True] * 3, [False] * 3]
+    assert values[0].tolist() == [0, 1, 2]
+    values, present = infos.column((key,) if isinstance(key, tuple) else key)
+    assert present.tolist() == [True, False]
+    assert values[0] == 7

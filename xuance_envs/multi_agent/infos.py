@@ -53,17 +53,17 @@ class MultiAgentInfos(LazyInfos):
         if self._replaced is None:
             return column
         rows, others = self._replaced
-        return _with_rows(*column, rows, *others.column(*path))
+        return _with_rows(*column, rows, *others.column(path))
 
     def _own_column(self, path: tuple[Any, ...]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         if len(path) == 1:
-            values, mask = self._infos.column(f":{path[0]}")
+            values, mask = self._infos.column(_merged_key(-1, path[0]))
             # Keys that the engine adds, such as "worker_restarted", have no colon.
             return (values, mask) if mask.any() else self._infos.column(path[0])
         agent, key = path
         if agent not in self._team.agents:
             raise KeyError(f"no agent {agent!r}: expected one of {list(self._team.agents)}")
-        return self._infos.column(f"{self._team.agents.index(agent)}:{key}")
+        return self._infos.column(_merged_key(self._team.agents.index(agent), key))
 
     def columns(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return ``(values, mask)`` of one key for all agents; both arrays are ``(k, A)``."""
@@ -205,13 +205,19 @@ class InfoMerger:
         for key, value in info.items():
             if key not in names:
                 is_mask = key == MASK and row is not None
-                name = f"{place}:{key}" if isinstance(key, str) else (place, key)
-                names[key] = MASK if is_mask else name
+                names[key] = MASK if is_mask else _merged_key(place, key)
             if names[key] is MASK:
                 assert row is not None
                 self._masks.put(agent, row, value)
             else:
                 merged[names[key]] = value
+
+
+def _merged_key(place: int, key: Any) -> Any:
+    """Return the merged key of an info entry of the agent at ``place``, or of no agent if -1."""
+    if not isinstance(key, str):
+        return place, key
+    return f":{key}" if place < 0 else f"{place}:{key}"
 
 
 def shared_info_key(key: Any) -> Any:
