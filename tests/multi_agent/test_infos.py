@@ -189,3 +189,21 @@ def test_keys_that_are_no_strings_have_columns_too(make_here, key):
     values, present = infos.column((key,) if isinstance(key, tuple) else key)
     assert present.tolist() == [True, False]
     assert values[0] == 7
+
+
+@pytest.mark.parametrize("value", [2**60 + 1, np.arange(3), True, "far"])
+def test_columns_keep_the_values_of_an_agent_if_others_have_none(make_here, value):
+    told = {"red_0": {"key": value}, "red_1": {}, "blue_0": {}}
+    envs = make_here([lambda: Scripted([told]), lambda: Scripted([SCORE])])
+    values, present = envs.reset().infos.columns("key")
+    assert present.tolist() == [[True, False, False], [False] * 3]
+    assert type(values[0, 0]) in (type(value), np.int64, np.bool_)
+    assert np.array_equal(values[0, 0], value)
+
+
+def test_columns_of_arrays_of_several_shapes_have_objects(make_here):
+    told = {agent: {"key": np.arange(place)} for place, agent in enumerate(AGENTS, start=2)}
+    envs = make_here([lambda: Scripted([told])] * 2)
+    values, present = envs.reset().infos.columns("key")
+    assert present.all()
+    assert [each.tolist() for each in values[1]] == [[0, 1], [0, 1, 2], [0, 1, 2, 3]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,8 +68,7 @@ class MultiAgentInfos(LazyInfos):
     def columns(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return ``(values, mask)`` of one key for all agents; both arrays are ``(k, A)``."""
         found = [self.column(agent, key) for agent in self._team.agents]
-        values, masks = zip(*found, strict=True)
-        return np.stack(values, axis=1), np.stack(masks, axis=1)
+        return np.stack(_alike(found), axis=1), np.stack([mask for _, mask in found], axis=1)
 
     def replaced(self, rows: NDArray[np.intp], others: MultiAgentInfos) -> MultiAgentInfos:
         """Return a copy with ``others`` as the infos at positions ``rows``."""
@@ -100,16 +99,22 @@ def _with_rows(
     """Return a column and its mask with ``others`` as the values of ``rows``."""
     mask = mask.copy()
     mask[rows] = False
-    if not other_mask.any():
-        others = np.zeros((len(rows), *values.shape[1:]), values.dtype)
-    elif not mask.any():
-        values = np.zeros((len(values), *others.shape[1:]), others.dtype)
-    if values.dtype != others.dtype or values.shape[1:] != others.shape[1:]:
-        values, others = (np.fromiter(each, object, len(each)) for each in (values, others))
-    joined = np.concatenate([values, others])
+    joined = np.concatenate(_alike([(values, mask), (others, other_mask)]))
     index = np.arange(len(values))
     index[rows] = len(values) + np.arange(len(rows))
     return joined[index], np.concatenate([mask, other_mask])[index]
+
+
+def _alike(columns: Sequence[tuple[NDArray[Any], NDArray[np.bool_]]]) -> list[NDArray[Any]]:
+    """Return the values of columns in one dtype and shape; columns without values adopt it."""
+    given = [values for values, mask in columns if mask.any()] or [columns[0][0]]
+    if any([values.shape[1:] != given[0].shape[1:] for values in given]):
+        return [np.fromiter(values, object, len(values)) for values, _ in columns]
+    shape, dtype = given[0].shape[1:], np.result_type(*given)
+    return [
+        values.astype(dtype) if mask.any() else np.zeros((len(values), *shape), dtype)
+        for values, mask in columns
+    ]
 
 
 def infos_by_agent(
