@@ -319,17 +319,10 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
     # -- asynchronous stepping --------------------------------------------------------
 
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
-        """Send actions to some environments; :meth:`recv` returns their results.
+        """Send actions to some environments, in any form that :meth:`step` accepts.
 
-        Args:
-            actions: actions for the environments in ``env_ids``, in that order and in any form that
-                :meth:`step` accepts.
-            env_ids: indices of the environments.
-
-        Raises:
-            ValueError: the actions or an environment index are invalid; nothing has been sent.
-            AlreadySteppingError: an environment's previous result has not been received.
-            NotResetError: one of the environments has never been reset or loaded.
+        Order and errors are those of :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.send`, and
+        :meth:`recv` returns the results.
         """
         envs = env_indices(env_ids, self.num_envs)
         self._actions.put(actions, self._reader.alive, envs)
@@ -338,13 +331,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> MultiAgentStep:
         """Receive the results of the environments that are ready; ``env_ids`` lists them.
 
-        Args:
-            min_envs: number of environments to wait for; None for at least one.
-            timeout: seconds after which fewer environments are returned; None for no limit.
-
-        Raises:
-            VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`.
-            ValueError: ``min_envs`` is below 1, or fewer environments are stepping or resetting.
+        Arguments and errors are those of :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`.
         """
         batch = self.vec_env.recv(min_envs, timeout)
         return self._reader.step(
