@@ -97,7 +97,7 @@ def options_of(*args: str) -> argparse.Namespace:
         (["--idle-timeout", "inf"], "at least 1"),
         (["--port", "99999"], "expected a port from 0 to 65535"),
         (["--port", "http"], "expected a port from 0 to 65535, got http"),
-        (["--root-path", "envs"], "expected a path such as /envs"),
+        (["--root-path", "envs"], "argument --root-path: expected a path such as /envs"),
         (["--trusted-proxy", "x"], "does not appear to be an IP"),
         (["--allow-kwarg", "=1"], "NAME or NAME=VALUE"),
         (["--certfile", "/no/such/file"], "No such file or directory: '/no/such/file'"),

@@ -21,6 +21,7 @@ from xuance_envs import errors
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server import Server
+from xuance_envs.remote.server.limits import admission
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 
 
@@ -144,6 +145,42 @@ def test_an_error_closes_it_and_frees_the_session(serve: ServerMaker) -> None:
     assert caught.value.env_index == 1
     assert envs.closed
     assert httpx.get(f"{server.url}/status.json").json()["sessions"] == 0
+
+
+@pytest.mark.parametrize("env_ids", [None, [1, 0]])
+def test_a_forbidden_reset_changes_nothing(server: Server, env_ids: list[int] | None) -> None:
+    with (
+        RemoteVecEnv(server.url, "CartPole", 3) as envs,
+        RemoteVecEnv(server.url, "CartPole", 3) as others,
+    ):
+        for each in (envs, others):
+            each.reset(seed=4)
+            obs, *_ = each.step([0, 1, 0])
+            obs[:] = 7  # buf_obs does not change with it
+        with pytest.raises(errors.RemoteForbiddenError, match="the option 'low'"):
+            envs.reset(options={"low": 0.0}, env_ids=env_ids)
+        assert not envs.closed
+        assert_same(envs.buf_obs, others.buf_obs)
+        for _ in range(20):
+            assert_same(envs.step([1, 1, 0])[:4], others.step([1, 1, 0])[:4])
+
+
+def reset_many_times(envs: RemoteVecEnv) -> None:
+    for _ in range(1000):
+        envs.reset()
+
+
+def test_a_reset_beyond_a_rate_limit_can_be_repeated(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "MAX_DELAY", 0.0)
+    server = serve(requests_rate_per_session=1.0)
+    with RemoteVecEnv(server.url, "CartPole", 1) as envs:
+        with pytest.raises(errors.RemoteLimitError, match="allows 1 requests per second"):
+            reset_many_times(envs)
+        assert not envs.closed
+        time.sleep(2.0)
+        envs.step([0])
 
 
 def test_closing_while_a_step_hangs_takes_no_longer_than_ending_it(

@@ -111,7 +111,7 @@ class Stepper:
     @exclusive
     def finish_reset(self) -> InfoBatch:
         """Wait for the pending reset; return the latest infos of all environments."""
-        infos = self._ledger.finish(self._groups.info_collector.infos, self.fail)
+        infos = self._ledger.finish(self._groups.info_collector.infos, lambda _: self.fail())
         return infos.parts[0]
 
     @exclusive

@@ -156,19 +156,21 @@ class Ledger:
         self,
         packed: Mapping[int, Any],
         take: Callable[[Replies], _T],
-        fail: Callable[[], Any] | None = None,
+        fail: Callable[[Exception], Any] | None = None,
     ) -> _T:
-        """Run packed commands and return ``take(replies)``; if a group raises, call ``fail``."""
+        """Run packed commands and return ``take(replies)``; call ``fail`` with a group's error."""
         self.start(packed)
         return self.finish(take, fail)
 
-    def finish(self, take: Callable[[Replies], _T], fail: Callable[[], Any] | None = None) -> _T:
+    def finish(
+        self, take: Callable[[Replies], _T], fail: Callable[[Exception], Any] | None = None
+    ) -> _T:
         """Finish the started commands; they stay pending until ``take`` has returned."""
         try:
             replies = self._wait(self._commands)
-        except Exception:
+        except Exception as error:
             if fail is not None:
-                fail()
+                fail(error)
             raise
         taken = take(replies)
         self.settle()

@@ -16,7 +16,14 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.ledger import Pending, Replies, is_fatal, state_unknown_after
 from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, exclusive_wait
-from xuance_envs.errors import NotResetError, WorkerTimeoutError, counted, name_envs
+from xuance_envs.errors import (
+    NotResetError,
+    RemoteForbiddenError,
+    RemoteLimitError,
+    WorkerTimeoutError,
+    counted,
+    name_envs,
+)
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import (
@@ -38,6 +45,7 @@ from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
 _T = TypeVar("_T")
 _STEP = Pending.STEP
+_NOT_EXECUTED = RemoteForbiddenError, RemoteLimitError  # errors of requests that a server refused
 
 
 class GroupedVecEnv(VecEnv):
@@ -130,7 +138,7 @@ class GroupedVecEnv(VecEnv):
         envs = None if env_ids is None else np.array(ids, dtype=np.intp)
         last, observations = self._last, self._arrays.observations
         before = None if envs is None else last.get()
-        last.arrays_are_current = False
+        was_current, last.arrays_are_current = last.arrays_are_current, False
 
         def take(outcomes: Replies) -> tuple[Any, StepInfos]:
             infos = self._info_collector.infos(outcomes, envs)
@@ -142,8 +150,14 @@ class GroupedVecEnv(VecEnv):
             last.mark_all_new(obs)
             return obs, infos
 
+        def fail(error: Exception) -> None:
+            if isinstance(error, _NOT_EXECUTED):
+                last.arrays_are_current = was_current
+            else:
+                self.close()
+
         self._ledger.recall(self.close)
-        return self._ledger.command(packed, take, self.close)
+        return self._ledger.command(packed, take, fail)
 
     @override
     @exclusive_start
