@@ -58,12 +58,7 @@ def sendable(command: str, value: Any) -> Any:
 
 
 class RemoteDriver(Driver):
-    """Driver of environments on a server.
-
-    A thread sends the requests, so that the main process is free between ``submit`` and ``result``.
-    After an interrupted step, the next call repeats the request with its sequence number, so that
-    the server executes the step only once.
-    """
+    """Driver of a session; a thread sends the requests, except for blocking steps."""
 
     tag = 0
     fds: tuple[int, ...] = ()  # a socket that becomes readable when a reply arrives

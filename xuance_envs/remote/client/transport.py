@@ -1,9 +1,4 @@
-"""HTTP/1.1 of clients over TCP, TLS and Unix sockets, directly or through a proxy.
-
-``http.client`` only parses responses: its connections are slower, and they limit the time of each
-piece of a response instead of the time of the response. A connection parses equal heads only once,
-because replies to steps differ only in their bodies.
-"""
+"""HTTP/1.1 of clients over TCP, TLS and Unix sockets, directly or through a proxy."""
 
 from __future__ import annotations
 

@@ -58,10 +58,7 @@ def object_bytes(value: Any) -> int:
 
 
 class ObjectBudget:
-    """Budget of bytes in one reply for a group's observations without a fixed shape.
-
-    The groups of several workers have equal shares of the limit.
-    """
+    """Budget of bytes in one reply for a worker's observations without a fixed shape."""
 
     def __init__(self, limit: int, workers: int = 1) -> None:
         self._limit = limit, workers

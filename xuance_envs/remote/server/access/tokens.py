@@ -1,14 +1,4 @@
-"""Tokens of a server, with names and individual limits.
-
-Each line of a token file is a token, or a name and a token with optional settings::
-
-    # course 2026
-    alice   6f1c...   max-envs-per-session=512
-    bob     e09a...
-    staff   77d2...   admin
-
-A name may have several tokens, one per line, so that a token can be replaced without downtime.
-"""
+"""Tokens of a server, with names and individual limits."""
 
 from __future__ import annotations
 

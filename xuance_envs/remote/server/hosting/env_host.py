@@ -1,7 +1,4 @@
-"""Environments that one request created, and their commands.
-
-If a command exceeds its time limit, the server kills the worker process.
-"""
+"""Environments that one request created, and their commands."""
 
 from __future__ import annotations
 

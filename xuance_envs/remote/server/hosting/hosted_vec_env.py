@@ -40,12 +40,7 @@ class HostedEnvConfig:
 
 
 class HostedVecEnv(GroupedVecEnv):
-    """Vec env with one or more workers, extended for :class:`EnvHost`.
-
-    The first worker keeps the stored states. Only :meth:`end_workers` ends the workers. ``close``
-    does not, because an error may close the vec env in the event loop, which must not wait for a
-    process to exit.
-    """
+    """Vec env for :class:`EnvHost`; its first worker keeps the stored states."""
 
     _outcomes: Outcomes | None = None  # of the last step, until its infos are collected
 
@@ -113,10 +108,7 @@ class HostedVecEnv(GroupedVecEnv):
         return not self._drivers[0].worker.failed
 
     def finish_step(self, layout: int | None) -> dict[str, Any] | None:
-        """Finish a step like ``step_wait``; return its results as a frame if they fit into one.
-
-        Otherwise, they are in ``buf_obs``, ``exact_rewards``, ``buf_infos`` and so on.
-        """
+        """Finish a step like ``step_wait``; return its results if they fit into a frame."""
         self._ledger.check_stepping()
         arrays, outcomes = self._arrays, self._ledger.finish_step(self.close)
         self.buf_rews = as_float32(arrays.rewards)
@@ -170,11 +162,7 @@ class HostedVecEnv(GroupedVecEnv):
         return None if rows is None else rows.parts
 
     def store_states(self, envs: Sequence[int], numbers: Sequence[int], room: float) -> list[int]:
-        """Save states under these numbers; return their sizes in bytes.
-
-        If they exceed ``room`` together, none is kept. The last returned size then belongs to the
-        first state beyond ``room``.
-        """
+        """Save states and return their sizes; keep none if they exceed ``room`` together."""
         self._groups.check_idle("save_state")
         number_of = dict(zip(envs, numbers, strict=True))
 
@@ -272,7 +260,7 @@ class HostedVecEnv(GroupedVecEnv):
         return reply
 
     def close_extras(self) -> None:
-        """Reject further commands; the workers run until :meth:`end_workers`."""
+        """Reject further commands; the event loop may close this, but must not wait for workers."""
         self._groups.mark_closed()
 
     def end_workers(self) -> None:

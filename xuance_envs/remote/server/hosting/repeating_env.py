@@ -1,7 +1,4 @@
-"""Environment wrappers in a session's worker: action repetition, info filter, limits.
-
-The wrappers filter infos, so that keys without permission never leave the worker.
-"""
+"""Environment wrappers in a session's worker: action repetition, info filter, limits."""
 
 from __future__ import annotations
 

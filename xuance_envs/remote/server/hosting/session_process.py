@@ -1,8 +1,4 @@
-"""Worker processes of a session: their commands, replies, saved states and exit.
-
-Commands do not block the event loop: a thread runs them, and the event loop polls the file
-descriptors of a running step. The session runs one command at a time, even with several groups.
-"""
+"""Worker processes of a session: their commands, replies, saved states and exit."""
 
 from __future__ import annotations
 
@@ -58,11 +54,7 @@ class StateStore:
 
 
 class SessionProcess:
-    """Worker process of a session, which may not be started yet.
-
-    Several workers that one request starts act as one process. The first of them keeps the saved
-    states, and the environments of later requests share it.
-    """
+    """All workers that one request starts; the first one keeps the states and can be shared."""
 
     def __init__(
         self,
@@ -225,11 +217,7 @@ class SessionProcess:
     async def wait_for_replies(
         self, receivers: Mapping[int, Callable[[], int]], fds: Sequence[int]
     ) -> int | None:
-        """Wait until all workers have replied; return the bytes that arrived.
-
-        Return None if a worker ends, which a descriptor without a receiver shows, or after the
-        request timeout.
-        """
+        """Wait for all workers; return the received bytes, or None if one ends or is too slow."""
         loop = self._loop
         event = self._reply_event = loop.create_future()
         self._received = dict.fromkeys(receivers, 0)

@@ -1,13 +1,4 @@
-"""State and limits that the connections of a server share.
-
-- A connection beyond the limit replaces the connections whose clients have sent and read nothing
-  for the longest time, preferably connections without a token.
-- Few pipelined requests start at a time, so that requests of other clients start first.
-- Large replies share a byte budget. If it is exhausted, the server disconnects the slowest reader.
-- Unread replies to clients without a token share a limit. Beyond it, the server disconnects the
-  clients that have requested nothing for the longest time.
-- The server logs limit violations at most once a second per kind.
-"""
+"""State and limits that the connections of a server share."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""HTTP connections of a server: limits, parsing and replies.
-
-A connection limits the size and the arrival time of request heads, and disconnects slow readers. It
-answers message routes itself, because an ASGI application would take as long as stepping several
-environments. The application answers all other routes.
-"""
+"""HTTP connections of a server: limits, parsing and replies; message routes need no ASGI."""
 
 from __future__ import annotations
 

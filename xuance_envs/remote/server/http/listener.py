@@ -1,9 +1,4 @@
-"""Listener that counts connections towards the connection limit when it accepts them.
-
-The listeners of asyncio and uvloop count a TLS connection only after its handshake, so they accept
-any number of silent clients. The listener of uvloop also accepts only one connection per loop
-iteration.
-"""
+"""Listener that counts connections when it accepts them, even before their TLS handshake."""
 
 from __future__ import annotations
 
@@ -163,10 +158,7 @@ class ServerListener:
 
 
 class TlsHandshake(asyncio.Protocol):
-    """Connection until its TLS handshake ends; a ``ServerConnection`` replaces it afterwards.
-
-    The state of TLS is created only when the client has sent something.
-    """
+    """Connection until its TLS handshake ends; a ``ServerConnection`` replaces it afterwards."""
 
     has_token = False
     unread_bytes = 0

@@ -14,11 +14,7 @@ FLUSH_TIMEOUT = 1.0  # seconds to wait for queued records when the handler close
 
 
 class BackgroundHandler(logging.Handler):
-    """Handler whose background thread writes to a file descriptor; a full queue drops records.
-
-    A pipe that is not read blocks only this thread. The thread does not use ``sys.stderr``, because
-    a blocked write to it holds a lock that Python needs at exit.
-    """
+    """Handler whose thread writes to a file descriptor, so that a blocked pipe drops records."""
 
     def __init__(self, fd: int = 2) -> None:
         super().__init__()
@@ -54,7 +50,7 @@ class BackgroundHandler(logging.Handler):
                 lines.append(f"{dropped} earlier lines were dropped: {reason}")
             rest = memoryview("".join(f"{_escaped(line)}\n" for line in lines).encode())
             while rest:
-                try:
+                try:  # not sys.stderr: a blocked write holds a lock that Python needs at exit
                     rest = rest[os.write(self._fd, rest) :]
                 except OSError:  # no reader left
                     break
