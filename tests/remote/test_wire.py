@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.remote.server.hosting.commands import _info_to_wire
-from xuance_envs.remote.wire import json_writer
+from xuance_envs.remote.wire import formats
 from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.bounds import (
@@ -405,9 +405,9 @@ trees = st.recursive(
 @given(value=values)
 def test_orjson_writes_what_json_writes(value: Any) -> None:
     message = to_wire([value, {"half of a pair": "\ud800"}][: 1 + (type(value) is str)])
-    in_one_call = json.loads(json_writer.encode_json(message))
-    assert repr(in_one_call) == repr(json.loads(json_writer.encode_with_json(message)))
-    assert repr(in_one_call) == repr(json.loads(json_writer.JsonWriter().write(message, 2**30)))
+    in_one_call = json.loads(formats.encode_json(message))
+    assert repr(in_one_call) == repr(json.loads(formats.encode_with_json(message)))
+    assert repr(in_one_call) == repr(json.loads(formats.JsonWriter().write(message, 2**30)))
 
 
 @given(tree=trees)

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.extras import missing_extra
-from xuance_envs.remote.wire.arrays import TaggedArray, as_raw_bytes
-from xuance_envs.remote.wire.bounds import check_json_nodes, check_nodes
-from xuance_envs.remote.wire.json_writer import JsonWriter, encode_json
-from xuance_envs.remote.wire.nodes import WireError
-from xuance_envs.remote.wire.pieces import PieceWriter
+from xuance_envs.remote.wire.arrays import TaggedArray, as_nested_list, as_raw_bytes
+from xuance_envs.remote.wire.bounds import TooLargeError, check_json_nodes, check_nodes
+from xuance_envs.remote.wire.nodes import TAG, LazyList, WireError
+
+try:
+    import orjson
+except ImportError:  # there is no wheel for this system
+    orjson = None  # type: ignore[assignment]
 
 LARGE_MESSAGE = 2**20  # bytes; its writer is replaced, because a packer keeps its buffer
+BLOCK = 8192  # maximum values to encode in one call, because other threads wait during the call
+
+_CONTAINERS = frozenset({dict, list, LazyList})
 
 
 class WireFormat(Enum):
@@ -82,6 +93,155 @@ def _msgpack() -> Any:
     return msgpack
 
 
+def _encode_default(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return as_nested_list(value)
+    if isinstance(value, TaggedArray):
+        return value.as_nested_list()
+    if isinstance(value, bytes):
+        return {TAG: "bytes", "data": base64.b64encode(value).decode()}
+    raise TypeError(f"cannot encode a value of type {type(value).__name__}")
+
+
+encode_with_json = json.JSONEncoder(
+    default=_encode_default, allow_nan=False, separators=(",", ":")
+).encode
+
+
+def encode_json(node: Any) -> bytes:
+    """Encode a message. Non-finite floats are valid only in arrays and results of ``to_wire``."""
+    if orjson is not None:
+        try:
+            return orjson.dumps(node, _encode_default)
+        except TypeError:  # half of a surrogate pair in a string, which only json escapes
+            pass
+    return encode_with_json(node).encode()
+
+
+class PieceWriter(ABC):
+    """Encoder of messages in pieces that each take a limited time, within a size limit."""
+
+    comma = colon = b""
+    leaf_costs: Mapping[type, Callable[[Any], int]] = {}  # in values, if encoding them takes long
+    encode: Callable[[Any], bytes]
+    write_leaf: Callable[[Any], None]  # writes a large value of a type in ``leaf_costs``
+
+    def write(self, message: Any, limit: float) -> bytes:
+        self._limit, self._added, self._size = limit, 0, 0
+        if self._cost(message) <= BLOCK:
+            encoded = self.encode(message)
+        else:
+            self._pieces: list[bytes] = []
+            self._write_large(message)
+            encoded, self._pieces = b"".join(self._pieces), []
+        if len(encoded) > limit:
+            raise TooLargeError(int(limit))
+        return encoded
+
+    def _write_large(self, node: Any) -> None:
+        if isinstance(node, dict | list | LazyList):
+            self._write_items(node)
+        else:
+            self.write_leaf(node)
+
+    def _write_items(self, node: Any) -> None:
+        opening, closing = self.brackets(node)
+        self.add(opening)
+        comma, is_dict = b"", isinstance(node, dict)
+        items = iter(node.items() if is_dict else node)
+        size = 1 if isinstance(node, LazyList) else BLOCK
+        while block := list(islice(items, size)):
+            waiting = [block]
+            while waiting:
+                part = waiting.pop()
+                container = dict(part) if is_dict else part
+                if self._cost(container) <= BLOCK:
+                    self.add(comma + self.encode_items(container))
+                elif half := len(part) // 2:
+                    waiting += [part[half:], part[:half]]
+                    continue
+                else:
+                    self.add(comma + (self.encode(part[0][0]) + self.colon if is_dict else b""))
+                    self._write_large(part[0][1] if is_dict else part[0])
+                comma = self.comma
+        self.add(closing)
+
+    def encode_items(self, node: Any) -> bytes:
+        """Encode the items of a small dict or list, without its brackets."""
+        opening, closing = self.brackets(node)
+        encoded = self.encode(node)
+        return encoded[len(opening) : len(encoded) - len(closing)]
+
+    def add(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._added += len(piece)
+        self._size = self._added
+        self.count(0)
+
+    def count(self, size: int) -> None:
+        """Count bytes of the next piece; raise if the message would be too large."""
+        self._size += size
+        if self._size > self._limit:
+            raise TooLargeError(int(self._limit))
+
+    def _cost(self, node: Any) -> int:
+        """Return the number of values to encode in a node; above BLOCK, only a lower bound."""
+        found, cost, leaf_costs = [node], 0, self.leaf_costs
+        for each in found:
+            if (kind := type(each)) in _CONTAINERS:
+                cost += len(each)
+                if kind is LazyList or cost > BLOCK:
+                    return BLOCK + 1
+                found += each.values() if kind is dict else each
+            elif kind in leaf_costs:
+                cost += leaf_costs[kind](each)
+        return cost
+
+    @abstractmethod
+    def brackets(self, node: Any) -> tuple[bytes, bytes]:
+        """Return what is before and behind the items of a dict or list."""
+
+
+class JsonWriter(PieceWriter):
+    comma, colon = b",", b":"
+    leaf_costs: Mapping[type, Callable[[Any], int]] = {
+        np.ndarray: lambda array: array.size,
+        TaggedArray: lambda tagged: tagged.array.size,
+        **dict.fromkeys((str, bytes), lambda text: len(text) >> 4),
+    }
+    encode = staticmethod(encode_json)
+
+    @override
+    def brackets(self, node: Any) -> tuple[bytes, bytes]:
+        return (b"{", b"}") if isinstance(node, dict) else (b"[", b"]")
+
+    def write_leaf(self, node: Any) -> None:
+        if isinstance(node, np.ndarray):
+            self._array(node)
+        elif isinstance(node, TaggedArray):
+            self.add(encode_json({**node.head(), "data": 0})[:-2])
+            self._array(node.array)
+            self.add(b"}")
+        else:  # a long string, or bytes
+            self.count(len(node))
+            self.add(encode_json(node))
+
+    def _array(self, array: NDArray[Any]) -> None:
+        if array.size <= BLOCK:
+            self.add(encode_json(array))
+            return
+        rows = BLOCK if array.ndim == 1 else max(1, BLOCK * len(array) // array.size)
+        self.add(b"[")
+        for start in range(0, len(array), rows):
+            if start:
+                self.add(b",")
+            if rows == 1:
+                self._array(array[start])
+            else:
+                self.add(encode_json(array[start : start + rows])[1:-1])
+        self.add(b"]")
+
+
 class _MsgpackWriter(PieceWriter):
     """Encoder of messages; one per thread, because a packer is expensive to create."""
 
@@ -94,15 +254,6 @@ class _MsgpackWriter(PieceWriter):
     def brackets(self, node: Any) -> tuple[bytes, bytes]:
         is_dict, head = isinstance(node, dict), self._packer.pack_array_header
         return (self._packer.pack_map_header if is_dict else head)(len(node)), b""
-
-    @override
-    def encode_key(self, key: str) -> bytes:
-        return self.encode(key)
-
-    @override
-    def encode_items(self, items: Any) -> bytes:
-        opening, _ = self.brackets(items)
-        return self.encode(items)[len(opening) :]
 
     def _encode_default(self, value: Any) -> Any:
         array = value.array if isinstance(value, TaggedArray) else value
