@@ -78,49 +78,43 @@ class EnvsFailedError(RefusedError):
         super().__init__(409, code, message, error_id=self.id, **details)
         self.is_env_failure = details.get("command") not in _CLIENT_COMMANDS
 
-    def or_log_reference(self, text: str, tracebacks: bool) -> str:
-        """Return the text if tracebacks may be sent, or else a reference to the server's log."""
-        return text if tracebacks or not text else f"see the server's log, error {self.id}"
-
 
 def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None:
     """Convert an exception to a refusal; return None for the server's own errors."""
     if isinstance(error, RefusedError):
         return error
-
-    def fields(*names: str) -> dict[str, Any]:
-        return {name: getattr(error, name) for name in names}
-
     text = str(error)
-    if isinstance(error, errors.StateMismatchError):
-        values = {name: _to_wire_or_repr(value) for name, value in fields("saved", "here").items()}
-        details = fields("env_index", "command", "reason", "what")
-        return RefusedError(409, "state_mismatch", text, **details, **values)
-    if isinstance(error, errors.StateError):
-        return RefusedError(409, "state", text, **fields("env_index", "command", "reason"))
-    if isinstance(error, errors.EnvError):
-        text = f"environment {error.env_index} failed in {error.command!r}: {error.reason}"
-        details = fields("env_index", "command", "reason")
-        failed = EnvsFailedError("env_failed", text, **details, cause=_cause_of(error))
-        failed.details["env_traceback"] = failed.or_log_reference(error.env_traceback, tracebacks)
-        return failed
-    if isinstance(error, errors.WorkerDiedError | errors.WorkerTimeoutError):
-        died = isinstance(error, errors.WorkerDiedError)
-        code, value = ("worker_died", "exitcode") if died else ("worker_timeout", "timeout")
-        text = text if tracebacks else text.partition("\n")[0]
-        failed = EnvsFailedError(
-            code, text, **fields(value, "pid", "command"), env_indices=list(error.env_indices)
-        )
-        failed.details["details"] = failed.or_log_reference(error.details, tracebacks)
-        return failed
+    for code, (kind, names) in _FAILURES.items():
+        if isinstance(error, kind):
+            return _failure_refusal(code, error, {n: getattr(error, n) for n in names}, tracebacks)
     if isinstance(error, errors.ClosedVecEnvError):
         return envs_closed()
     if isinstance(error, WireError | BadValueError):
         return RefusedError(422, "invalid", text)
-    for kind, (code, _) in _BUILTINS.items():
-        if isinstance(error, kind):
-            return RefusedError(422 if kind is ValueError else 409, code, text)
+    for code, builtin in _BUILTINS.items():
+        if isinstance(error, builtin):
+            return RefusedError(422 if builtin is ValueError else 409, code, text)
     return None
+
+
+def _failure_refusal(
+    code: str, error: Exception, details: dict[str, Any], tracebacks: bool
+) -> RefusedError:
+    text = str(error)
+    if isinstance(error, errors.StateError):
+        for name in details.keys() & {"saved", "here"}:
+            details[name] = _to_wire_or_repr(details[name])
+        return RefusedError(409, code, text, **details)
+    secret = "details"
+    if isinstance(error, errors.EnvError):
+        secret, details["cause"] = "env_traceback", _cause_of(error)
+        text = f"environment {error.env_index} failed in {error.command!r}: {error.reason}"
+    elif not tracebacks:
+        text = text.partition("\n")[0]
+    failed = EnvsFailedError(code, text, **details)
+    if details[secret] and not tracebacks:
+        failed.details[secret] = f"see the server's log, error {failed.id}"
+    return failed
 
 
 def error_of(status: int, message: Any, server: str) -> Exception:
@@ -129,22 +123,21 @@ def error_of(status: int, message: Any, server: str) -> Exception:
     if not isinstance(error, dict) or not isinstance(error.get("message"), str):
         text = DEFAULT_MESSAGES.get(status, "the server refused the request without a reason")
         error = {"message": text}
-    code, text, details = error.get("code"), error["message"], error.get("details")
-    build = _ERROR_BUILDERS.get(code) if isinstance(code, str) else None
-    if build is not None:
-        try:
-            return build(text, details if isinstance(details, dict) else {})
-        except (KeyError, TypeError, ValueError):
-            pass  # details from a different kind of server
+    code, text = error.get("code"), error["message"]
+    if isinstance(code, str) and code in _BUILTINS:
+        return _BUILTINS[code](text)
+    if isinstance(code, str) and code in _FAILURES:
+        with suppress(KeyError, TypeError, ValueError):  # details from a different kind of server
+            return _failure_of(code, error["details"])
     return STATUSES.get(status, errors.RemoteError)(text, server, status)
 
 
-def _env_error(text: str, details: dict[str, Any]) -> errors.VecEnvError:
-    texts = [str(details[name]) for name in ("command", "reason", "env_traceback")]
-    error = errors.EnvError(int(details["env_index"]), *texts)
+def _failure_of(code: str, details: dict[str, Any]) -> Exception:
+    kind, names = _FAILURES[code]
+    error = kind(**{name: _DECODERS[name](details[name]) for name in names})
     with suppress(KeyError, TypeError, ValueError):  # no builtin exception, or unknown arguments
-        name, args = details["cause"]
-        error.__cause__ = _CAUSES[name](*from_wire(args))
+        cause, args = details["cause"]
+        error.__cause__ = _CAUSES[cause](*from_wire(args))
     return error
 
 
@@ -165,31 +158,34 @@ def _to_wire_or_repr(value: Any) -> Any:
         return to_wire(repr(value))
 
 
-def _state_error(text: str, details: dict[str, Any]) -> errors.StateError:
-    common = int(details["env_index"]), str(details["command"]), str(details["reason"])
-    if "what" not in details:
-        return errors.StateError(*common)
-    values = from_wire(details["saved"]), from_wire(details["here"])
-    return errors.StateMismatchError(*common, "", str(details["what"]), *values)
-
-
-def _worker_error(text: str, details: dict[str, Any]) -> errors.VecEnvError:
-    envs, pid = [int(env) for env in details["env_indices"]], details["pid"]
-    texts = str(details["command"]), str(details["details"])
-    if "timeout" in details:
-        return errors.WorkerTimeoutError(envs, pid, float(details["timeout"]), *texts)
-    exitcode = details["exitcode"]
-    return errors.WorkerDiedError(envs, pid, None if exitcode is None else int(exitcode), *texts)
-
+# Errors of environments and workers, and their fields, by error code. Derived classes come first.
+_ENV_FIELDS = ("env_index", "command", "reason")
+_WORKER_FIELDS = ("env_indices", "pid", "command", "details")
+_FAILURES: dict[str, tuple[type[errors.VecEnvError], tuple[str, ...]]] = {
+    "state_mismatch": (errors.StateMismatchError, (*_ENV_FIELDS, "what", "saved", "here")),
+    "state": (errors.StateError, _ENV_FIELDS),
+    "env_failed": (errors.EnvError, (*_ENV_FIELDS, "env_traceback")),
+    "worker_died": (errors.WorkerDiedError, (*_WORKER_FIELDS, "exitcode")),
+    "worker_timeout": (errors.WorkerTimeoutError, (*_WORKER_FIELDS, "timeout")),
+}
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("command", "details", "env_traceback", "reason", "what"), str),
+    **dict.fromkeys(("saved", "here"), from_wire),
+    "env_index": int,
+    "env_indices": lambda envs: list(map(int, envs)),
+    "exitcode": lambda exitcode: None if exitcode is None else int(exitcode),
+    "pid": lambda pid: pid,
+    "timeout": float,
+}
 
 # Errors about arguments keep their class. Derived classes come first.
-_BUILTINS: dict[type[Exception], tuple[str, Callable[[str], Exception]]] = {
-    errors.NotResetError: ("not_reset", errors.NotResetError),
-    AttributeError: ("no_attribute", AttributeError),
-    ValueError: ("value", ValueError),
-    TypeError: ("type", TypeError),
-    RuntimeError: ("runtime", RuntimeError),
-    MemoryError: ("memory", MemoryError),
+_BUILTINS: dict[str, type[Exception]] = {
+    "not_reset": errors.NotResetError,
+    "no_attribute": AttributeError,
+    "value": ValueError,
+    "type": TypeError,
+    "runtime": RuntimeError,
+    "memory": MemoryError,
 }
 
 # Exceptions that a client may reconstruct; no other class is looked up by name.
@@ -197,14 +193,4 @@ _CAUSES: dict[str, type[BaseException]] = {
     name: kind
     for name, kind in vars(builtins).items()
     if isinstance(kind, type) and issubclass(kind, Exception | SystemExit)
-}
-
-_ERROR_BUILDERS: dict[str, Callable[[str, dict[str, Any]], Exception]] = {
-    "env_failed": _env_error,
-    **dict.fromkeys(("state", "state_mismatch"), _state_error),
-    **dict.fromkeys(("worker_died", "worker_timeout"), _worker_error),
-    **{
-        code: lambda text, details, kind=kind: kind(text)  # type: ignore[misc]
-        for code, kind in _BUILTINS.values()
-    },
 }
