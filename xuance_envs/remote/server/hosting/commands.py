@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of, loads
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.server.http import messages
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.nodes import LazyList, WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
@@ -40,15 +41,10 @@ def describe(vec_env: VecEnv) -> Answer:
     }
 
 
-def reset(
-    vec_env: HostedVecEnv,
-    envs: Sequence[int],
-    seed: int | Sequence[int | None] | None,
-    options: dict[str, Any] | None,
-) -> Answer:
+def reset(vec_env: HostedVecEnv, envs: Sequence[int], message: messages.Reset) -> Answer:
     some_envs = None if list(envs) == list(range(vec_env.num_envs)) else envs
-    options = None if options is None else from_client(options)
-    observations, infos = vec_env.reset(seed=seed, options=options, env_ids=some_envs)
+    options = None if message.options is None else from_client(message.options)
+    observations, infos = vec_env.reset(seed=message.seed, options=options, env_ids=some_envs)
     return _episodes_to_wire(vec_env, observations, _infos_to_wire(infos))
 
 
@@ -95,16 +91,16 @@ _requests = itertools.count(1)
 
 
 def repeat(
-    vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int, check: bool
+    vec_env: VecEnv, envs: Sequence[int], message: messages.Step, check: bool
 ) -> tuple[Answer, int]:
     """Repeat each environment's action; return the reply and the total number of steps."""
-    count = len(envs)
-    rows = SpaceRows.allocate(SpaceLayout(vec_env.action_space), count)
-    rows.put(batch_from_wire(vec_env.action_space, actions, count, from_client), ALL_ENVS, count)
+    count, space = len(envs), vec_env.action_space
+    rows = SpaceRows.allocate(SpaceLayout(space), count)
+    rows.put(batch_from_wire(space, message.actions, count, from_client), ALL_ENVS, count)
     if check:
         check_in_space(rows, envs)
     action_of = dict(zip(envs, rows.reader()(), strict=True))
-    results = vec_env.call("repeat", action_of, times, next(_requests), env_ids=envs)
+    results = vec_env.call("repeat", action_of, message.steps, next(_requests), env_ids=envs)
     space = vec_env.observation_space
     steps = [each.steps for each in results]
     answer = {
@@ -119,29 +115,23 @@ def repeat(
 
 
 def invoke(
-    vec_env: HostedVecEnv,
-    envs: Sequence[int],
-    operation: Literal["call", "get_attr", "set_attr", "render", "action_masks"],
-    name: str,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    values: Sequence[Any] = (),
-    mode: str | None = None,
+    vec_env: HostedVecEnv, envs: Sequence[int], message: messages.Call
 ) -> tuple[Answer, Sequence[Any]]:
     """Call a method, get or set an attribute, render, or return action masks."""
+    operation, name = message.operation, message.name
     results: Sequence[Any]
     if operation == "render":
-        results = vec_env.render(mode, envs)
+        results = vec_env.render(message.mode, envs)
     elif operation == "action_masks":
         results = vec_env.watch_masks(envs)
     elif operation == "get_attr":
         results = vec_env.get_attr(name, envs)
     elif operation == "set_attr":
-        vec_env.set_attr(name, [from_client(value) for value in values], envs)
+        vec_env.set_attr(name, list(map(from_client, message.values)), envs)
         results = [None] * len(envs)
     else:
-        keywords = {key: from_client(value) for key, value in (kwargs or {}).items()}
-        arguments = [from_client(argument) for argument in args]
+        keywords = {key: from_client(value) for key, value in message.kwargs.items()}
+        arguments = map(from_client, message.args)
         results = vec_env.call(name, *arguments, env_ids=envs, **keywords)
     return {"results": _each_to_wire(envs, results, operation)}, results
 

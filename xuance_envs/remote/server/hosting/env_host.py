@@ -23,6 +23,7 @@ from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, Ho
 from xuance_envs.remote.server.hosting.repeating_env import HostedFunction, has_objects
 from xuance_envs.remote.server.hosting.reply_sizes import ReplyEncoder, is_rgb_image
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
+from xuance_envs.remote.server.http import messages
 from xuance_envs.remote.server.limits.admission import Quota
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.settings import Settings
@@ -209,10 +210,9 @@ class EnvHost:
             text = f"call reset first: environment {min(unready)} has no running episode"
             raise RefusedError(409, "reset", text)
 
-    async def step(
-        self, actions: Any, wire_format: WireFormat, large: bool, layout: int | None
-    ) -> bytes:
-        vec_env = self._vec_env
+    async def step(self, message: messages.Step, wire_format: WireFormat, large: bool) -> bytes:
+        vec_env, actions = self._vec_env, message.actions
+        layout = message.layout if wire_format is _MSGPACK else None
 
         def decode() -> Any:
             return batch_from_wire(vec_env.action_space, actions, self.num_envs, from_client)
@@ -240,16 +240,14 @@ class EnvHost:
                 raise
 
     async def repeat(
-        self, envs: Sequence[int], actions: Any, times: int, wire_format: WireFormat
+        self, envs: Sequence[int], message: messages.Step, wire_format: WireFormat
     ) -> bytes:
         self.check_ready(envs)
 
         def act() -> tuple[bytes, int, float]:
             start = perf_counter()
             try:
-                answer, steps = commands.repeat(
-                    self._vec_env, envs, actions, times, self._checks_actions
-                )
+                answer, steps = commands.repeat(self._vec_env, envs, message, self._checks_actions)
             except EnvError as error:
                 env, cause = error.env_index, error.__cause__
                 if isinstance(cause, TooLargeError):
@@ -341,19 +339,20 @@ class EnvHost:
         with self.process, suppress(WorkerDiedError, WorkerTimeoutError):  # the next command raises
             await self._run_in_thread(partial(self._vec_env.drop_stored, numbers))
 
-    async def invoke(self, envs: Sequence[int], wire_format: WireFormat, **request: Any) -> bytes:
+    async def invoke(
+        self, envs: Sequence[int], message: messages.Call, wire_format: WireFormat
+    ) -> bytes:
         def act() -> bytes:
-            batch_size = len(envs) if request["operation"] in ("call", "set_attr") else BATCH
+            batch_size = len(envs) if message.operation in ("call", "set_attr") else BATCH
             answer: dict[str, list[Any]] = {"results": []}
             size = 0
             for first in range(0, len(envs), batch_size):
-                part, results = commands.invoke(
-                    self._vec_env, envs[first : first + batch_size], **request
-                )
+                some_envs = envs[first : first + batch_size]
+                part, results = commands.invoke(self._vec_env, some_envs, message)
                 answer["results"] += part["results"]
                 size += sum(map(payload_bytes, part["results"]))
                 self.replies.check(size)
-                if request["operation"] == "render":
+                if message.operation == "render":
                     self.frame = next(filter(is_rgb_image, results), self.frame)
             return self.replies.encode(answer, wire_format)
 

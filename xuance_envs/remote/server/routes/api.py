@@ -20,6 +20,7 @@ from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig
 from xuance_envs.remote.server.hosting.session import Session
 from xuance_envs.remote.server.hosting.sessions import Sessions
+from xuance_envs.remote.server.http import messages
 from xuance_envs.remote.server.http.request_cycle import RequestCycle
 from xuance_envs.remote.server.http.requests import (
     CONTENT_TYPES,
@@ -34,7 +35,6 @@ from xuance_envs.remote.server.limits.admission import Account, Accounts, thrott
 from xuance_envs.remote.server.limits.capacity import Capacity
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.monitoring.request_log import OWNER_KEY
-from xuance_envs.remote.server.routes import messages
 from xuance_envs.remote.server.routes.error_replies import (
     add_error_handlers,
     failure,
@@ -60,8 +60,6 @@ M = TypeVar("M", bound=messages.RequestModel)
 T = TypeVar("T")
 
 MAX_INLINE_BODY = 1024  # maximum bytes of a body that serves as its own digest
-
-CALL_FIELDS = ("operation", "name", "args", "kwargs", "values", "mode")
 
 
 class MessageRoute(NamedTuple):
@@ -198,18 +196,18 @@ class Api:
         if isinstance(message.seed, list):
             _check_count("seed", "seed", message.seed, len(envs))
         self._settings.permissions.check_options(message.options)
-        reset = partial(commands.reset, envs=envs, seed=message.seed, options=message.options)
+        reset = partial(commands.reset, envs=envs, message=message)
         run = partial(host.run, reset, head.reply_format, reset_envs=envs)
         return await self._with_reply_budget(host, len(envs), head.reply_format, run)
 
     async def step(self, message: messages.Step, session: Session, head: RequestHead) -> bytes:
         host, envs = session.find(message.episode_ids)
-        actions, steps, wire_format = message.actions, message.steps, head.reply_format
+        steps, wire_format = message.steps, head.reply_format
         if steps > (limit := session.account.limits.repeats):
             text = f"this server limits steps per request to {limit}, got {steps}"
             raise RefusedError(422, "steps", text)
         if not host.auto_reset:
-            repeat = partial(host.repeat, envs, actions, steps, wire_format)
+            repeat = partial(host.repeat, envs, message, wire_format)
             return await self._with_reply_budget(host, len(envs) * steps, wire_format, repeat)
         every = range(host.num_envs)
         if steps != 1 or (envs != every and list(envs) != list(every)):
@@ -217,8 +215,7 @@ class Api:
             expected = f"expected steps=1 and all episodes ({host.num_envs}) in order"
             text = f"{rule}: {expected}, got steps={steps} and {counted(len(envs), 'episode')}"
             raise RefusedError(422, "auto_reset", text)
-        layout = message.layout if wire_format is WireFormat.MSGPACK else None
-        step = partial(host.step, actions, wire_format, not head.is_small, layout)
+        step = partial(host.step, message, wire_format, not head.is_small)
         return await self._with_reply_budget(host, len(envs), wire_format, step)
 
     async def call(self, message: messages.Call, session: Session, head: RequestHead) -> bytes:
@@ -226,8 +223,7 @@ class Api:
         self._settings.permissions.check_operation(message.operation, message.name)
         if message.operation == "set_attr":
             _check_count("values", "value", message.values, len(envs))
-        fields = {name: getattr(message, name) for name in CALL_FIELDS}
-        return await host.invoke(envs, head.reply_format, **fields)
+        return await host.invoke(envs, message, head.reply_format)
 
     async def states(self, message: messages.States, session: Session, head: RequestHead) -> bytes:
         numbers, wire_format = message.states, head.reply_format

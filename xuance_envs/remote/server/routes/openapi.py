@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
+from xuance_envs.remote.server.http.messages import RequestModel
 from xuance_envs.remote.server.http.requests import Reply
-from xuance_envs.remote.server.routes import messages
 from xuance_envs.remote.wire.constants import API_PREFIX
 from xuance_envs.remote.wire.formats import WireFormat
 
@@ -35,7 +35,7 @@ _SECURITY = {"security": [{"token": list[str]()}]}
 NEEDS_TOKEN: dict[str, Any] = {"openapi_extra": _SECURITY, "responses": REFUSALS}
 
 
-def _described(path: str, model: type[messages.RequestModel]) -> dict[str, Any]:
+def _described(path: str, model: type[RequestModel]) -> dict[str, Any]:
     def content(schema: dict[str, Any]) -> dict[str, Any]:
         return {wire_format.value: {"schema": schema} for wire_format in WireFormat}
 
@@ -52,7 +52,7 @@ def _described(path: str, model: type[messages.RequestModel]) -> dict[str, Any]:
 
 def add_document(
     app: FastAPI,
-    post_routes: Mapping[str, type[messages.RequestModel]],
+    post_routes: Mapping[str, type[RequestModel]],
     root_path: str,
     check: Callable[[Request], Any],
 ) -> Reply:
