@@ -123,6 +123,7 @@ class PieceWriter(ABC):
 
     comma = colon = b""
     leaf_costs: Mapping[type, Callable[[Any], int]] = {}  # in values, if encoding them takes long
+    costly = _CONTAINERS
     encode: Callable[[Any], bytes]
     write_leaf: Callable[[Any], None]  # writes a large value of a type in ``leaf_costs``
 
@@ -192,7 +193,9 @@ class PieceWriter(ABC):
                 cost += len(each)
                 if kind is LazyList or cost > BLOCK:
                     return BLOCK + 1
-                found += each.values() if kind is dict else each
+                items = each.values() if kind is dict else each
+                if not self.costly.isdisjoint(map(type, items)):
+                    found += items
             elif kind in leaf_costs:
                 cost += leaf_costs[kind](each)
         return cost
@@ -209,6 +212,7 @@ class JsonWriter(PieceWriter):
         TaggedArray: lambda tagged: tagged.array.size,
         **dict.fromkeys((str, bytes), lambda text: len(text) >> 4),
     }
+    costly = _CONTAINERS | leaf_costs.keys()
     encode = staticmethod(encode_json)
 
     @override
