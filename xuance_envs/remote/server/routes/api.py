@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
 from xuance_envs._version import __version__
 from xuance_envs.errors import counted
@@ -34,13 +36,7 @@ from xuance_envs.remote.server.http.requests import (
 from xuance_envs.remote.server.limits.admission import Account, Accounts, throttle
 from xuance_envs.remote.server.limits.capacity import Capacity
 from xuance_envs.remote.server.monitoring.metrics import Metrics
-from xuance_envs.remote.server.monitoring.request_log import OWNER_KEY
-from xuance_envs.remote.server.routes.error_replies import (
-    add_error_handlers,
-    failure,
-    reply_format,
-    to_response,
-)
+from xuance_envs.remote.server.monitoring.request_log import OWNER_KEY, loggable_path
 from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.bounds import TooManyNodesError
@@ -94,7 +90,9 @@ class Api:
     def add_to(self, app: FastAPI) -> None:
         app.get(f"{API_PREFIX}/version")(self.version)
         app.delete(f"{API_PREFIX}/session/{{session_id}}", **NEEDS_TOKEN)(self.delete_session)
-        add_error_handlers(app)
+        for kind in (RefusedError, HTTPException, RequestValidationError):
+            app.add_exception_handler(kind, _refused)
+        app.add_exception_handler(Exception, _failed)
 
     def close(self) -> None:
         self._decoders.shutdown(wait=False)
@@ -119,7 +117,7 @@ class Api:
         except RefusedError as error:
             return refused(error, head.reply_format)
         except Exception as error:
-            return failure(head.path, error, head.reply_format)
+            return _failure(head.path, error, head.reply_format)
         finally:
             if account is not None:
                 account.requests -= 1
@@ -263,8 +261,8 @@ class Api:
         """Close a session and its environments."""
         session = self.sessions.get(session_id, self.owner(request))
         await self.sessions.close(session, "closed by its client")
-        wire_format = reply_format(request)
-        return to_response(_ok(dumps({"closed": True}, wire_format), wire_format))
+        wire_format = _reply_format(request)
+        return _to_response(_ok(dumps({"closed": True}, wire_format), wire_format))
 
     def owner(self, request: Request) -> Owner:
         """Return the owner of an ASGI request and record it for the access log."""
@@ -320,3 +318,30 @@ def _decode_message(
 
 def _ok(body: bytes, wire_format: WireFormat) -> Reply:
     return Reply(200, wire_format.content_type, body)
+
+
+def _failure(path: str, error: Exception, wire_format: WireFormat) -> Reply:
+    logger.error("%s failed", loggable_path(path), exc_info=error)
+    refusal = RefusedError(500, "server", "internal server error; see the server's log")
+    return refused(refusal, wire_format)
+
+
+def _to_response(reply: Reply) -> Response:
+    return Response(reply.body, reply.status, dict(reply.headers), reply.content_type)
+
+
+def _reply_format(request: Request) -> WireFormat:
+    """Return the format that the client accepts, or else the format of its request."""
+    return RequestHead("", request.scope["headers"]).reply_format
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        error = RefusedError(error.status_code, "route", str(error.detail))
+    elif not isinstance(error, RefusedError):  # without the input, which JSON may not represent
+        error = RefusedError(422, "invalid", "the path or query is not valid")
+    return _to_response(refused(error, _reply_format(request)))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return _to_response(_failure(request.url.path, error, _reply_format(request)))
