@@ -8,14 +8,13 @@ import time
 
 import pytest
 from remote_envs import CountingEnv, MischievousEnv
-from serving import assert_nothing_is_left, wait_until
+from serving import SETTINGS, assert_nothing_is_left, wait_until
 
 from xuance_envs.errors import ClosedVecEnvError, EnvError
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, HostedVecEnv
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.monitoring.metrics import Metrics
-from xuance_envs.remote.server.settings import safe_context
 from xuance_envs.remote.settings import Catalogue, Settings
 from xuance_envs.remote.wire.failures import RefusedError
 
@@ -58,7 +57,7 @@ def test_a_catalogue_keeps_its_own_permissions() -> None:
 
 
 def test_an_error_closes_the_environments_and_leaves_the_worker_to_be_ended() -> None:
-    envs = HostedVecEnv([MischievousEnv] * 2, None, safe_context(), 30.0, 30.0)
+    envs = HostedVecEnv([MischievousEnv] * 2, None, SETTINGS)
     envs.reset()
     with pytest.raises(EnvError):
         envs.step([0, 1])

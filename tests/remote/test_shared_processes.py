@@ -10,13 +10,12 @@ from typing import Any
 import httpx
 import pytest
 from remote_envs import CountingEnv, MischievousEnv
-from serving import Asking, ServerMaker, assert_nothing_is_left
+from serving import SETTINGS, Asking, ServerMaker, assert_nothing_is_left
 
 from xuance_envs.errors import EnvError, WorkerDiedError
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
-from xuance_envs.remote.server.settings import safe_context
 from xuance_envs.remote.settings import Permissions
 
 RAISES, EXITS, HANGS, SAYS = 1, 2, 4, 6
@@ -189,8 +188,7 @@ def test_the_kernel_puts_a_shared_process_behind_others_once(serve: ServerMaker)
 
 def hosted(beside: HostedVecEnv | None = None, num_envs: int = 2) -> HostedVecEnv:
     backend = None if beside is None else beside.backend
-    context = safe_context()
-    return HostedVecEnv([MischievousEnv] * num_envs, 0, context, 30.0, 30.0, shared_backend=backend)
+    return HostedVecEnv([MischievousEnv] * num_envs, 0, SETTINGS, shared_backend=backend)
 
 
 def worker_of(envs: HostedVecEnv) -> int:

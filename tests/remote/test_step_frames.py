@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from gymnasium import spaces
-from serving import ServerMaker
+from serving import SETTINGS, ServerMaker
 
 from xuance_envs import DummyVecEnv, RemoteVecEnv
 from xuance_envs.engine.data.info_batch import InfoBatch
@@ -22,7 +22,6 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import RemoteError
 from xuance_envs.remote.server.hosting import commands
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
-from xuance_envs.remote.server.settings import safe_context
 from xuance_envs.remote.wire.bounds import TooLargeError
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError
@@ -87,7 +86,7 @@ CASES = [(space, True) for space in SPACES] + [(BOX, False)]
 def test_a_frame_has_what_other_messages_have(space: spaces.Space[Any], says: bool) -> None:
     # In each step, none, one or two of the episodes end.
     functions = [partial(Various, space, number, says) for number in (0, 3, 5)]
-    envs = HostedVecEnv(functions, None, safe_context(), 30.0, 30.0)
+    envs = HostedVecEnv(functions, None, SETTINGS)
     framed = described = 0
     try:
         arrays = StepArrays.allocate(StepSpaces(space, envs.action_space, None), 3)
@@ -149,7 +148,7 @@ def check_message(message: dict[str, Any], infos: Any) -> None:
 
 
 def test_a_frame_is_not_larger_than_allowed() -> None:
-    envs = HostedVecEnv([partial(Various, BOX, 0)], None, safe_context(), 30.0, 30.0)
+    envs = HostedVecEnv([partial(Various, BOX, 0)], None, SETTINGS)
     try:
         envs.reset(seed=0)
         for _ in range(4):
@@ -186,7 +185,7 @@ class Telling(gymnasium.Env[Any, Any]):
 @pytest.fixture(scope="module")
 def reply() -> dict[str, Any]:
     """Reply to a step in which both episodes end."""
-    envs = HostedVecEnv([Telling] * 2, None, safe_context(), 30.0, 30.0)
+    envs = HostedVecEnv([Telling] * 2, None, SETTINGS)
     try:
         envs.reset()
         for _ in range(3):

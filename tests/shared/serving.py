@@ -35,6 +35,9 @@ ALLOWED = Permissions(
 )
 """Default permissions for the environments of these tests."""
 
+SETTINGS = Settings(Catalogue(SERVED), permissions=Permissions(any_action=True))
+"""Settings of vec envs that a test creates without a server."""
+
 
 def make_server(
     served: dict[str, Any] | None = None,

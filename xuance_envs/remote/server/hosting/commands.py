@@ -91,13 +91,13 @@ _requests = itertools.count(1)
 
 
 def repeat(
-    vec_env: VecEnv, envs: Sequence[int], message: messages.Step, check: bool
+    vec_env: HostedVecEnv, envs: Sequence[int], message: messages.Step
 ) -> tuple[Answer, int]:
     """Repeat each environment's action; return the reply and the total number of steps."""
     count, space = len(envs), vec_env.action_space
     rows = SpaceRows.allocate(SpaceLayout(space), count)
     rows.put(batch_from_wire(space, message.actions, count, from_client), ALL_ENVS, count)
-    if check:
+    if vec_env.checks_actions:
         check_in_space(rows, envs)
     action_of = dict(zip(envs, rows.reader()(), strict=True))
     results = vec_env.call("repeat", action_of, message.steps, next(_requests), env_ids=envs)

@@ -62,7 +62,6 @@ class EnvHost:
         self.process = process
         self.frame: NDArray[np.uint8] | None = None
         self.steps = 0
-        self._checks_actions = not settings.permissions.any_action
         self._needs_reset = set(range(self.num_envs))
         self._settings, self._limits = settings, settings.limits
         self._config = config
@@ -109,13 +108,10 @@ class EnvHost:
         self._vec_env = HostedVecEnv(
             functions,
             config.seed,
-            self._settings.context,
-            step_timeout=limits.request,
-            start_timeout=limits.start,
-            on_backend_created=self._add_backend,
-            check_actions=self._checks_actions,
-            shared_backend=shared_backend,
-            num_workers=num_workers,
+            self._settings,
+            self._add_backend,
+            shared_backend,
+            num_workers,
         )
         try:
             if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
@@ -124,7 +120,7 @@ class EnvHost:
                     "auto_reset=true, as RemoteVecEnv does"
                 )
             self.description = commands.describe(self._vec_env)
-            self.description["checks_actions"] = self._checks_actions
+            self.description["checks_actions"] = self._vec_env.checks_actions
         except WireError as error:
             self.end()
             text = f"the environments cannot be hosted: {error}"
@@ -247,7 +243,7 @@ class EnvHost:
         def act() -> tuple[bytes, int, float]:
             start = perf_counter()
             try:
-                answer, steps = commands.repeat(self._vec_env, envs, message, self._checks_actions)
+                answer, steps = commands.repeat(self._vec_env, envs, message)
             except EnvError as error:
                 env, cause = error.env_index, error.__cause__
                 if isinstance(cause, TooLargeError):

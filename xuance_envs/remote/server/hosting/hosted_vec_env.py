@@ -18,11 +18,11 @@ from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.process_backend import ProcessBackend, SharedProcessBackend
 from xuance_envs.engine.saving import warn_of_doubts
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
+from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.step_frames import StepFrameWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.last_results import LastResults
-from xuance_envs.vector_envs.options import StartMethod
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 from xuance_envs.vector_envs.worker_settings import ProcessSettings
 
@@ -48,26 +48,23 @@ class HostedVecEnv(GroupedVecEnv):
         self,
         functions: Sequence[Callable[..., Any]],
         env_seed: int | None,
-        context: StartMethod,
-        step_timeout: float | None,
-        start_timeout: float | None,
-        check_actions: bool = False,
+        settings: Settings,
         on_backend_created: Callable[[ProcessBackend], None] | None = None,
         shared_backend: ProcessBackend | None = None,
         num_workers: int = 1,
     ) -> None:
         recipe = checked_recipe(functions, env_seed)
         if shared_backend is None:
-            settings = ProcessSettings(
+            workers = ProcessSettings(
                 num_workers=num_workers,
-                context=context,
-                step_timeout=step_timeout,
-                start_timeout=start_timeout,
+                context=settings.context,
+                step_timeout=settings.limits.request,
+                start_timeout=settings.limits.start,
                 pin_workers=False,
             )
             groups = start_processes(
                 recipe,
-                settings,
+                workers,
                 spin=SPIN,
                 event_loop_waits=True,  # spinning would block other sessions
                 on_backend_created=on_backend_created,
@@ -79,7 +76,7 @@ class HostedVecEnv(GroupedVecEnv):
                 on_backend_created(shared_backend)
             groups = WorkerGroups(shared_backend)
         self.backend = groups.backend
-        super().__init__(groups, copy=False, check_actions=check_actions)
+        super().__init__(groups, copy=False, check_actions=not settings.permissions.any_action)
         # No copy for frames, which are written from the arrays before another command runs.
         self._last = LastResults(self._arrays, copies_lazily=True)
         self._saver = groups.saver
