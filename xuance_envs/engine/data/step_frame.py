@@ -45,6 +45,7 @@ class GroupCodec:
         resets = self._arrays.reset_infos.first(*extents.resets)
         parts = *self._always, *masks, infos.cells, infos.kinds, infos.bytes
         self._parts = [_bytes_of(array) for array in parts if array.size]
+        self._has_slices = any(isinstance(part, np.ndarray) for part in self._parts)
         # Arrays of which results have the rows, or the columns, where episodes ended.
         rows = *self._reset_observations, resets.bytes
         self._end_rows = [array for array in rows if array.size]
@@ -61,7 +62,7 @@ class GroupCodec:
         """Encode a command's results as buffers; some of them are the arrays, not copies."""
         if extents != self._extents:
             self._use(extents)
-        parts = _contiguous(self._parts)
+        parts = _contiguous(self._parts) if self._has_slices else [*self._parts]
         if len(envs := self.ended()):
             parts += [array.take(envs, 0) for array in self._end_rows]
             parts += [array.take(envs, 1) for array in self._end_columns]
