@@ -14,6 +14,7 @@ from xuance_envs.errors import ClosedVecEnvError, EnvError
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, HostedVecEnv
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
+from xuance_envs.remote.server.limits.admission import Quota
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.settings import Catalogue, Settings
 from xuance_envs.remote.wire.failures import RefusedError
@@ -31,9 +32,10 @@ def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> No
     settings = Settings(Catalogue({"Slow": SlowEnv}))
 
     async def give_up() -> None:
-        process = SessionProcess(60.0, (), asyncio.Semaphore(1))
+        quota = Quota("in this test")
+        process = SessionProcess(60.0, quota, asyncio.Semaphore(1))
         host = EnvHost(
-            HostedEnvConfig([SlowEnv], None, auto_reset=True), settings, Metrics(), process
+            HostedEnvConfig([SlowEnv], None, auto_reset=True), settings, Metrics(), process, quota
         )
         creating = asyncio.create_task(host.make())
         while not multiprocessing.active_children():

@@ -55,7 +55,7 @@ class EnvHost:
         settings: Settings,
         metrics: Metrics,
         process: SessionProcess,
-        quotas: Sequence[Quota] = (),
+        quota: Quota,
     ) -> None:
         self.auto_reset = config.auto_reset
         self.num_envs = len(config.functions)
@@ -66,8 +66,9 @@ class EnvHost:
         self._settings, self._limits = settings, settings.limits
         self._config = config
         self._metrics = metrics
-        self._quotas = quotas
-        self._rates = [quota.steps for quota in quotas if quota.steps.per_second is not None]
+        self._quota = quota
+        rates = (each.steps for each in quota.chain)
+        self._rates = [rate for rate in rates if rate.per_second is not None]
         self._counted_envs = 0
         self._count(self.num_envs)
         process.add_envs(self.num_envs)
@@ -156,8 +157,7 @@ class EnvHost:
 
     def _count(self, environments: int) -> None:
         before, self._counted_envs = self._counted_envs, environments
-        for quota in self._quotas:
-            quota.add(environments=environments - before)
+        self._quota.add(environments=environments - before)
 
     async def close(self) -> None:
         """Close the environments, and end their process unless it has other environments."""
@@ -267,20 +267,21 @@ class EnvHost:
     ) -> bytes:
         """Save states in the process; refuse if they exceed a limit."""
         self.check_ready(envs)
-        kept, states = list(itertools.islice(numbers, len(envs))), self.process.states
-        states.check(len(envs))
+        kept, quota = list(itertools.islice(numbers, len(envs))), self._quota
+        quota.check(states=len(envs))
         exceeded = True
         while exceeded:  # try again if other requests dropped states meanwhile
-            room = states.room
+            room = quota.room("state_bytes")
             sizes = await self._run_command(partial(self._vec_env.store_states, envs, kept, room))
             exceeded = sum(sizes) > room
             try:
-                states.check(len(envs), sum(sizes))
+                quota.check(states=len(envs), state_bytes=sum(sizes))
             except RefusedError:
                 if not exceeded:  # other requests saved states meanwhile
                     await self._drop(kept)
                 raise
-        states.add(kept, sizes, await self._run_command(partial(self._object_sizes, envs)))
+        objects = await self._run_command(partial(self._object_sizes, envs))
+        self.process.states.add(kept, sizes, objects)
         return self.replies.encode({"states": kept, "bytes": sizes}, wire_format)
 
     def state_loader(

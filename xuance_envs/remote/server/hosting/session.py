@@ -23,6 +23,7 @@ class Session:
     def __init__(
         self,
         account: Account,
+        server_quota: Quota,
         number: int,
         share_frames: bool,
         replies: LargeReplies,
@@ -32,7 +33,7 @@ class Session:
         self.id = secrets.token_urlsafe(18)
         self.account = account
         self.nonce = nonce
-        self.quota = Quota("per session")
+        self.quota = Quota("per session", account.quota, server_quota)
         self.quota.limit(limits, "_per_session")
         self.state_numbers = itertools.count(1)
         self.number = number
@@ -44,7 +45,7 @@ class Session:
         self.opened_at = self.last_used = monotonic()
         self._places: dict[str, tuple[EnvHost, int]] = {}
         self._replies = replies
-        rates = self.quota.requests, self.quota.steps, account.quota.steps
+        rates = self.quota.requests, *(quota.steps for quota in self.quota.chain)
         self._rates = [rate for rate in rates if rate.per_second is not None]
         self._waiting = 0
         self._max_waiting = limits.requests_per_session

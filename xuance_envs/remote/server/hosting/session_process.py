@@ -22,35 +22,24 @@ SLOW_STEP = 0.01  # seconds after which a running step releases its slot
 
 
 class StateStore:
-    """Sizes of the states that a worker process keeps; they count towards quotas."""
+    """Sizes of the states that a worker process keeps; they count towards a quota."""
 
-    def __init__(self, quotas: Sequence[Quota]) -> None:
+    def __init__(self, quota: Quota) -> None:
         self.sizes: dict[int, int] = {}  # in bytes, by number
         self.object_sizes: dict[int, int] = {}  # of the parts of replies without a fixed shape
-        self._quotas = quotas
-
-    @property
-    def room(self) -> float:
-        """Bytes of states that may be added."""
-        return min((quota.room("state_bytes") for quota in self._quotas), default=0)
-
-    def check(self, count: int, nbytes: int = 0) -> None:
-        for quota in self._quotas:
-            quota.check(states=count, state_bytes=nbytes)
+        self._quota = quota
 
     def add(self, numbers: Sequence[int], sizes: Sequence[int], objects: Sequence[int]) -> None:
         self.sizes.update(zip(numbers, sizes, strict=True))
         self.object_sizes.update(zip(numbers, objects, strict=True))
-        for quota in self._quotas:
-            quota.add(states=len(sizes), state_bytes=sum(sizes))
+        self._quota.add(states=len(sizes), state_bytes=sum(sizes))
 
     def drop(self, numbers: Iterable[int]) -> None:
         kept = self.sizes.keys() & numbers
         nbytes = sum(self.sizes.pop(number) for number in kept)
         for number in kept:
             del self.object_sizes[number]
-        for quota in self._quotas:
-            quota.add(states=-len(kept), state_bytes=-nbytes)
+        self._quota.add(states=-len(kept), state_bytes=-nbytes)
 
 
 class SessionProcess:
@@ -59,7 +48,7 @@ class SessionProcess:
     def __init__(
         self,
         request_timeout: float,
-        quotas: Sequence[Quota],
+        quota: Quota,
         step_slots: asyncio.Semaphore,
         num_workers: int = 1,
     ) -> None:
@@ -69,9 +58,9 @@ class SessionProcess:
         self.busy = False
         self.closing = False
         self.usages: dict[int, Usage] = {}  # by pid of the worker
-        self.states = StateStore(quotas)
+        self.states = StateStore(quota)
         self._request_timeout = request_timeout
-        self._quotas = quotas
+        self._quota = quota
         self._step_slots = step_slots
         self._holds_slot = False
         self._loop = asyncio.get_running_loop()  # cached, because get_running_loop() calls getpid()
@@ -103,7 +92,7 @@ class SessionProcess:
             self._thread.shutdown(wait=False)
             self._count(0)
             self.states.drop(self.states.sizes)
-            for quota in self._quotas:
+            for quota in self._quota.chain:
                 quota.cpu += self.usage.cpu
             self.usages = {}
 
@@ -146,8 +135,7 @@ class SessionProcess:
 
     def _count(self, workers: int) -> None:
         before, self._counted = self._counted, workers
-        for quota in self._quotas:
-            quota.add(processes=PROCESSES_PER_WORKER * (workers - before))
+        self._quota.add(processes=PROCESSES_PER_WORKER * (workers - before))
 
     def kill(self) -> None:
         """Kill the process; a request that waits for its reply raises."""

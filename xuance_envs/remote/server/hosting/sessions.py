@@ -8,7 +8,7 @@ import itertools
 import logging
 from asyncio import Semaphore
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from time import monotonic
 
 from xuance_envs.engine.cpus import available_cpus
@@ -74,7 +74,9 @@ class Sessions:
                 allowed = f"this server allows {counted(limit, 'session')} {scope}"
                 text = f"{allowed}: close one first; {idle}"
                 raise RefusedError(429, "sessions", text)
-        session = Session(account, next(self._numbers), share_frames, self._replies, nonce)
+        session = Session(
+            account, self._quota, next(self._numbers), share_frames, self._replies, nonce
+        )
         account.sessions += 1
         self._sessions[session.id] = session
         self._count()
@@ -104,16 +106,14 @@ class Sessions:
         self, session: Session, config: HostedEnvConfig
     ) -> tuple[EnvHost, list[str]]:
         """Create environments in a session; return their host and episode ids."""
-        quotas = session.quota, session.account.quota, self._quota
-        for quota in quotas:
-            quota.check(environments=len(config.functions))
+        session.quota.check(environments=len(config.functions))
         groups = sum(len(each.hosts) + (each.pending_host is not None) for each in self)
         if self._capacity.max_groups is not None and groups >= self._capacity.max_groups:
             remedy = "create more environments per request, or close a session"
             text = f"the server has no file descriptors for more environments: {remedy}"
             raise RefusedError(429, "full", text)
-        process = self._process_for(session, quotas, config.num_workers)
-        host = EnvHost(config, self._settings, self._metrics, process, quotas)
+        process = self._process_for(session, config.num_workers)
+        host = EnvHost(config, self._settings, self._metrics, process, session.quota)
         session.pending_host = host
         try:
             await host.make()
@@ -135,21 +135,18 @@ class Sessions:
         self._count()
         return host, ids
 
-    def _process_for(
-        self, session: Session, quotas: Sequence[Quota], num_workers: int
-    ) -> SessionProcess:
+    def _process_for(self, session: Session, num_workers: int) -> SessionProcess:
         """Return a new worker process, or an existing one of the session if a quota is reached."""
         for process in session.processes:
             process.count()
         try:
-            for quota in quotas:
-                quota.check(processes=PROCESSES_PER_WORKER * num_workers)
+            session.quota.check(processes=PROCESSES_PER_WORKER * num_workers)
         except RefusedError:
             shared = [process for process in session.processes if process.alive]
             if not shared:
                 raise
             return min(shared, key=lambda process: process.environments)
-        return SessionProcess(self._limits.request, quotas, self._step_slots, num_workers)
+        return SessionProcess(self._limits.request, session.quota, self._step_slots, num_workers)
 
     async def close(self, session: Session, reason: str) -> None:
         if self._sessions.pop(session.id, None) is not None:

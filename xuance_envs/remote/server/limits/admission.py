@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from time import monotonic
 
@@ -55,13 +55,15 @@ _STATE_UNITS = {
 class Quota:
     """Usage and limits of a session, token or server; starting environments count as used."""
 
-    def __init__(self, scope: str) -> None:
+    def __init__(self, scope: str, *parents: Quota) -> None:
         self.scope = scope
+        self.chain = self, *parents  # usage counts towards all of them
         self.cpu = 0.0
         self.max_cpu: float | None = None
         self.max_memory: int | None = None
         self.requests = RateLimiter(f"requests per second {scope}")
         self.steps = RateLimiter(f"environment steps per second {scope}")
+        self._limits: dict[str, int | None] = {}
         self._used: Counter[str] = Counter()
 
     def limit(self, limits: Limits, suffix: str = "") -> None:
@@ -75,12 +77,16 @@ class Quota:
             self.steps.per_second = getattr(limits, f"steps_rate{suffix}")
 
     def check(self, **more: int) -> None:
-        """Raise if the additional environments, processes or states would exceed the quota."""
+        """Raise if the additional environments, processes or states would exceed a quota."""
+        for quota in self.chain:
+            quota._check(more)
+
+    def _check(self, more: Mapping[str, int]) -> None:
         if self.max_cpu is not None and self.cpu > self.max_cpu:
             allowed = f"this server limits CPU seconds {self.scope} to {self.max_cpu:g}"
             raise RefusedError(429, "cpu", f"{allowed}, and they are used up")
         for name, count in more.items():
-            have, most = self._used[name], self._limits[name]
+            have, most = self._used[name], self._limits.get(name)
             if most is not None and have + count > most:
                 code, unit = _STATE_UNITS.get(name, (name, name))
                 allowed = f"this server limits {unit} {self.scope} to {most}"
@@ -88,13 +94,13 @@ class Quota:
                 raise RefusedError(429, code, text)
 
     def add(self, **more: int) -> None:
-        for name, count in more.items():
-            self._used[name] += count
+        for quota in self.chain:
+            quota._used.update(more)
 
     def room(self, name: str) -> float:
         """Return the unused amount of a limit."""
-        most = self._limits[name]
-        return math.inf if most is None else most - self._used[name]
+        limits = [(quota._limits.get(name), quota._used[name]) for quota in self.chain]
+        return min((most - used for most, used in limits if most is not None), default=math.inf)
 
 
 class Account:
