@@ -6,7 +6,8 @@ import base64
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -163,35 +164,16 @@ def _decode_hashed(kind: Callable[[Iterable[Any]], Any]) -> Callable[[Any, int],
     return decode
 
 
-def _decode_text(node: Any, tag: str) -> str:
-    check_fields(node, tag)
-    text = node["data"]
-    if not isinstance(text, str):
-        raise WireError(f"{tag}: expected a string, got {shortened(text)}")
-    return text
+def _decode_text(parse: Callable[[str], Any], expected: str) -> Callable[[Any, int], Any]:
+    def decode(node: Any, depth: int) -> Any:
+        check_fields(node, node[TAG])
+        text = node["data"]
+        if isinstance(text, str):
+            with suppress(LookupError, ValueError):
+                return parse(text)
+        raise WireError(f"{node[TAG]}: expected {expected}, got {shortened(text)}")
 
-
-def _decode_int(node: Any, depth: int) -> int:
-    text = _decode_text(node, "int")
-    try:
-        return int(text, 16)  # linear time, unlike decimal digits
-    except ValueError:
-        raise WireError(f"int: expected hexadecimal digits, got {shortened(text)}") from None
-
-
-def _decode_float(node: Any, depth: int) -> float:
-    text = _decode_text(node, "float")
-    if text not in NON_FINITE:
-        raise WireError(f"float: expected one of {', '.join(NON_FINITE)}, got {shortened(text)}")
-    return NON_FINITE[text]
-
-
-def _decode_bytes(node: Any, depth: int) -> bytes:
-    text = _decode_text(node, "bytes")
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise WireError(f"bytes: expected base64, got {shortened(text)}") from None
+    return decode
 
 
 def _decode_graph(node: Any, depth: int) -> GraphInstance:
@@ -205,12 +187,12 @@ def _decode_graph(node: Any, depth: int) -> GraphInstance:
 
 _DECODERS: dict[str, Callable[[Any, int], Any]] = {
     "array": lambda node, depth: tagged_array_from_wire(node),
-    "bytes": _decode_bytes,
+    "bytes": _decode_text(partial(base64.b64decode, validate=True), "base64"),
     "dict": _decode_hashed(dict),
-    "float": _decode_float,
+    "float": _decode_text(NON_FINITE.__getitem__, f"one of {', '.join(NON_FINITE)}"),
     "frozenset": _decode_hashed(frozenset),
     "graph": _decode_graph,
-    "int": _decode_int,
+    "int": _decode_text(partial(int, base=16), "hexadecimal digits"),  # linear, unlike decimal
     "scalar": lambda node, depth: scalar_from_wire(node),
     "set": _decode_hashed(set),
     "tuple": lambda node, depth: tuple(_decode_items(node, depth)),
