@@ -1,4 +1,4 @@
-"""Admission of requests, before their bodies are read: rates and quotas per token and session."""
+"""Admission of requests: rates and quotas per token and session, and memory for requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from time import monotonic
 
 from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.limits.capacity import Capacity
-from xuance_envs.remote.server.limits.waiting import ByteBudget
 from xuance_envs.remote.server.settings import Limits
 from xuance_envs.remote.wire.failures import RefusedError, body_too_large
 
@@ -101,6 +100,40 @@ class Quota:
         """Return the unused amount of a limit."""
         limits = [(quota._limits.get(name), quota._used[name]) for quota in self.chain]
         return min((most - used for most, used in limits if most is not None), default=math.inf)
+
+
+class ByteBudget:
+    """Budget of bytes; a reservation waits until enough bytes are free."""
+
+    def __init__(self, size: int, purpose: str) -> None:
+        self._size = size
+        self._purpose = purpose
+        self._used = 0
+        self._released = asyncio.Condition()
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a reservation would succeed now; a single one may exceed the budget."""
+        return not self._used or self._used + size <= self._size
+
+    @asynccontextmanager
+    async def reserve(self, size: int, timeout: float) -> AsyncIterator[None]:
+        try:
+            await asyncio.wait_for(self._acquire(size), timeout)
+        except asyncio.TimeoutError:
+            raise RefusedError(
+                429, "busy", f"the server is processing too many {self._purpose}: try again later"
+            ) from None
+        try:
+            yield
+        finally:
+            self._used -= size
+            async with self._released:
+                self._released.notify_all()
+
+    async def _acquire(self, size: int) -> None:
+        async with self._released:
+            await self._released.wait_for(lambda: self.has_room(size))
+            self._used += size
 
 
 class Account:
