@@ -273,7 +273,7 @@ def test_errors_name_what_was_called(closing):
         with pytest.raises(AlreadySteppingError, match=f"^{told} while a step is pending"):
             ask()
     vec_env.close()
-    with pytest.raises(ClosedVecEnvError, match=r"^vector environment is closed"):
+    with pytest.raises(ClosedVecEnvError, match=r"^vectorized environment is closed"):
         vec_env.step(np.zeros(3, int))
 
 
