@@ -35,9 +35,8 @@ class CpuPinner:
         self._sample_start: float | None = None
         self._slow_samples = 0
         # With fewer processes than CPUs, the kernel has spare ones; with more, they share anyway.
-        self.may_pin = (
-            len(pids) + caller_steps == cpus == len(self._all_cpus)
-            and (self._current_cpu is not None or not caller_steps)
+        self.may_pin = len(pids) + caller_steps == cpus == len(self._all_cpus) and (
+            self._current_cpu is not None or not caller_steps
         )
         self._steps_left: float = 1 if self.may_pin else NEVER  # until a sample is due
 
