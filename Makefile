@@ -92,11 +92,13 @@ test-long: $(DEV) ## run the tests marked long, which take minutes
 
 libraries: $(LIBRARIES)
 
+# Their record of durations would replace that of "make test".
 test-libraries: $(LIBRARIES) ## run the tests with XuanCe, Tianshou and TorchRL in separate virtual environments
 	@for library in xuance tianshou torchrl; do \
-	  .venv-$$library/bin/python -m pytest -q tests/compat/test_$$library.py || failed=1; \
+	  .venv-$$library/bin/python -m pytest -q -p no:cacheprovider tests/compat/test_$$library.py || failed=1; \
 	done; \
-	$(XUANCE)/bin/python -m pytest -q -m long tests/multi_agent/test_xuance_agents.py || failed=1; \
+	$(XUANCE)/bin/python -m pytest -q -p no:cacheprovider -m long tests/multi_agent/test_xuance_agents.py \
+	  || failed=1; \
 	[ -z "$$failed" ]
 
 test-oldest: $(FLOORS) ## run the tests with the minimum versions of setup.py
