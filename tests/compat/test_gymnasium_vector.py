@@ -30,6 +30,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 
+from xuance_envs import WorkerDiedError
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.engine.process.common_step import MIN_WORKERS
 
@@ -474,6 +475,16 @@ def test_reserved_names_are_not_called(closing):
     envs = closing(Quick([cartpole] * 2))
     with pytest.raises(ValueError, match="use `reset` directly"):
         envs.call("reset")
+
+
+def test_a_worker_lost_in_a_step_beside_a_reset_names_the_stepping_environment(closing):
+    env_fns = [lambda: gymnasium.wrappers.TimeLimit(LethalEnv(), 1), LethalEnv]
+    envs = closing(Quick(env_fns, in_series=2, autoreset_mode=AutoresetMode.NEXT_STEP))
+    envs.reset()
+    envs.step([0, 0])
+    with pytest.raises(WorkerDiedError) as caught:
+        envs.step([0, 1])
+    assert caught.value.env_index == 1
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)

@@ -443,6 +443,15 @@ def test_a_failing_reset_in_the_next_step_is_reported_as_a_reset():
         group.step(0)
 
 
+def test_a_failing_step_beside_a_reset_is_reported_as_a_step():
+    env_fns = partial(ReusingEnv, (1,)), partial(FailingEnv, "never")
+    group = Group(*env_fns, autoreset=Autoreset.NEXT_STEP)
+    group.step(0, 0)
+    group.group.envs[1].command = "step"
+    with pytest.raises(EnvError, match="environment 11 failed in 'step'"):
+        group.step(0, 0)
+
+
 def test_apply_gives_a_function_arguments_for_each_environment():
     group = of_lengths(9, 9)
     add = lambda env, a, b: (env.action_space.n, a + b)  # noqa: E731

@@ -291,14 +291,18 @@ def restarting(count: int) -> MultiAgentVecEnv:
 
 
 def test_a_rollout_may_end_with_a_lost_worker() -> None:
-    envs = restarting(1)
+    envs = restarting(2)
     with RolloutCollector(envs, Killer(envs, 4), 4, seed=3) as collector:
         collector.rollout()
         assert collector.acted[:, 0].any(1).tolist() == [True, True, True, False]
-        assert collector.ep_counts.tolist() == [1]
-        values = collector.values[:, 0]
-        last = collector.rewards[2, 0] + GAMMA * values[3] - values[2]
-        torch.testing.assert_close(collector.advantages(GAMMA, LAMBDA)[2, 0], last)
+        assert collector.ep_counts.tolist() == [1, 1]
+        rewards, values = collector.rewards, collector.values
+        advantages = collector.advantages(GAMMA, LAMBDA)
+        last = rewards[2, 0] + GAMMA * values[3, 0] - values[2, 0]
+        torch.testing.assert_close(advantages[2, 0], last)
+        end_values = worth_of(collector.end_obs, collector.end_states)
+        last = rewards[3, 1] + GAMMA * end_values[1] - values[3, 1]
+        torch.testing.assert_close(advantages[3, 1], last)
 
 
 def test_what_a_lost_worker_did_not_do_is_no_action() -> None:
