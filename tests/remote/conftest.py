@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,6 +31,16 @@ def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("SSL_CERT_FILE", raising=False)  # it would take precedence
         patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("authorities")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prompt_ends() -> Iterator[None]:
+    """Let servers check every 5 ms instead of every 100 ms whether to end."""
+    fast = SimpleNamespace(**vars(asyncio))
+    fast.sleep = lambda seconds: asyncio.sleep(seconds / 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("uvicorn.server.asyncio", fast)
         yield
 
 

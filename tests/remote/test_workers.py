@@ -419,8 +419,8 @@ def test_workers_keep_no_states_but_those_that_the_server_counts(serve: ServerMa
     first, *_, last = attribute(ask)
     assert saved(ask, ask.episodes[0])[0] == 200
     before = 0, 0
-    for round_ in range(12):
-        if round_ == 4:
+    for round_ in range(8):
+        if round_ == 3:
             before = memory_of(first), memory_of(last)
         status, refused = saved(ask, ask.episodes[1], ask.episodes[3])
         assert (status, refused["error"]["code"]) == (429, "states")
@@ -461,56 +461,62 @@ def test_a_state_that_cannot_be_saved_or_loaded_leaves_nothing_behind(serve: Ser
 
 @pytest.mark.slow("waits until a stopped worker times out")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("workers", [1, 2])
 def test_states_that_ended_with_a_worker_leave_the_others_as_they_were(
-    serve: ServerMaker, impatient: None, workers: int, end: signal.Signals
+    background: Any, serve: ServerMaker, impatient: None, end: signal.Signals
 ) -> None:
     allowed = Permissions(gets=frozenset({"pid", "stored"}))
     server = serve({"Reporting": ReportingEnv}, workers=2, request=3.0, allow=allowed)
-    ask = make(server, "Reporting", 2, 1)
-    sources = [list(ask.episodes)]
-    how = {"env_id": "Reporting", "num_envs": 2, "auto_reset": True}
-    for number in (workers, 2):
-        made = ask.ask("create", **how, num_workers=number).json()["episode_ids"]
-        ask.ask("vectorized_reset", episode_ids=made)
-        sources.append(made)
-    *sources, more = sources
-    states = [number for each in sources for number in saved(ask, *each[:1])[1]["states"]]
-    os.kill(attribute(ask, "pid", sources[1])[0], end)
-    refused = load(ask, states, more)
-    assert (refused.status_code, error_of(refused)[0]) == (404, "states")
-    assert "ended with the worker process that kept it" in refused.text
-    assert attribute(ask, "stored", more) == [0, 0]
-    step = ask.ask("vectorized_step", episode_ids=more, actions=[0, 0])
-    assert step.status_code == 200
+    loads = []
+    for workers in (1, 2):
+        ask = make(server, "Reporting", 2, 1)
+        sources = [list(ask.episodes)]
+        how = {"env_id": "Reporting", "num_envs": 2, "auto_reset": True}
+        for number in (workers, 2):
+            made = ask.ask("create", **how, num_workers=number).json()["episode_ids"]
+            ask.ask("vectorized_reset", episode_ids=made)
+            sources.append(made)
+        *sources, more = sources
+        states = [number for each in sources for number in saved(ask, *each[:1])[1]["states"]]
+        os.kill(attribute(ask, "pid", sources[1])[0], end)
+        loads.append((ask, more, background(load, ask, states, more)))
+    for ask, more, loading in loads:
+        refused = loading.result()
+        assert (refused.status_code, error_of(refused)[0]) == (404, "states")
+        assert "ended with the worker process that kept it" in refused.text
+        assert attribute(ask, "stored", more) == [0, 0]
+        step = ask.ask("vectorized_step", episode_ids=more, actions=[0, 0])
+        assert step.status_code == 200
 
 
-@pytest.mark.slow("waits until a stopped worker times out")
-@pytest.mark.parametrize(("stopped", "operation"), [(0, "save"), (1, "load")])
+@pytest.mark.slow("waits until stopped workers time out")
 def test_a_worker_that_stops_during_a_transfer_times_out(
-    serve: ServerMaker, impatient: None, stopped: int, operation: str
+    background: Any, serve: ServerMaker, impatient: None
 ) -> None:
-    ask = make(serve(workers=2, request=2.0, allow=MAY_ASK), "Counting", 2, 2)
-    states = saved(ask)[1]["states"]
-    os.kill(attribute(ask)[stopped], signal.SIGSTOP)
-    message = {} if operation == "save" else {"states": states}
-    refused = ask.ask("states", operation=operation, episode_ids=ask.episodes, **message)
-    assert error_of(refused)[0] == "worker_timeout"
+    server = serve(workers=2, request=2.0, allow=MAY_ASK)
+    transfers = []
+    for stopped, operation in ((0, "save"), (1, "load")):
+        ask = make(server, "Counting", 2, 2)
+        states = saved(ask)[1]["states"]
+        os.kill(attribute(ask)[stopped], signal.SIGSTOP)
+        message = {} if operation == "save" else {"states": states}
+        message |= {"operation": operation, "episode_ids": ask.episodes}
+        transfers.append(background(ask.ask, "states", **message))
+    for transfer in transfers:
+        assert error_of(transfer.result())[0] == "worker_timeout"
 
 
-@pytest.mark.parametrize("killed", [0, 1])
-def test_a_process_with_a_worker_that_died_is_not_shared(serve: ServerMaker, killed: int) -> None:
-    ask = make(
-        serve(workers=2, processes_per_session=2 * PROCESSES_PER_WORKER, allow=MAY_ASK),
-        *("Counting", 2, 2),
-    )
-    pids = attribute(ask)
-    os.kill(pids[killed], signal.SIGKILL)
-    wait_until(lambda: not is_running(pids[killed]))
+def test_a_process_with_a_worker_that_died_is_not_shared(serve: ServerMaker) -> None:
+    server = serve(workers=2, processes_per_session=2 * PROCESSES_PER_WORKER, allow=MAY_ASK)
+    sessions = [make(server, "Counting", 2, 2) for _ in range(2)]
+    pids = list(map(attribute, sessions))
+    for killed in (0, 1):
+        os.kill(pids[killed][killed], signal.SIGKILL)
+    wait_until(lambda: not any(is_running(pids[killed][killed]) for killed in (0, 1)))
     time.sleep(1)  # until the server's process has noticed
-    made = ask.ask("create", env_id="Counting", num_envs=2, num_workers=2).json()["episode_ids"]
-    assert not {*attribute(ask, "pid", made)} & {*pids}
-    wait_until(lambda: not any(map(is_running, pids)))
+    for ask, ended in zip(sessions, pids, strict=True):
+        made = ask.ask("create", env_id="Counting", num_envs=2, num_workers=2).json()
+        assert not {*attribute(ask, "pid", made["episode_ids"])} & {*ended}
+    wait_until(lambda: not any(is_running(pid) for ended in pids for pid in ended))
 
 
 def test_groups_that_share_a_worker_step_in_turn_without_waiting(serve: ServerMaker) -> None:
