@@ -61,13 +61,12 @@ IN_PARALLEL := --numprocesses auto --dist loadfile --no-loadscope-reorder
 PYTHONS := 3.14 3.15 3.14t 3.15t
 AS_MACOS_TESTS := tests/engine tests/vector_envs tests/faults tests/state
 
-# Long tests that measure memory or train run sequentially. Those that compare values run in parallel:
-# the contract over every backend and within each transform, some 25,000 short tests, saved states,
-# and games and other libraries beside ours. Those over Ray run with a file in each process.
+# Processes share the many short tests among the long ones, which compare values: the contract over
+# every backend and within each transform, saved states, and games and other libraries beside ours.
+# The rest, such as soak tests and training runs, run with a file in each process.
 LONG      := $(RUN) -m pytest -m long --timeout 1800
 COMPARING := tests/transforms/test_contract.py tests/multi_agent tests/multi_objective tests/compat tests/gym \
     tests/state $(wildcard tests/vector_envs/test_contract_*.py)
-OVER_RAY  := tests/ray/test_contract.py tests/ray/test_contract_machines.py
 
 # Each process would otherwise compile all modules again.
 demo test test-long test-libraries test-oldest test-pythons docs: export PYTHONDONTWRITEBYTECODE :=
@@ -86,8 +85,7 @@ test: $(DEV) ## run the tests, files in parallel
 
 test-long: $(DEV) ## run the tests marked long, which take minutes
 	@$(LONG) --numprocesses auto --dist worksteal $(COMPARING) || failed=1; \
-	$(LONG) $(IN_PARALLEL) $(OVER_RAY) || failed=1; \
-	$(LONG) $(addprefix --ignore=,$(COMPARING) $(OVER_RAY)) || failed=1; \
+	$(LONG) $(IN_PARALLEL) $(addprefix --ignore=,$(COMPARING)) || failed=1; \
 	[ -z "$$failed" ]
 
 libraries: $(LIBRARIES)

@@ -115,7 +115,7 @@ class RayApart(LoadFileScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> RayApart | None:
-    if config.option.dist == "loadfile" and config.option.markexpr == "not long":
+    if config.option.dist == "loadfile":
         return RayApart(config, log)
     return None
 

@@ -184,7 +184,8 @@ def test_any_operations_in_any_order_do_what_gymnasiums_do(name, mode):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("part", range(10))
 @pairs
 @modes
-def test_thousands_of_sequences_of_operations_do_what_gymnasiums_do(name, mode):
-    assert_alike(name, mode, range(100, 1_100 if name == "sync" else 400))
+def test_thousands_of_sequences_of_operations_do_what_gymnasiums_do(name, mode, part):
+    assert_alike(name, mode, operations.tenth(part, 1_000 if name == "sync" else 200))

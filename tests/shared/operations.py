@@ -161,6 +161,11 @@ def shortened(
     return few, failure
 
 
+def tenth(part: int, count: int) -> range:
+    """Return a tenth of the ``count`` seeds of a long test, so that several processes share it."""
+    return range(100 + part * count // 10, 100 + (part + 1) * count // 10)
+
+
 # --- what operations are drawn from ---------------------------------------------------------------
 
 

@@ -26,7 +26,13 @@ pytestmark = FAR
 QUICK = {"stacked-dummy"}
 """What is not left to the long tests, for the tests that run everywhere."""
 
-BACKENDS = [within(name, inner) for name in WITHOUT_EFFECT for inner in (DUMMY, WORKERS)]
+IN_WORKERS = (
+    *("NormalizeObservations", "ClipActions", "StackObservations", "EpisodeStatistics", "stacked"),
+)
+"""What runs over workers, too: observations, actions, memory, infos, and four others in a stack."""
+
+BACKENDS = [within(name, DUMMY) for name in WITHOUT_EFFECT]
+BACKENDS += [within(name, WORKERS) for name in IN_WORKERS]
 ROWS = [
     pytest.param(backend, marks=FAR if backend.name in QUICK else pytest.mark.long)
     for backend in BACKENDS

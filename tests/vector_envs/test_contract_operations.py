@@ -7,7 +7,7 @@ import random
 import numpy as np
 import operations
 import pytest
-from backends import DUMMY, MACHINES, QUICK_START, RAY, SPAWN, WORKERS, Backend
+from backends import CALLER_STEPS, DUMMY, MACHINES, QUICK_START, REMOTE, WORKERS, Backend
 from operations import (
     ENV_FNS,
     NUM_ENVS,
@@ -284,13 +284,17 @@ def test_however_environments_are_split(backend):
 
 
 @pytest.mark.long
-def test_thousands_of_sequences_of_operations_do_what_a_loop_would(make_on_all):
-    counts = {DUMMY.name: 3_000, SPAWN.name: 100, RAY.name: 100, MACHINES.name: 30}
-    seeds = range(100, 100 + counts.get(make_on_all.backend.name, 1_000))
-    operations.assert_alike(pair_of(make_on_all.backend), draw, seeds, 60)
+@pytest.mark.parametrize("part", range(10))
+def test_thousands_of_sequences_of_operations_do_what_a_loop_would(make_on_all, part):
+    counts = {DUMMY.name: 3_000, MACHINES.name: 30}
+    counts |= {each.name: 1_000 for each in (WORKERS, CALLER_STEPS, REMOTE)}
+    backend = make_on_all.backend
+    count = counts.get(backend.name, 1_000 if backend.here else 100)
+    operations.assert_alike(pair_of(backend), draw, operations.tenth(part, count), 60)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("part", range(10))
 @pytest.mark.parametrize("backend", OTHERS, ids=str)
-def test_thousands_of_sequences_however_environments_are_split(backend):
-    operations.assert_alike(pair_of(backend), draw, range(100, 1_100), 60)
+def test_thousands_of_sequences_however_environments_are_split(backend, part):
+    operations.assert_alike(pair_of(backend), draw, operations.tenth(part, 1_000), 60)
