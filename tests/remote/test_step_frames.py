@@ -338,3 +338,9 @@ def test_a_reply_that_was_lost_does_not_lose_the_layout(
         with pytest.raises(RemoteError, match="broken on purpose"):
             envs.step([0, 1])
         assert driver._step_frames.number == 0
+
+
+def test_a_frame_of_another_size_is_refused_with_both_sizes(reply: dict[str, Any]) -> None:
+    size = len(reply["frame"])
+    with pytest.raises(WireError, match=rf"a frame of {size} bytes for .*, got {size + 1}$"):
+        new_reader().read({**reply, "frame": reply["frame"] + b"x"})
