@@ -565,3 +565,24 @@ def test_deep_values_between_many_others_are_encoded(form: WireFormat) -> None:
         value = {**dict.fromkeys(range(1, 20), 0), 0: value}
     node = to_wire(value)
     assert loads(dumps(node, form), form) == node
+
+
+NUMBERED = spaces.Dict({1: spaces.Discrete(2), 2: spaces.Discrete(2)})
+
+
+@pytest.mark.parametrize(
+    ("space", "node", "error"),
+    [
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": [0, 1]}, "the keys .* got the keys .*'b'"),
+        (spaces.Dict({"a": spaces.Discrete(2)}), [[0, 1]], "the keys .*'a'"),
+        (NUMBERED, [[0, 1]], "a list of 2 items for Dict"),
+        (NUMBERED, [[0, 1]] * 3, "a list of 2 items for Dict"),
+        (NUMBERED, 5, "a list of 2 items for Dict"),
+        (spaces.Tuple([spaces.Discrete(2)]), [], "1 items for Tuple, got 0"),
+        (spaces.Text(3), ["a"], "2 values for Text, got 1"),
+        (spaces.Text(3), 5, "a list for Text"),
+    ],
+)
+def test_a_malformed_batch_is_refused(space: spaces.Space[Any], node: Any, error: str) -> None:
+    with pytest.raises(WireError, match=f"expected {error}"):
+        batch_from_wire(space, node, 2)
