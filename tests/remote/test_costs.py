@@ -913,5 +913,13 @@ def test_keys_up_to_a_number_may_be_anything(serve: ServerMaker) -> None:
     for count, status in ((MAX_COLLIDING, 200), (MAX_COLLIDING + 1, 422)):
         options = {"a": {"$": "dict", "items": [[key, 0] for key in range(count)]}}
         assert ask.ask("vectorized_reset", options=options).status_code == status
-    texts = {"a": {"$": "set", "items": [str(key) for key in range(1000)]}}
-    assert ask.ask("vectorized_reset", options=texts).status_code == 200
+    texts = [str(key) for key in range(1000)]
+    pairs = [[text, 0] for text in texts]
+    for kind, items, status in (
+        ("set", texts, 200),
+        ("dict", pairs, 200),
+        ("dict", texts, 422),
+        ("dict", [5, *pairs], 422),
+    ):
+        options = {"a": {"$": kind, "items": items}}
+        assert ask.ask("vectorized_reset", options=options).status_code == status
