@@ -352,16 +352,25 @@ def test_what_would_not_be_resumed_exactly_is_told_once_and_restarted(
         assert "resumed" not in caplog.text
 
 
-def test_exact_environments_are_verified_without_a_word(
-    caplog: pytest.LogCaptureFixture, tmp_path: Any
-) -> None:
+def counted(path: Any) -> type[Collector]:
+    """Return a class whose objects are counted by the bytes of a file."""
+
     class Made(Collector):
         def __init__(self) -> None:
             super().__init__()
-            with open(tmp_path / "made", "a") as file:
+            with open(path, "a") as file:
                 file.write(".")
 
-    with subproc([Made] * 4) as envs, DummyVecEnv([Collector] * 4) as reference:
+    return Made
+
+
+def test_exact_environments_are_verified_without_a_word(
+    caplog: pytest.LogCaptureFixture, tmp_path: Any
+) -> None:
+    with (
+        subproc([counted(tmp_path / "made")] * 4) as envs,
+        DummyVecEnv([Collector] * 4) as reference,
+    ):
         for each in (envs, reference):
             each.reset(seed=1)
         for step in range(80):
@@ -371,6 +380,20 @@ def test_exact_environments_are_verified_without_a_word(
         assert caplog.text == ""
         kill(envs)
         assert_same(shown(envs, [1] * 4)[0], shown(reference, [1] * 4)[0])
+
+
+def test_a_worker_restart_in_the_step_before_does_not_prevent_the_verification(
+    caplog: pytest.LogCaptureFixture, tmp_path: Any
+) -> None:
+    with subproc([counted(tmp_path / "made")] * 2) as envs:
+        envs.reset(seed=1)
+        for step in range(32):
+            if step == 30:
+                kill(envs)
+            assert os.path.getsize(tmp_path / "made") == (2 if step <= 30 else 4)
+            envs.step([1, 1])
+    assert os.path.getsize(tmp_path / "made") == 6  # the last step verified
+    assert "not verified" not in caplog.text
 
 
 @pytest.mark.parametrize("why", ["the port is in use", "may exceed step_timeout"])

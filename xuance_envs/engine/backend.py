@@ -38,6 +38,7 @@ class WorkerDriver(Driver):
         super().__init__(lo, hi)
         self.siblings: Sequence[Any] = ()
         self._timeouts = timeouts
+        self.limits_steps = timeouts[0] is not None
         self._command = "start"
         self._deadline: Deadline | None = None
         self._rewards: NDArray[np.float64] | None = None

@@ -92,6 +92,7 @@ class Driver(ABC):
 class SavingDriver(Driver):
     """Driver of a group that can return its states with a command's result."""
 
+    limits_steps = False  # a step has a time limit
     can_save = True  # False while the previous environments' episodes must still be truncated
 
     @abstractmethod

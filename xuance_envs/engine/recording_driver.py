@@ -101,7 +101,7 @@ class RecordingDriver(Driver):
         if len(steps) < _MIN_VERIFIED_STEPS:
             return None
         self._verify_next = False
-        if self._driver.reply_deadline is not None:
+        if self._driver.limits_steps:
             logger.warning(_NOT_VERIFIED, "creating new environments may exceed step_timeout")
             return None
         return log.states, steps, log.results()

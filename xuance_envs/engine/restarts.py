@@ -95,6 +95,7 @@ class RestartingDriver(SavingDriver):
 
     fds: Any = property(attrgetter("_worker.fds"))
     reply_deadline: Any = property(attrgetter("_worker.reply_deadline"))
+    limits_steps: Any = property(attrgetter("_worker.limits_steps"))
     pack_actions: Any = property(attrgetter("_worker.pack_actions"))
     thaw: Any = property(attrgetter("_worker.thaw"))
     times: Any = property(attrgetter("_worker.times"))

@@ -43,7 +43,6 @@ class ProcessDriver(PicklingDriver):
         self.channel = worker.channel
         self._settings = settings
         self._common = settings.common
-        self._limits_steps = settings.timeout is not None
         self._group_prefix, self._step = b"", STEP  # the only group in the process
         self._group = worker.index if group is None else group
         self._diagnostics = WorkerDiagnostics(settings.memory.fd, self._group)
@@ -101,7 +100,7 @@ class ProcessDriver(PicklingDriver):
                 return
             message = self._common.step_message(tag)
         reply_deadline = None
-        if self._limits_steps or self._command != "step":  # else nothing differs from the last step
+        if self.limits_steps or self._command != "step":  # else nothing differs from the last step
             reply_deadline = self._begin("step")
         # If the worker has ended, result() reports it.
         try:
