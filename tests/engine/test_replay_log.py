@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from gymnasium import spaces
 
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.row_digests import RowDigests
 from xuance_envs.engine.replay_log import MAX_STEPS, ReplayLog
 
 OBSERVATIONS = spaces.Box(-1, 1, (2,))
@@ -141,3 +143,30 @@ def test_no_more_steps_are_kept_than_there_is_room_for() -> None:
 
 def test_of_actions_without_a_fixed_shape_none_are_kept() -> None:
     assert not log_of(spaces.Text(3))[0].enabled
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((600,), np.float32), ((601,), np.float32), ((2403,), np.uint8)]
+)
+def test_digests_differ_in_every_bit(shape: tuple[int, ...], dtype: Any) -> None:
+    part = np.zeros((80, *shape), dtype)
+    digests, rows = RowDigests(part), part.view(np.uint8)
+    rows[:] = np.random.default_rng(1).integers(256, size=rows.shape)
+    seen = set[int]()
+
+    def add() -> None:
+        digests.update()
+        seen.add(int(digests.values[70]))
+
+    add()
+    # Each bit, and each two upper bits: sums of 32-bit words would not show two changed signs.
+    upper = range(3, 200, 4)
+    changes = [[(at, 1 << bit)] for at in range(200) for bit in range(8)]
+    changes += [[(one, 128), (other, 128)] for one in upper for other in upper if one < other]
+    for change in changes:
+        for at, mask in change:
+            rows[70, at] ^= mask
+        add()
+        for at, mask in change:
+            rows[70, at] ^= mask
+    assert len(seen) == 1 + len(changes)

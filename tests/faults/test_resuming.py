@@ -247,6 +247,34 @@ def test_every_result_of_every_step_is_compared(
     assert re.search(WHERE[what], caplog.text), caplog.text
 
 
+class Board(Leaking):
+    """Shows stones of two colors, and swaps two of them when the observation differs."""
+
+    observation_space = spaces.Box(-1, 1, (3000,), np.float32)
+
+    def observation(self) -> Any:
+        return np.resize(np.array([1, -1], np.float32), 3000)
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        if obs[0] != 1:
+            obs = self.observation()
+            obs[:2] = obs[1::-1]
+        return obs, *rest
+
+
+def test_a_swap_of_two_signs_is_a_difference(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with subproc([lambda: Board("observation", str(tmp_path / "pid"))]) as envs:
+        envs.reset(seed=1)
+        for _ in range(4):
+            envs.step([1])
+        kill(envs)
+        assert envs.step([1])[3].all()
+    assert re.search("step 2 of 4 .*: the observation of environment 0 differs", caplog.text)
+
+
 class Timed(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Tells the time, a set, and an object of its own; only the time is another in each process."""
 

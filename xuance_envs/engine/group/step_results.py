@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,11 +13,14 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.info_batch import NO_RESTS, InfoBatch, Snapshot, as_batch
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import NO_EXTRAS, StepExtras
+from xuance_envs.engine.group.row_digests import RowDigests
 
 # Info key that the first step after a restart adds; a replay of that step lacks it.
 RESTARTED_KEY = "worker_restarted"
 
-_MAX_COPIED_BYTES = 1 << 13  # copied per step; larger arrays are recorded as digests
+# Larger arrays are recorded as digests, which take longer than copies of small ones. With so many
+# bytes per step, the longest replay log takes its maximum memory.
+_MAX_COPIED_BYTES = 1 << 15
 
 _SCALARS = {"reward": np.float64, "terminated flag": np.bool_, "truncated flag": np.bool_}
 
@@ -67,9 +69,6 @@ class StepResult(NamedTuple):
             _SCALARS.items(), self.scalars, other.scalars, strict=True
         ):
             if (mine[i] != others[i]).any():
-                if mine.shape[1] % np.dtype(dtype).itemsize:  # a digest
-                    yield name, "differs"
-                    continue
                 was, now = (np.squeeze(rows[i].view(dtype)) for rows in (mine, others))
                 yield name, f"was {was} and is {now}"
         has_reset = self.reset_infos is not None and any(part[i].any() for part in self.scalars[1:])
@@ -103,14 +102,14 @@ class RecordedSteps:
             [part for part in rows.parts if isinstance(part, np.ndarray)]
             for rows in (arrays.observations, arrays.reset_observations)
         )
-        results = [*observations, arrays.rewards, arrays.terminated, arrays.truncated]
-        max_bytes = _MAX_COPIED_BYTES // (len(resets) + len(results))
-        self._actions = _Rows(actions, capacity)
-        self._results = _Rows(results if with_results else [], capacity, max_bytes)
-        self._resets = _Rows(resets, capacity, max_bytes)
-        self._memory: list[Any] = [*self._actions.memory, *self._results.memory]
-        self._digests = self._results.digests
-        self._num_leaves = len(observations)
+        scalars = [arrays.rewards, arrays.terminated, arrays.truncated]
+        max_bytes = _MAX_COPIED_BYTES // (2 * len(observations) + len(scalars))
+        self._actions = _Rows(actions)
+        self._observations = _Rows(observations if with_results else [], max_bytes)
+        self._scalars = _Rows(scalars if with_results else [])
+        self._resets = _Rows(resets if with_results else [], max_bytes)
+        parts = self._actions, self._observations, self._scalars
+        self._memory: list[Any] = [memory for part in parts for memory in part.memory]
         self._capacity = capacity
         self.clear()
 
@@ -131,16 +130,16 @@ class RecordedSteps:
         rest: StepExtras | None = None,
     ) -> None:
         """Record the actions and results in the arrays as those of step ``at``."""
+        for digests in self._observations.digests:
+            digests.update()
         numbers, self._infos[at], _ = infos
         rows = [*self._memory, *numbers]
         if reset_infos is not None:
+            for digests in self._resets.digests:
+                digests.update()
             reset_numbers, self._reset_infos[at], _ = reset_infos
             rows += self._resets.memory
             rows += reset_numbers
-            for digests in self._resets.digests:
-                digests.record(at)
-        for digests in self._digests:
-            digests.record(at)
         self._copies[at] = copy = b"".join(rows)
         self.nbytes += len(copy)
         if rest is not None or not numbers:
@@ -157,20 +156,20 @@ class RecordedSteps:
 
     def actions(self, at: int) -> list[NDArray[Any]]:
         """Return the action leaves of step ``at``."""
-        rows = self._actions.read(at, io.BytesIO(self._copies[at]))
+        rows = self._actions.read(io.BytesIO(self._copies[at]))
         pairs = zip(self._actions.parts, rows, strict=True)
         return [own.view(part.dtype).reshape(part.shape) for part, own in pairs]
 
     def result(self, at: int) -> StepResult:
         copy, resets, reset_infos = io.BytesIO(self._copies[at]), [], None
-        self._actions.read(at, copy)
-        results, infos = self._results.read(at, copy), _read_infos(self._infos[at], copy)
+        self._actions.read(copy)
+        observations, scalars = self._observations.read(copy), self._scalars.read(copy)
+        infos = _read_infos(self._infos[at], copy)
         if self._reset_infos[at] is not None:
-            resets = self._resets.read(at, copy)
+            resets = self._resets.read(copy)
             reset_infos = _read_infos(self._reset_infos[at], copy)
-        leaves, scalars = results[: self._num_leaves], results[self._num_leaves :]
         extras = self._extras[at] or NO_EXTRAS
-        return StepResult(leaves, scalars, resets, infos, reset_infos, extras)
+        return StepResult(observations, scalars, resets, infos, reset_infos, extras)
 
 
 def _read_infos(source: Any, copy: io.BytesIO) -> Snapshot:
@@ -183,51 +182,18 @@ def _read_infos(source: Any, copy: io.BytesIO) -> Snapshot:
 class _Rows:
     """Arrays with a row per environment; arrays above ``max_bytes`` are recorded as digests."""
 
-    def __init__(
-        self, parts: Sequence[NDArray[Any]], capacity: int, max_bytes: float = np.inf
-    ) -> None:
-        self.parts = parts
-        # Flags are read, so they stay copies.
-        large = {
-            k: part
-            for k, part in enumerate(parts)
-            if part.nbytes > max_bytes and part.dtype != np.bool_
-        }
-        self._digests = {k: _Digests(part, capacity) for k, part in large.items()}
-        self.digests = [*self._digests.values()]
-        self.memory = [_bytes_of(part) for k, part in enumerate(parts) if k not in large]
+    def __init__(self, arrays: Sequence[NDArray[Any]], max_bytes: float = np.inf) -> None:
+        self.digests = [RowDigests(array) for array in arrays if array.nbytes > max_bytes]
+        self.parts = [array for array in arrays if array.nbytes <= max_bytes]
+        self.parts += [digests.values for digests in self.digests]
+        self.memory = list(map(_bytes_of, self.parts))
 
-    def read(self, at: int, copy: io.BytesIO) -> list[NDArray[np.uint8]]:
-        """Return each array's rows at step ``at``, ``(len(array), row bytes)``."""
+    def read(self, copy: io.BytesIO) -> list[NDArray[np.uint8]]:
+        """Return each recorded array's rows, ``(len(array), row bytes)``."""
         return [
-            self._digests[k].rows(at)
-            if k in self._digests
-            else np.frombuffer(bytearray(copy.read(part.nbytes)), np.uint8).reshape(len(part), -1)
-            for k, part in enumerate(self.parts)
+            np.frombuffer(bytearray(copy.read(part.nbytes)), np.uint8).reshape(len(part), -1)
+            for part in self.parts
         ]
-
-
-class _Digests:
-    """Digests of a large array's rows, one per step, which take less time than checksums."""
-
-    def __init__(self, part: NDArray[Any], capacity: int) -> None:
-        rows = part.reshape(len(part), -1).view(np.uint8)
-        self._rows = rows
-        self._words = None if rows.shape[1] % 4 else rows.view(np.uint32)
-        self._digests = np.zeros((capacity, len(part)), np.uint32)
-        factors = np.random.default_rng(0).integers(2**31, size=rows.shape[1] // 4, dtype=np.uint32)
-        # With odd factors, a digest detects every change of a single word.
-        self._factors = 2 * factors + np.uint32(1)
-
-    def record(self, at: int) -> None:
-        if self._words is None:
-            self._digests[at] = [zlib.crc32(row) for row in self._rows]  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
-        else:
-            np.einsum("ij,j->i", self._words, self._factors, out=self._digests[at])
-
-    def rows(self, at: int) -> NDArray[np.uint8]:
-        digests: NDArray[np.uint8] = self._digests[at].copy().reshape(-1, 1).view(np.uint8)
-        return digests
 
 
 def _bytes_of(part: NDArray[Any]) -> memoryview:
