@@ -98,6 +98,20 @@ def test_the_first_worker_shares_the_cpu_of_a_caller_that_waits(
         assert sorted(places_of(workers)) == [[cpu] for cpu in two_cpus]
 
 
+@pytest.mark.parametrize("caller_steps", [False, True])
+def test_without_the_current_cpu_only_a_caller_that_waits_pins(
+    workers: list[int],
+    two_cpus: list[int],
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caller_steps: bool,
+) -> None:
+    monkeypatch.setattr(system, "current_cpu_function", lambda: None)
+    clock.look(CpuPinner(workers[: 2 - caller_steps], caller_steps, cpus=2), 1e-4)
+    pinned = [[cpu] for cpu in two_cpus]
+    assert places_of(workers) == ([two_cpus] * 2 if caller_steps else pinned)
+
+
 def test_what_environments_bound_themselves_is_left_as_it_is(
     workers: list[int], two_cpus: list[int], clock: Clock
 ) -> None:

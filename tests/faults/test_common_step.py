@@ -23,7 +23,13 @@ from gymnasium import spaces
 from interrupts import Instant
 
 import xuance_envs
-from xuance_envs import DummyVecEnv, SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
+from xuance_envs import (
+    ClosedVecEnvError,
+    DummyVecEnv,
+    SubprocVecEnv,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
 from xuance_envs.engine.process import common_step
 from xuance_envs.engine.process.common_step import MIN_WORKERS, Follower
 from xuance_envs.engine.process.shared_memory import SharedMemory
@@ -57,6 +63,7 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         self.period = period
         self.seconds = 0.0
         self.extra: Any = None
+        self.gate: Path | None = None
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -68,6 +75,8 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         if at:
             end_process(at)
         time.sleep(self.seconds)
+        while self.gate is not None and not self.gate.exists():
+            time.sleep(1e-3)
         ended = bool(self.period) and self.steps % self.period == 0
         info = {} if self.extra is None else {"extra": self.extra}
         return np.full(1, self.steps), float(action), ended, False, info
@@ -348,26 +357,90 @@ def test_a_killed_worker_is_replaced_and_steps_are_common_again(mode: str) -> No
         assert is_common(envs)
 
 
+@pytest.mark.parametrize("mode", ["raise", "restart"])
 @pytest.mark.parametrize("victim", [6, 1])
-def test_a_stopped_worker_is_named_and_delays_no_other(victim: int) -> None:
-    with make(step_timeout=1.0) as envs, ThreadPoolExecutor() as threads:
+def test_a_stopped_worker_is_named_and_delays_no_other(victim: int, mode: str) -> None:
+    with make(step_timeout=1.0, on_worker_failure=mode) as envs, ThreadPoolExecutor() as threads:
         envs.reset()
         step(envs)
         os.kill(envs.pids[victim], signal.SIGSTOP)
         envs.step_async([0] * N)
-        left = threads.submit(waiting_workers, envs._ledger.common._codes)
-        with pytest.raises(WorkerTimeoutError) as caught:
-            envs.step_wait()
-        assert list(caught.value.env_indices) == [victim]
+        left = threads.submit(waiting_workers, envs._ledger.common._codes, 1)
+        if mode == "raise":
+            with pytest.raises(WorkerTimeoutError) as caught:
+                envs.step_wait()
+            assert list(caught.value.env_indices) == [victim]
+        else:
+            _, _, _, truncated, _ = envs.step_wait()
+            assert truncated.nonzero()[0].tolist() == [victim]
         assert left.result() == [victim]
 
 
-def waiting_workers(codes: memoryview) -> list[int]:
-    """Return which workers still wait when all others have replied, or after ten seconds."""
+def waiting_workers(codes: memoryview, wanted: int) -> list[int]:
+    """Return which workers still wait when so few do, or after ten seconds."""
     deadline = time.monotonic() + 10
-    while list(codes).count(common_step.WAITING) > 1 and time.monotonic() < deadline:
+    while list(codes).count(common_step.WAITING) > wanted and time.monotonic() < deadline:
         time.sleep(0.001)
     return [k for k, code in enumerate(codes) if code == common_step.WAITING]
+
+
+def save_in_next_step(envs: Any, worker: int) -> None:
+    """Let one worker save its environments in the next step, whose request uses its pipe."""
+    for k, driver in enumerate(envs._ledger.drivers):
+        driver._replay_log.next_save = -1 if k == worker else 10**9
+
+
+def test_a_worker_that_saves_delays_no_other(tmp_path: Path) -> None:
+    with make(on_worker_failure="resume") as envs, ThreadPoolExecutor() as threads:
+        envs.reset()
+        for _ in range(8):
+            counts = step(envs)
+        gate = tmp_path / "gate"
+        envs.set_attr("gate", gate, env_ids=[0])
+        save_in_next_step(envs, 0)
+        envs.step_async([0] * N)
+        left = threads.submit(waiting_workers, envs._ledger.common._codes, 0)
+        left.add_done_callback(lambda _: gate.touch())
+        assert envs.step_wait()[0][:, 0].tolist() == [count + 1 for count in counts]
+        assert is_common(envs)
+        assert left.result() == []
+
+
+def test_a_worker_that_saves_wakes_no_other() -> None:
+    with make(on_worker_failure="resume") as envs:
+        envs.reset()
+        for _ in range(8):
+            counts = step(envs)
+        envs.call("end_at", "before it wakes others", env_ids=[0])
+        step(envs)
+        pid = envs.pids[0]
+        save_in_next_step(envs, 0)
+        assert step(envs) == [count + 2 for count in counts]
+        assert envs.pids[0] == pid
+
+
+def test_closing_in_a_signal_handler_ends_the_step(teams: bool) -> None:
+    envs = make()
+    envs.reset()
+    envs.call("value", seconds=0.5)
+    step(envs)
+    numbers = set(envs._ledger.common._counters)
+    opened: set[int] = set()
+
+    def close(*_: object) -> None:
+        envs.close()
+        while not numbers <= opened:
+            opened.add(os.eventfd(0, os.EFD_NONBLOCK))
+
+    previous = signal.signal(signal.SIGALRM, close)
+    signal.setitimer(signal.ITIMER_REAL, 0.002 if teams else 0.2)
+    with pytest.raises(ClosedVecEnvError):
+        step(envs)
+    signal.signal(signal.SIGALRM, previous)
+    for fd in opened:
+        with pytest.raises(BlockingIOError):  # nobody has written
+            os.read(fd, 8)
+        os.close(fd)
 
 
 @pytest.mark.parametrize("workers", [N, N + 1, 31, 32, 33, 36, 37, 64, 128, 1000])

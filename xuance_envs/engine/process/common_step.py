@@ -37,8 +37,9 @@ Invariants:
    the record that it happened are made in a single C call (``list.extend(map(os.write, ...))``),
    and related attributes are assigned in one statement.
 6. A second wake-up in the same step has no effect. So the main process wakes all teams itself if a
-   worker has failed, or if the bell has not rung after ``PATIENCE`` seconds, because a worker may
-   have been stopped. A worker wakes a team before it takes its token, thus never in a later step.
+   worker reads its request from its pipe or fails, or if the bell has not rung after ``PATIENCE``
+   seconds, because a worker may have been stopped. A worker wakes a team only if its code is
+   ``WAITING``, and before it replaces the code, thus never in a later step.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system import eventfds
 from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.deadline import CHECK_INTERVAL, SUSPENSION_THRESHOLD
+from xuance_envs.errors import ClosedVecEnvError
 
 MIN_WORKERS = 8  # number of workers from which a common wake-up is faster than a pipe each
 MIN_TREE_WORKERS = 32  # number of workers from which they also wake each other
@@ -153,10 +155,14 @@ class CommonStep(CommonDriver):
 
     def close(self) -> None:
         self._workers = self._drivers = self._asked = self._local = ()  # they refer to this object
-        self._armed = False
+        self._armed, self._others = False, []
         counters, self._counters = self._counters, ()
         for fd in counters:
             os.close(fd)
+
+    @property
+    def closed(self) -> bool:
+        return not self._counters
 
     def __del__(self) -> None:
         self.close()
@@ -179,6 +185,8 @@ class CommonStep(CommonDriver):
                 driver.submit_step(tag, None)
         if not self._rung:
             self._ring()
+        if self._through_drivers and not self._woke_all and DIRECT in bytes(self._codes):
+            self._wake_all()
         return True
 
     def _ring(self) -> None:
@@ -236,7 +244,7 @@ class CommonStep(CommonDriver):
                     self._began += late
                 elif limit is not None and now + late >= self._began + limit:
                     return False
-                if not all([driver.alive for driver in self._workers]):
+                if self.closed or not all([driver.alive for driver in self._workers]):
                     return False
             else:
                 return True
@@ -252,6 +260,8 @@ class CommonStep(CommonDriver):
 
     @override
     def hand_over(self) -> None:
+        if self.closed:
+            raise ClosedVecEnvError("the vectorized environment was closed during this step")
         self.start(self.tag, {})  # if an interrupt came before
         if not self._through_drivers:
             for driver in self._workers:
@@ -340,10 +350,10 @@ class Follower:
     def is_woken(self, requests: Inbox) -> bool:
         """Wait for a wake-up or a message; return True if this worker must step."""
         while self.following and not requests.wait_with(self._starts[self._parity]):
-            if self._others:
-                _wake(self._others, self._parity, [])
-            self._parity ^= 1
+            parity, self._parity = self._parity, self._parity ^ 1
             if self._codes[self._index] == WAITING:
+                if self._others:
+                    _wake(self._others, parity, [])
                 return True
             self._take_token()
         return False
