@@ -221,7 +221,8 @@ class XuanCeMultiAgentEnvWrapper:
         """Step the environment; ``actions`` has one action per agent.
 
         Returns:
-            The results of the environment's ``step``, with the keys of :meth:`reset` in the info.
+            The results of the environment's ``step``. The info also has the keys that :meth:`reset`
+            adds.
         """
         observations, rewards, terminated, truncated, info = self.env.step(actions)
         self._episode_step += 1
