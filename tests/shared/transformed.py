@@ -45,7 +45,8 @@ def frozen(kind: Callable[..., transforms.Transform]) -> Callable[[VecEnv], VecE
 
 
 def stacked(envs: VecEnv) -> VecEnv:
-    for name in ("NormalizeRewards", "TransformObservations", "VecEnvWrapper", "TransformRewards"):
+    rewards = "NormalizeRewards", "TransformRewards", "ClipRewards", "ScaleRewards"
+    for name in ("VecEnvWrapper", "TransformObservations", *rewards):
         envs = WITHOUT_EFFECT[name](envs)
     return envs
 

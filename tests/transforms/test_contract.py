@@ -29,7 +29,7 @@ QUICK = {"stacked-dummy"}
 IN_WORKERS = (
     *("NormalizeObservations", "ClipActions", "StackObservations", "EpisodeStatistics", "stacked"),
 )
-"""What runs over workers, too: observations, actions, memory, infos, and four others in a stack."""
+"""What runs over workers, too: observations, actions, memory, infos, and six others in a stack."""
 
 BACKENDS = [within(name, DUMMY) for name in WITHOUT_EFFECT]
 BACKENDS += [within(name, WORKERS) for name in IN_WORKERS]
