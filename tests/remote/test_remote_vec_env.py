@@ -19,6 +19,7 @@ from serving import ServedProcess, ServerMaker, wait_until
 
 from xuance_envs import errors
 from xuance_envs.remote.client.api_client import ApiClient
+from xuance_envs.remote.client.transport import HttpTransport, Response
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.server.limits import admission
@@ -176,11 +177,36 @@ def test_a_reset_beyond_a_rate_limit_can_be_repeated(
     monkeypatch.setattr(admission, "MAX_DELAY", 0.0)
     server = serve(requests_rate_per_session=1.0)
     with RemoteVecEnv(server.url, "CartPole", 1) as envs:
-        with pytest.raises(errors.RemoteLimitError, match="allows 1 requests per second"):
+        with pytest.raises(errors.RemoteLimitError, match="requests per second per session to 1"):
             reset_many_times(envs)
         assert not envs.closed
         time.sleep(2.0)
         envs.step([0])
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("reset by peer"), 502])
+@pytest.mark.parametrize("status", [403, 429])
+def test_a_reset_whose_reply_was_lost_does_not_count_as_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch, error: OSError | int, status: int
+) -> None:
+    exchange = HttpTransport.exchange
+    answers = iter([error, status])
+
+    def lose(*args: Any) -> Response:
+        answer = next(answers, None)
+        reply = Response(status, {}, b"") if answer == status else exchange(*args)
+        if isinstance(answer, OSError):
+            raise answer
+        return Response(502, {}, b"") if answer == 502 else reply
+
+    with RemoteVecEnv(server.url, "CartPole", 1) as envs:
+        envs.reset()
+        monkeypatch.setattr(HttpTransport, "exchange", lose)
+        with pytest.raises(errors.RemoteError, match=f"HTTP {status}") as caught:
+            envs.reset()
+        monkeypatch.undo()
+        assert envs.closed
+        assert str(error) in str(caught.value.__cause__)
 
 
 def test_closing_while_a_step_hangs_takes_no_longer_than_ending_it(

@@ -151,7 +151,8 @@ class GroupedVecEnv(VecEnv):
             return obs, infos
 
         def fail(error: Exception) -> None:
-            if isinstance(error, _NOT_EXECUTED):
+            # A cause is the error of an earlier attempt, which the server may have executed.
+            if isinstance(error, _NOT_EXECUTED) and error.__cause__ is None:
                 last.arrays_are_current = was_current
             else:
                 self.close()

@@ -107,7 +107,8 @@ class ApiClient:
         if message is not None and not isinstance(message, bytes):
             message = dumps(message, WireFormat.MSGPACK)
         start = monotonic()
-        status, headers, body = self._send_with_retries(method, path, message, repeatable, timeout)
+        response, lost = self._send_with_retries(method, path, message, repeatable, timeout)
+        status, headers, body = response
         if logger.isEnabledFor(self._log_level):
             fields = method, self.server, path, status, (monotonic() - start) * 1e3
             logger.log(self._log_level, "%s %s%s %d %.1f ms", *fields)
@@ -128,22 +129,27 @@ class ApiClient:
             text = f"the server redirects to {location}: use this address as base_url"
             raise RemoteError(text, self.server, status)
         if status >= 400:
-            raise error_of(status, answer, self.server)
+            refusal = error_of(status, answer, self.server)
+            refusal.__cause__ = refusal.__cause__ or lost
+            raise refusal
         return answer
 
     def _send_with_retries(
         self, method: str, path: str, content: bytes | None, repeatable: bool, timeout: float | None
-    ) -> Response:
+    ) -> tuple[Response, Exception | None]:
+        """Return the response, and the error of an earlier attempt that may have been executed."""
         timeout = self._timeout if timeout is None else timeout
         deadline, exchange = monotonic() + timeout, self._transport.exchange
         attempt = 0
+        lost: Exception | None = None
         while True:
             pause = RETRY_PAUSE * 2**attempt
             retry = attempt < RETRIES and monotonic() + pause < deadline
             try:
                 response = exchange(method, path, content, deadline, CONNECT_TIMEOUT)
                 if not (retry and repeatable and response.status in RETRY_STATUSES):
-                    return response
+                    return response, lost
+                lost = error_of(response.status, None, self.server)
             except TimeoutError as error:
                 text = f"no reply to {method} {path} within {timeout:g} s"
                 raise RemoteUnreachableError(text, self.server) from error
@@ -155,6 +161,7 @@ class ApiClient:
                     reason = f"{type(error).__name__}: {error}{_hint(error, self.server)}"
                     text = f"cannot be reached{self._transport.route}: {reason}"
                     raise RemoteUnreachableError(text, self.server) from error
+                lost = lost if never_sent else error.with_traceback(None)
             sleep(pause)
             attempt += 1
 
