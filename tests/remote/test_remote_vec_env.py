@@ -166,6 +166,18 @@ def test_a_forbidden_reset_changes_nothing(server: Server, env_ids: list[int] | 
             assert_same(envs.step([1, 1, 0])[:4], others.step([1, 1, 0])[:4])
 
 
+@pytest.mark.parametrize("start", ["step_async", "send"])
+def test_a_forbidden_reset_does_not_lose_pending_results_silently(
+    server: Server, start: str
+) -> None:
+    with RemoteVecEnv(server.url, "CartPole", 2) as envs:
+        envs.reset()
+        envs.send([0, 1], range(2)) if start == "send" else envs.step_async([0, 1])
+        with pytest.raises(errors.RemoteForbiddenError, match="the option 'low'"):
+            envs.reset(options={"low": 0.0})
+        assert envs.closed
+
+
 def reset_many_times(envs: RemoteVecEnv) -> None:
     for _ in range(1000):
         envs.reset()

@@ -133,6 +133,7 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_open()
         ids = checked_env_ids(env_ids, self.num_envs)
         packed = self._groups.pack_resets(ids, seed_per_env(seed, ids), [options] * len(ids))
+        was_idle = not self._ledger.pending
         if self.waiting:
             self._finish_step()
         envs = None if env_ids is None else np.array(ids, dtype=np.intp)
@@ -151,8 +152,9 @@ class GroupedVecEnv(VecEnv):
             return obs, infos
 
         def fail(error: Exception) -> None:
-            # A cause is the error of an earlier attempt, which the server may have executed.
-            if isinstance(error, _NOT_EXECUTED) and error.__cause__ is None:
+            # Transforms have not seen pending results. A cause is the error of an earlier attempt,
+            # which the server may have executed.
+            if was_idle and isinstance(error, _NOT_EXECUTED) and error.__cause__ is None:
                 last.arrays_are_current = was_current
             else:
                 self.close()
