@@ -207,6 +207,21 @@ def test_a_session_that_takes_too_much_is_ended_and_told_why(
     assert other.ask("vectorized_reset").status_code == 200
 
 
+@pytest.mark.skipif(not system.HAS_GUARDIANS, reason="not on this system")
+def test_the_processor_time_of_ended_workers_counts(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "USAGE_INTERVAL", 0.1)
+    server = serve(tokens=("a",), cpu_per_token=0.2)
+    ask = Asking(server, "a").begin("Busy")
+    ask.ask("vectorized_step", actions=[1])
+    wait_until(lambda: ask.ask("vectorized_reset").status_code == 429, seconds=100)
+    ask.close()
+    refused = Asking(server, "a").ask("create", env_id="Busy")
+    assert refused.status_code == 429
+    assert "CPU seconds per token to 0.2, and they are used up" in refused.text
+
+
 # --- what environments start --------------------------------------------------------------------
 
 

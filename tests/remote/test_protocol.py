@@ -334,6 +334,14 @@ def test_the_number_of_sessions_is_limited(serve: ServerMaker) -> None:
     assert sessions[1].post("session/create").status_code == 200
 
 
+def test_a_layout_does_not_change_a_reply_in_json(serve: ServerMaker) -> None:
+    ask = Asking(serve()).begin("Counting", auto_reset=True)
+    step = ask.ask("vectorized_step", actions=[1], layout=0).json()
+    assert step["rewards"] == [1.0]
+    assert step["infos"]
+    assert "frame" not in step
+
+
 def test_the_number_of_environments_is_limited(serve: ServerMaker) -> None:
     server = serve(environments=5, environments_per_session=3)
     one, two = Asking(server), Asking(server)
