@@ -18,6 +18,7 @@ from remote_envs import CountingEnv, cart_pole
 from serving import ServedProcess, ServerMaker, wait_until
 
 from xuance_envs import errors
+from xuance_envs.engine.data import space_rows
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.transport import HttpTransport, Response
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
@@ -148,8 +149,12 @@ def test_an_error_closes_it_and_frees_the_session(serve: ServerMaker) -> None:
     assert httpx.get(f"{server.url}/status.json").json()["sessions"] == 0
 
 
+@pytest.mark.parametrize("pooled_bytes", [0, 2**20])
 @pytest.mark.parametrize("env_ids", [None, [1, 0]])
-def test_a_forbidden_reset_changes_nothing(server: Server, env_ids: list[int] | None) -> None:
+def test_a_forbidden_reset_changes_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch, env_ids: list[int] | None, pooled_bytes: int
+) -> None:
+    monkeypatch.setattr(space_rows, "MIN_POOLED_BYTES", pooled_bytes)
     with (
         RemoteVecEnv(server.url, "CartPole", 3) as envs,
         RemoteVecEnv(server.url, "CartPole", 3) as others,
