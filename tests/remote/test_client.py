@@ -35,6 +35,7 @@ from xuance_envs.remote.client import (
     remote_session,
 )
 from xuance_envs.remote.client.api_client import ApiClient
+from xuance_envs.remote.client.transport import HttpTransport, Response
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.wire.constants import PROTOCOL_VERSION
 
@@ -521,6 +522,33 @@ def test_a_step_whose_answer_is_lost_is_not_made_twice(server: Server) -> None:
     finally:
         env.close()
         proxy.close()
+
+
+def test_a_step_whose_reply_was_lost_stays_pending_if_its_repetition_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = HttpTransport.exchange
+    answers = iter([ConnectionResetError("reset by peer"), Response(429, {}, b"")])
+
+    def lose(*args: Any) -> Response:
+        answer = next(answers)
+        if isinstance(answer, Response):
+            return answer
+        exchange(*args)
+        raise answer
+
+    hand = gymnasium.make("CartPole-v1")
+    with create_student_gym_env_vectorized(
+        1, 1, None, base_url=server.url, env_id="CartPole"
+    ) as env:
+        assert_same(env.reset(seed=0)[0][0], hand.reset(seed=0)[0])
+        monkeypatch.setattr(HttpTransport, "exchange", lose)
+        with pytest.raises(errors.RemoteLimitError):
+            env.step([1])
+        monkeypatch.undo()
+        assert env.waiting
+        assert_same(env.step_wait()[0][0][0], hand.step(1)[0])
+        assert_same(env.step([0])[0][0][0], hand.step(0)[0])
 
 
 # --- requests that are cut short ----------------------------------------------------------------

@@ -16,7 +16,12 @@ import numpy as np
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
-from xuance_envs.errors import RemoteError, RemoteUnreachableError
+from xuance_envs.errors import (
+    RemoteError,
+    RemoteForbiddenError,
+    RemoteLimitError,
+    RemoteUnreachableError,
+)
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.server_states import RemoteStates
 from xuance_envs.remote.wire.constants import API_PREFIX, MAX_SEED
@@ -133,8 +138,11 @@ class RemoteSession:
             parsed = self.parse(self._pending.parse, answer)
         except RemoteUnreachableError:
             raise  # still pending: the server may have executed it
-        except Exception:
-            self._pending = None
+        except Exception as error:
+            # With a cause, an earlier attempt may have been executed: see ApiClient.request.
+            refused = isinstance(error, RemoteForbiddenError | RemoteLimitError)
+            if not refused or error.__cause__ is None:
+                self._pending = None
             raise
         self._pending = None
         return parsed

@@ -45,6 +45,7 @@ class RateLimiter:
 
 
 # Error code and unit of limits on states; other limits use their names for both.
+_COUNTED = "environments", "processes", "states", "state_bytes"
 _STATE_UNITS = {
     "states": ("states", "environment states"),
     "state_bytes": ("states", "bytes of environment states"),
@@ -62,13 +63,12 @@ class Quota:
         self.max_memory: int | None = None
         self.requests = RateLimiter(f"requests per second {scope}")
         self.steps = RateLimiter(f"environment steps per second {scope}")
-        self._limits: dict[str, int | None] = {}
+        self._limits: dict[str, int | None] = dict.fromkeys(_COUNTED)
         self._used: Counter[str] = Counter()
 
     def limit(self, limits: Limits, suffix: str = "") -> None:
         """Set the limits from the fields of ``limits`` that end in ``suffix``; keep the usage."""
-        counted = ("environments", "processes", "states", "state_bytes")
-        self._limits = {name: getattr(limits, name + suffix) for name in counted}
+        self._limits = {name: getattr(limits, name + suffix) for name in _COUNTED}
         if suffix:  # the whole server has no limits on these
             self.max_memory = getattr(limits, f"memory{suffix}")
             self.max_cpu = getattr(limits, f"cpu{suffix}")
@@ -85,7 +85,7 @@ class Quota:
             allowed = f"this server limits CPU seconds {self.scope} to {self.max_cpu:g}"
             raise RefusedError(429, "cpu", f"{allowed}, and they are used up")
         for name, count in more.items():
-            have, most = self._used[name], self._limits.get(name)
+            have, most = self._used[name], self._limits[name]
             if most is not None and have + count > most:
                 code, unit = _STATE_UNITS.get(name, (name, name))
                 allowed = f"this server limits {unit} {self.scope} to {most}"
@@ -98,7 +98,7 @@ class Quota:
 
     def room(self, name: str) -> float:
         """Return the unused amount of a limit."""
-        limits = [(quota._limits.get(name), quota._used[name]) for quota in self.chain]
+        limits = [(quota._limits[name], quota._used[name]) for quota in self.chain]
         return min((most - used for most, used in limits if most is not None), default=math.inf)
 
 
