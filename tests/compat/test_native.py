@@ -161,12 +161,13 @@ class Reporting(gymnasium.Wrapper):
 
     def reset(self, **given):
         self.count = 0
-        return self.env.reset(**given)[0], {"kept": {"of": 0}, "_hidden": 0, "first": 9}
+        info = {"kept": {"of": 0, 2: 0}, "_hidden": 0, "first": 9, 5: 0}
+        return self.env.reset(**given)[0], info
 
     def step(self, action):
         self.count += 1
         observation, reward, *_ = self.env.step(action)
-        info = {"kept": {"of": self.count}, "_hidden": self.count}
+        info = {"kept": {"of": self.count, 2: self.count}, "_hidden": self.count, 5: self.count}
         if self.count == 1:
             info["once"] = 1
         info["mixed"] = "end" if self.mixes and self.count == 3 else self.count

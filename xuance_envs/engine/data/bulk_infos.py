@@ -64,9 +64,9 @@ class BulkInfoWriter:
 
 def info_parts(infos: Mapping[str, Any]) -> Iterator[tuple[str, Any, NDArray[np.bool_] | None]]:
     """Yield the keys of Gymnasium's batched infos, with their values and masks."""
+    masks = {f"_{key}" for key in infos}
     for key, part in infos.items():
-        is_mask = key.startswith("_") and key[1:] in infos
-        if isinstance(part, np.ndarray | dict) and not is_mask:
+        if isinstance(part, np.ndarray | dict) and key not in masks:
             yield key, part, infos.get(f"_{key}")
 
 
