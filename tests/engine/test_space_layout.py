@@ -125,6 +125,11 @@ def test_one_value_that_does_not_fit_is_enough(value, told):
         fitted(value, np.uint8)
 
 
+def test_a_nan_is_no_reason_in_floats():
+    with pytest.raises(BadValueError, match=r"float32, got dtype float64 with the value 1e\+300$"):
+        fitted([np.nan, 1e300], np.float32)
+
+
 @pytest.mark.parametrize(("value", "told"), [(None, "None (NoneType)"), ("a", "'a' (str)")])
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_a_scalar_is_described_itself(value, told, shape):

@@ -75,7 +75,8 @@ def fit_reward(reward: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     except ValueError:
         array = np.empty(shape, object)  # `fit` raises an error with the reason
     else:
-        reward = array = array.reshape(()) if not shape and array.size == 1 else array
+        if array.ndim:
+            reward = array = array.reshape(()) if not shape and array.size == 1 else array
     if array.shape != shape:
         raise BadValueError(invalid_reward(array.shape, shape))
     try:

@@ -143,9 +143,11 @@ def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any
     except FloatingPointError:
         lost = True
     if lost:
-        low, high = array.min(), array.max()
-        values = f"the value {low}" if low == high else f"values from {low} to {high}"
-        values = "a NaN" if np.isnan(low) else values
+        if dtype.kind != "f" and np.isnan(array).any():
+            values = "a NaN"
+        else:
+            low, high = np.nanmin(array), np.nanmax(array)
+            values = f"the value {low}" if low == high else f"values from {low} to {high}"
         raise BadValueError(
             f"expected values that fit dtype {dtype}, got dtype {array.dtype} with {values}"
         )

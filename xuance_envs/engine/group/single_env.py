@@ -148,7 +148,7 @@ def to_bool(name: str, value: Any) -> bool:
     """Convert a flag that an environment returned."""
     flag = np.asarray(value)
     try:
-        return bool(fit(flag.reshape(()) if flag.size == 1 else flag, _BOOL, ()))
+        return bool(fit(flag.reshape(()) if flag.ndim and flag.size == 1 else value, _BOOL, ()))
     except BadValueError as error:
         raise BadValueError(f"invalid {name}: {error}") from None
 
