@@ -200,6 +200,33 @@ def without_own_keys(info):
     }
 
 
+class ReportingOnce(gymnasium.Wrapper):
+    """Reports only in its first two resets and its second step; every episode takes a step."""
+
+    count = 0
+
+    def reset(self, **given):
+        self.count += 1
+        return self.env.reset(**given)[0], {"started": 1} if self.count < 3 else {}
+
+    def step(self, action):
+        observation, reward, *_ = self.env.step(action)
+        return observation, reward, True, False, {"once": 1} if self.count == 2 else {}
+
+
+def test_steps_without_infos_do_not_repeat_those_of_earlier_steps(make_vec_env):
+    functions = [lambda: ReportingOnce(gymnasium.make("CartPole-v1"))] * 2
+    mode = AutoresetMode.SAME_STEP
+    vec_env = make_vec_env(partial(SyncVectorEnv, functions, autoreset_mode=mode))
+    seen = [vec_env.reset()[1]] + [vec_env.step([0, 0])[-1] for _ in range(4)]
+    keys = [(sorted(infos[1]), sorted(infos[1].get("reset_info", ()))) for infos in seen]
+    first, ended = ["episode_step"], ["episode_score", "episode_step", "reset_info", "reset_obs"]
+    assert keys[0] == ([*first, "started"], [])
+    assert keys[1] == (ended, [*first, "started"])
+    assert keys[2] == (sorted([*ended, "once"]), first)
+    assert keys[3] == keys[4] == (ended, first)
+
+
 class TupleEnv(gymnasium.Env):
     """Its observations are nested tuples; its episodes take two steps."""
 

@@ -51,6 +51,15 @@ def test_some_can_be_written_and_cleared(infos):
     assert infos.all[0] == {"a": 0}
 
 
+def test_a_key_that_was_removed_can_be_written_again(infos):
+    for _ in range(2):
+        infos.writer.write("a", NUMBER_KINDS[int], np.arange(NUM))
+        infos.writer.write("b", NUMBER_KINDS[int], np.arange(NUM))
+        assert infos.all[1] == {"a": 1, "b": 1}
+        infos.writer.keep({"b"})
+        assert infos.all[1] == {"b": 1}
+
+
 def test_a_mask_says_who_has_a_key(infos):
     infos.writer.write("a", NUMBER_KINDS[int], np.arange(NUM), mask=np.array([True, False, True]))
     assert infos.all == [{"a": 0}, {}, {"a": 2}]
