@@ -25,6 +25,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
 from xuance_envs.compat.sb3 import DummyVecEnv, SubprocVecEnv
+from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError, NotSteppingError
 
 cartpole = partial(gymnasium.make, "CartPole-v1", max_episode_steps=40)
@@ -259,6 +260,22 @@ def test_waiting_without_a_pending_step_raises(closing):
     vec_env.close()
     with pytest.raises(ClosedVecEnvError, match="vectorized environment is closed"):
         vec_env.step_wait()
+
+
+def test_a_step_interrupted_while_its_infos_are_built_stays_pending(closing, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    vec_env = closing(SubprocVecEnv([cartpole] * 2))
+    vec_env.reset()
+    vec_env.step_async(np.zeros(2, int))
+    with monkeypatch.context() as patched:
+        patched.setattr(InfoBatch, "dicts", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            vec_env.step_wait()
+    assert vec_env.waiting
+    assert vec_env.step_wait()[1].tolist() == [1, 1]
+    assert not vec_env.waiting
 
 
 def test_errors_name_what_was_called(closing):

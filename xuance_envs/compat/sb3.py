@@ -271,10 +271,10 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         if not stepper.waiting:
             stepper.groups.check_open()
             stepper.groups.ledger.check_stepping()
-        step = raise_original(stepper.finish_step)
-        dones, infos = self._ends_and_infos(step)
-        arrays = stepper.arrays
-        return arrays.observations.copy(), arrays.rewards.copy(), dones, tuple(infos)
+        dones, infos = self._ends_and_infos(raise_original(stepper.collect_step))
+        result = stepper.arrays.observations.copy(), stepper.arrays.rewards.copy(), dones, (*infos,)
+        stepper.groups.ledger.settle()  # an interrupted call can be repeated until here
+        return result
 
     def close(self) -> None:
         """Close the environments and end the workers."""

@@ -90,9 +90,14 @@ class Stepper:
             return None  # the values are invalid, not the shape
         return list(actions)
 
-    def _finish_step(self) -> FinishedStep:
+    def _collect_step(self) -> FinishedStep:
         outcomes = self._ledger.finish_step(self.fail)
-        step = self._groups.info_collector.infos(outcomes).parts
+        return self._groups.info_collector.infos(outcomes).parts
+
+    collect_step = exclusive_wait(_collect_step)  # the step stays pending until it is settled
+
+    def _finish_step(self) -> FinishedStep:
+        step = self._collect_step()
         self._ledger.settle()
         return step
 
