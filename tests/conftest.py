@@ -90,7 +90,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Return more processes than cores, because tests often wait; one of them runs Ray's."""
-    return min(affinity_cpus() + 3, 7)
+    return min(affinity_cpus() + 2, 6)
 
 
 class RayApart(LoadFileScheduling):

@@ -399,7 +399,7 @@ def test_actions_that_cannot_be_sent_are_refused_and_none_is_sent(caller_steps):
     options = {"context": QUICK_START, "in_series": 2, "caller_steps": caller_steps}
     with SubprocVecEnv(takers(CustomSpace()), **options) as envs:
         envs.reset(seed=0)
-        with pytest.raises(ValueError, match=r"environments 2 to 3 .*cannot be pickled"):
+        with pytest.raises(ValueError, match=r"environments 2, 3 cannot be pickled"):
             envs.step(["x", "x", threading.Lock(), "x", "x"])
         assert not envs.waiting
         assert envs.get_attr("received") == ([],) * 5
