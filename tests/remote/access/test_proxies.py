@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from pathlib import Path
 
 import httpx
@@ -95,6 +96,20 @@ def test_on_a_unix_socket(serve: ServerMaker, tmp_path: Path) -> None:
         unix_socket(path)
     server.close()
     assert not path.exists()
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no unix sockets here")
+def test_a_client_that_connects_meanwhile_does_not_delay_closing(
+    serve: ServerMaker, tmp_path: Path
+) -> None:
+    for number in range(40):
+        path = tmp_path / f"{number}.sock"
+        server = serve(address={"unix": path})
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+        start = time.monotonic()
+        server.close()
+        assert time.monotonic() - start < 20  # instead of the limit of 60 s
 
 
 def test_with_a_certificate_of_its_own(

@@ -67,6 +67,7 @@ class ConnectionManager:
         self.request_log = request_log
         self.hosts = hosts
         self.connections: set[ManagedConnection] = set()
+        self.is_closing = False
         self.unparsed_bytes = 0
         self._pipelined: deque[Callable[[], None]] = deque()
         self._max_connections = limits.connections

@@ -78,7 +78,9 @@ class ServerConnection(HttpToolsProtocol):
         if transport.get_extra_info("sslcontext") is not None:
             self._tls_poll = system.poll()
             self._tls_poll.register(transport.get_extra_info("socket").fileno(), system.POLLOUT)
-        if not self.manager.add(self):
+        if self.manager.is_closing:
+            self.transport.close()
+        elif not self.manager.add(self):
             self._refuse(RefusedError(503, "connections", "too many connections: try again later"))
             self.transport.close()
 
