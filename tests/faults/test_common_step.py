@@ -207,7 +207,10 @@ def test_fewer_workers_have_a_pipe_each() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"caller_steps": True}], ids=str)
-def test_a_step_runs_no_more_python_code_for_more_workers(options: dict[str, Any]) -> None:
+def test_a_step_runs_no_more_python_code_for_more_workers(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common_step, "PATIENCE", 60)  # counting slows the main process down
     fewer, more = (fewest_opcodes(workers, **options) for workers in (N, 2 * N))
     assert 100 < more <= fewer
 
