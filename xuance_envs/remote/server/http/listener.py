@@ -66,8 +66,7 @@ class ServerListener:
         self._manager = manager
         self._make_connection = make_connection
         self._loop = asyncio.get_running_loop()
-        # Connections that begin, in this order, and each one's protocol once it has been made.
-        self._tasks: dict[asyncio.Task[Any], list[Any]] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their starts
         self._waiting: dict[TlsHandshake, None] = {}  # their clients have sent something
         self._starts_soon = False
         self._pause: asyncio.TimerHandle | None = None
@@ -84,9 +83,8 @@ class ServerListener:
         for connection in list(self._manager.connections):
             if isinstance(connection, TlsHandshake):
                 connection.abort()
+        # Other tasks end by themselves. If cancelled, uvloop would not report lost connections.
         self._manager.is_closing = True
-        for task in self._tasks:
-            self._cancel(task)
 
     async def wait_closed(self) -> None:
         if self._tasks:
@@ -134,8 +132,8 @@ class ServerListener:
         handshake.start(partial(self._start, ssl=self._tls, ssl_handshake_timeout=timeout))
         if len(self._tasks) > MAX_HANDSHAKES:
             oldest = next(iter(self._tasks))
-            self._cancel(oldest)
             del self._tasks[oldest]
+            oldest.cancel()
             reason = f"{MAX_HANDSHAKES} others have begun"
             self._manager.log_limit("ended a TLS handshake", reason)
         self._start_soon()
@@ -143,23 +141,11 @@ class ServerListener:
     def _start(
         self, accepted: socket.socket, factory: Callable[[], asyncio.Protocol], **options: Any
     ) -> asyncio.Task[Any]:
-        made: list[Any] = []
-
-        def make_protocol() -> asyncio.Protocol:
-            made.append(factory())
-            protocol: asyncio.Protocol = made[0]
-            return protocol
-
-        connecting = self._loop.connect_accepted_socket(make_protocol, accepted, **options)
+        connecting = self._loop.connect_accepted_socket(factory, accepted, **options)
         task = self._loop.create_task(connecting)
         task.add_done_callback(partial(self._end, accepted))
-        self._tasks[task] = made
+        self._tasks[task] = None
         return task
-
-    def _cancel(self, task: asyncio.Task[Any]) -> None:
-        """Cancel a TLS handshake unless it has ended: uvloop would not report that it is lost."""
-        if self._tls is not None and not any(each.transport for each in self._tasks[task]):
-            task.cancel()
 
     def _end(self, accepted: socket.socket, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
