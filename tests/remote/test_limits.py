@@ -105,8 +105,9 @@ def test_environments_count_while_they_are_made_and_end_with_their_session(
     assert time.monotonic() - start < 20, "it takes 60 s to give such environments up"
 
 
+@pytest.mark.slow("two requests hang until their limit, while others must come on a slow machine")
 def test_the_requests_of_a_token_at_once_are_limited(background: Any, serve: ServerMaker) -> None:
-    server = serve(requests_per_session=1, sessions_per_token=2, request=1.5)
+    server = serve(requests_per_session=1, sessions_per_token=2, request=5.0)
     asking = [Asking(server) for _ in range(2)]
     for ask in asking:
         ask.begin("Mischievous", auto_reset=True)
