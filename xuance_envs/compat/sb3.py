@@ -268,9 +268,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
             NotSteppingError: no step is pending.
         """
         stepper = self._stepper
-        if not stepper.waiting:
-            stepper.groups.check_open()
-            stepper.groups.ledger.check_stepping()
+        stepper.groups.check_stepping()
         dones, infos = self._ends_and_infos(raise_original(stepper.collect_step))
         result = stepper.arrays.observations.copy(), stepper.arrays.rewards.copy(), dones, (*infos,)
         stepper.groups.ledger.settle()  # an interrupted call can be repeated until here

@@ -101,6 +101,11 @@ class Groups(ABC):
             self.ledger.check_idle(what)
         self.check_open()
 
+    def check_stepping(self) -> None:
+        """Raise if the groups are closed or no step is pending."""
+        self.check_open()
+        self.ledger.check_stepping()
+
     def check_open(self) -> None:
         """Raise if the groups are closed; discard requests and states of interrupted commands."""
         if self.closed:

@@ -181,8 +181,7 @@ class GroupedVecEnv(VecEnv):
     def step_wait(self) -> StepResult:
         ledger, arrays = self._ledger, self._arrays
         if ledger.pending is not _STEP:
-            self._groups.check_open()
-            ledger.check_stepping()
+            self._groups.check_stepping()
         infos = self._info_collector.infos(ledger.finish_step(self.close))
         if self._copy:
             obs = self._copy_observations()

@@ -19,7 +19,8 @@ TOKEN_VARIABLE = "XUANCE_ENVS_TOKEN"
 
 # Options, by the client's argument that they set.
 _OPTIONS = {
-    **{"base_url": "--url", "verify": "--ca"},
+    "base_url": "--url",
+    "verify": "--ca",
     "user_token": f"--token-file or {TOKEN_VARIABLE}",
 }
 
