@@ -794,7 +794,7 @@ def test_objects_of_loaded_states_are_counted(serve: ServerMaker, auto_reset: bo
 
 @pytest.mark.parametrize(
     "message",
-    [np.full((1000, 1000), 1 / 3), {"infos": [{"a": list(range(1000)), "b": 1 / 3}] * 1000}],
+    [np.full((1000, 1000), 1 / 3), {"infos": [{"a": list(range(1000)), "b": 1 / 3}] * 4000}],
     ids=["array", "infos"],
 )
 def test_others_go_on_while_an_answer_is_written(message: Any) -> None:
