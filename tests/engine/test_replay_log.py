@@ -14,7 +14,7 @@ from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.row_digests import RowDigests
-from xuance_envs.engine.group.step_results import RecordedSteps
+from xuance_envs.engine.group.step_results import StepCopier
 from xuance_envs.engine.replay_log import MAX_STEPS, ReplayLog
 
 OBSERVATIONS = spaces.Box(-1, 1, (2,))
@@ -151,9 +151,10 @@ def test_of_actions_without_a_fixed_shape_none_are_kept() -> None:
 def test_an_observation_is_recorded_as_a_copy_or_a_digest(size: int, recorded: int) -> None:
     observations = spaces.Box(0, 255, (size,), np.uint8)
     arrays = StepArrays.allocate(StepSpaces(observations, spaces.Discrete(3)), 1)
-    steps = RecordedSteps(arrays, 1)
-    steps.record(0, InfoColumns(arrays.infos, np.zeros(1, np.intp)).snapshot())
-    assert [rows.shape for rows in steps.result(0).observations] == [(1, recorded)]
+    copier = StepCopier(arrays, with_digests=True)
+    infos = InfoColumns(arrays.infos, np.zeros(1, np.intp)).snapshot()
+    result = copier.result(copier.copy(infos, None, None))
+    assert [rows.shape for rows in result.observations] == [(1, recorded)]
 
 
 @pytest.mark.parametrize(

@@ -7,61 +7,71 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_batch import InfoColumns, Snapshot, as_batch
+from xuance_envs.engine.data.info_batch import InfoColumns, as_batch
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import NO_EXTRAS, Outcome, StepExtras
+from xuance_envs.engine.group.step_results import StepCopier, StepCopy
 
 
 class LastSnapshot:
-    def __init__(self, arrays: StepArrays) -> None:
+    """Copy of the last step, and of the resets and partial steps after it."""
+
+    def __init__(self, arrays: StepArrays, actions: Sequence[NDArray[Any]] = ()) -> None:
         self._arrays = arrays
         self._n = len(arrays.rewards)
-        self._parts = [part.copy() for part in arrays.observations.parts]
+        self._copier = StepCopier(arrays, actions)
         group_of = np.zeros(self._n, np.intp)
         self._columns = InfoColumns(arrays.infos, group_of)
         self._reset_columns = InfoColumns(arrays.reset_infos, group_of)
-        self.step_infos: Snapshot | None = None
-        self.reset_infos: Snapshot | None = None
-        self._ended = np.arange(0)  # the environments to which the reset infos belong
-        self._built_infos: dict[int, dict[Any, Any]] = {}  # newer than the snapshots
+        self.last_step: StepCopy | None = None
+        self._parts = [part.copy() for part in arrays.observations.parts]
+        self._parts_are_older = False  # than the last step
+        self._built_infos: dict[int, dict[Any, Any]] = {}  # newer than the last step
 
     def record_step(self, outcome: Outcome, places: Sequence[int]) -> None:
         if len(places) < self._n:  # a partial step resets no environment
             self.record_reset(outcome, places)
             return
-        rest = self._take_layouts(outcome)
-        self._copy_in(slice(None), self._arrays.observations.parts, rest.observations)
-        self._built_infos = {}
-        self.step_infos = self._columns.snapshot()
-        self.reset_infos = None
-        if outcome.ended:
-            self._ended = np.flatnonzero(self._arrays.terminated | self._arrays.truncated)
-            parts = self._arrays.reset_observations.parts
-            self._copy_in(self._ended, parts, rest.reset_observations)
-            self.reset_infos = self._reset_columns.snapshot()
+        self._take_layouts(outcome)
+        resets = self._reset_columns.snapshot() if outcome.ended else None
+        step = self._copier.copy(self._columns.snapshot(), resets, outcome.rest)
+        # No call in between, so that an interrupt finds either all of these updated or none.
+        self.last_step, self._parts_are_older, self._built_infos = step, True, {}
 
     def record_reset(self, outcome: Outcome, places: Sequence[int]) -> None:
+        self._update_parts()
         rest = self._take_layouts(outcome)
-        self._copy_in(np.array(places), self._arrays.observations.parts, rest.observations)
+        at, objects = np.array(places), iter(rest.observations)
+        for own, current in zip(self._parts, self._arrays.observations.parts, strict=True):
+            if isinstance(own, list):
+                values = next(objects)
+                for place in places:
+                    own[place] = values[place]
+            else:
+                own[at] = current[at]
         batch = self._columns.batch()
         self._built_infos.update({place: batch.build(place, place) for place in places})
 
     def infos(self) -> list[dict[Any, Any]]:
         """Return each environment's last info, with only the values stored in columns."""
         infos: dict[int, dict[Any, Any]] = {}
-        for snapshot, places in (
-            (self.step_infos, range(self._n)),
-            (self.reset_infos, self._ended.tolist()),
-        ):
-            if snapshot is not None:
-                batch = as_batch(snapshot)
-                infos.update({place: batch.build(place, place) for place in places})
+        if self.last_step is not None:
+            step = self._copier.result(self.last_step)
+            for snapshot, places in (
+                (step.infos, range(self._n)),
+                (step.reset_infos, step.ended().tolist()),
+            ):
+                if snapshot is not None:
+                    batch = as_batch(snapshot)
+                    infos.update({place: batch.build(place, place) for place in places})
         infos.update(self._built_infos)
         return [infos.get(place, {}) for place in range(self._n)]
 
     def restore(self, outcome: Outcome) -> Outcome:
         """Overwrite a step's observations with the stored ones; return the changed outcome."""
+        self._update_parts()
         objects = []
         for own, current in zip(self._parts, self._arrays.observations.parts, strict=True):
             if isinstance(own, list):
@@ -81,17 +91,31 @@ class LastSnapshot:
         return replace(outcome, rest=replace(outcome.rest, observations=known))
 
     def _take_layouts(self, outcome: Outcome) -> StepExtras:
-        rest = outcome.rest or NO_EXTRAS
+        rest = outcome.rest
+        if rest is None:
+            return NO_EXTRAS
         self._columns.set_layout(0, rest.layout)
         self._reset_columns.set_layout(0, rest.reset_layout)
         return rest
 
-    def _copy_in(self, at: Any, parts: Sequence[Any], objects: Sequence[Sequence[Any]]) -> None:
-        given = iter(objects)
-        for own, current in zip(self._parts, parts, strict=True):
+    def _update_parts(self) -> None:
+        """Copy the last step's latest observations to the parts; can be repeated."""
+        if not self._parts_are_older:
+            return
+        assert self.last_step is not None
+        step = self._copier.result(self.last_step)
+        ended = step.ended()
+        rows, objects = iter(step.observations), iter(step.rest.observations)
+        resets, reset_objects = iter(step.reset_observations), iter(step.rest.reset_observations)
+        for own in self._parts:
             if isinstance(own, list):
-                values = next(given)
-                for place in range(self._n)[at] if isinstance(at, slice) else at:
-                    own[place] = values[place]
+                own[:] = next(objects)
+                new = next(reset_objects) if len(ended) else ()
+                for place in ended.tolist():
+                    own[place] = new[place]
             else:
-                own[at] = current[at]
+                memory = own.reshape(self._n, -1).view(np.uint8)
+                memory[...] = next(rows)
+                if len(ended):
+                    memory[ended] = next(resets)[ended]
+        self._parts_are_older = False

@@ -123,7 +123,8 @@ class RecordingDriver(Driver):
                 self._recording.write(nan, tag, "step")
             count = log.count
             if self._to_record and log.states is not None:
-                count = log.record(self._snapshot, result.rest)
+                last = None if self._snapshot is None else self._snapshot.last_step
+                count = log.record(last)
         except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
             self._recording.write_error(error, tag, self._command)
             ran_in_part = isinstance(error, EnvError) and not isinstance(error, StateError)

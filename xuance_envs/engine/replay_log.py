@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.outcome import StepExtras
-from xuance_envs.engine.group.step_results import RecordedSteps, StepResult
-from xuance_envs.engine.last_snapshot import LastSnapshot
+from xuance_envs.engine.group.step_results import (
+    RecordedSteps,
+    StepCopier,
+    StepCopy,
+    StepResult,
+)
 from xuance_envs.errors import name_envs
 
 MAX_OVERHEAD = 0.0025  # target share of step time for saving; recording actions costs as much
@@ -44,9 +47,10 @@ class ReplayLog:
         self._first_tag, self._requests_per_step = 0, 1.0
         size = sum(part.nbytes for part in parts) if self.enabled else 0
         self._max_steps = max(1, min(MAX_STEPS, MAX_BYTES // max(size, 1)))
-        self._parts = parts if self.enabled else []
+        self.actions = parts if self.enabled else []
         capacity = self._max_steps + _SPARE_STEPS
-        self._recorded = RecordedSteps(arrays, capacity, self._parts, with_results=with_results)
+        copier = StepCopier(arrays, self.actions, with_results=with_results, with_digests=True)
+        self._recorded = RecordedSteps(copier, capacity)
         self._costs: list[float] = []
         self._has_nan = False
 
@@ -65,15 +69,10 @@ class ReplayLog:
     def has_capacity(self) -> bool:
         return self.count < self._max_steps + _SPARE_STEPS
 
-    def record(self, results: LastSnapshot | None = None, rest: StepExtras | None = None) -> int:
-        """Record the step in the arrays; return the new ``count``, which the caller sets."""
+    def record(self, last: StepCopy | None = None) -> int:
+        """Record the last step; return the new ``count``, which the caller sets."""
         at, steps = self.count, self._recorded
-        if results is None:
-            steps.record(at)
-        else:
-            infos = results.step_infos
-            assert infos is not None
-            steps.record(at, infos, results.reset_infos, rest)
+        steps.record(at, last)
         at += 1
         if at == self._max_steps or steps.nbytes > MAX_BYTES:
             self.next_save = -1
@@ -89,7 +88,7 @@ class ReplayLog:
 
     def current_actions(self) -> list[NDArray[Any]]:
         """Return the action leaves currently in the arrays."""
-        return [part.copy() for part in self._parts]
+        return [part.copy() for part in self.actions]
 
     def update_interval(self, cost: float, duration: float, tag: int) -> None:
         """Choose the saving interval; call before :meth:`reset` with the newly saved states."""

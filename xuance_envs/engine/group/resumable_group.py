@@ -26,8 +26,8 @@ from xuance_envs.engine.group.outcome import (
 from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
 from xuance_envs.engine.group.step_results import (
     RESTARTED_KEY,
-    RecordedSteps,
     Results,
+    StepCopier,
     Steps,
 )
 from xuance_envs.errors import EnvError, counted
@@ -172,7 +172,7 @@ class ResumableGroup(EnvGroup):
 
     def replay(self, steps: Steps, results: Results) -> str:
         """Repeat all steps; return the first failure or difference, or an empty text."""
-        found, first = RecordedSteps(self.arrays, 1), ""
+        copier, first = StepCopier(self.arrays, with_digests=True), ""
         for number, (actions, expected) in enumerate(zip(steps, results, strict=True), 1):
             repeated = f"in step {number} of {len(steps)} since the last saved states"
             try:
@@ -181,11 +181,10 @@ class ResumableGroup(EnvGroup):
                 return first or f"the replay failed {repeated}: {error}"
             if first:
                 continue
-            found.clear()
             infos = self._info_columns(False).snapshot()
             resets = self._info_columns(True).snapshot() if outcome.ended else None
-            found.record(0, infos, resets, outcome.rest)
-            difference = expected.difference(found.result(0), self._first, self.thaw)
+            found = copier.result(copier.copy(infos, resets, outcome.rest))
+            difference = expected.difference(found, self._first, self.thaw)
             if difference is not None:
                 first = f"the replay differs {repeated}: {difference}"
         return first

@@ -1,4 +1,4 @@
-"""Recorded results of steps, for comparison with a replay."""
+"""Copies of steps, for restarts and for comparison with a replay."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ class StepResult(NamedTuple):
     reset_infos: Snapshot | None
     rest: StepExtras  # results that are not in the step arrays
 
+    def ended(self) -> NDArray[np.intp]:
+        """Return the environments that were reset after their episodes' ends."""
+        if self.reset_infos is None:
+            return np.arange(0)
+        return np.flatnonzero(np.hstack(self.scalars[1:]).any(axis=1))
+
     def difference(self, other: StepResult, first: int, thaw: Thaw) -> str | None:
         """Describe the first difference of a repeated step; ``first`` is the first environment."""
         for i in range(len(self.scalars[0])):
@@ -71,7 +77,7 @@ class StepResult(NamedTuple):
             if (mine[i] != others[i]).any():
                 was, now = (np.squeeze(rows[i].view(dtype)) for rows in (mine, others))
                 yield name, f"was {was} and is {now}"
-        has_reset = self.reset_infos is not None and any(part[i].any() for part in self.scalars[1:])
+        has_reset = i in self.ended()
         for of_reset in (False, True) if has_reset else (False,):
             where = describe_info_difference(info(self, of_reset), info(other, of_reset))
             if where is not None:
@@ -84,64 +90,109 @@ Steps = Sequence[Sequence[NDArray[Any]]]  # the action leaves of each step
 Results = Sequence[StepResult]  # of each step
 
 
-_NO_INFOS: Any = (), None, NO_RESTS  # of steps whose results are not recorded
+_NO_INFOS: Any = (), None, NO_RESTS  # of a copy of actions only
 
 
-class RecordedSteps:
-    """Actions and results, as one bytes object per step, which garbage collections ignore."""
+class StepCopy(NamedTuple):
+    """Copy of one step: rows of the arrays as one bytes object, infos, and other results."""
+
+    rows: bytes
+    infos: Snapshot = _NO_INFOS
+    reset_infos: Snapshot | None = None  # None if no episode ended
+    rest: StepExtras | None = None
+
+
+class StepCopier:
+    """Copier of a group's actions and results; it can replace large arrays with digests."""
 
     def __init__(
         self,
         arrays: StepArrays,
-        capacity: int,
         actions: Sequence[NDArray[Any]] = (),
         *,
         with_results: bool = True,
+        with_digests: bool = False,
     ) -> None:
         observations, resets = (
             [part for part in rows.parts if isinstance(part, np.ndarray)]
             for rows in (arrays.observations, arrays.reset_observations)
         )
         scalars = [arrays.rewards, arrays.terminated, arrays.truncated]
-        max_bytes = _MAX_COPIED_BYTES // (2 * len(observations) + len(scalars))
+        max_bytes = np.inf
+        if with_digests:
+            max_bytes = _MAX_COPIED_BYTES // (2 * len(observations) + len(scalars))
         self._actions = _Rows(actions)
         self._observations = _Rows(observations if with_results else [], max_bytes)
         self._scalars = _Rows(scalars if with_results else [])
         self._resets = _Rows(resets if with_results else [], max_bytes)
+        self.has_digests = bool(self._observations.digests)
         parts = self._actions, self._observations, self._scalars
         self._memory: list[Any] = [memory for part in parts for memory in part.memory]
+
+    def copy_actions(self) -> StepCopy:
+        return StepCopy(b"".join(self._memory))
+
+    def copy(
+        self, infos: Snapshot, reset_infos: Snapshot | None, rest: StepExtras | None
+    ) -> StepCopy:
+        """Copy the actions and results in the arrays."""
+        if self.has_digests:
+            self._observations.update_digests()
+        rows = [*self._memory, *infos[0]]
+        if reset_infos is not None:
+            if self.has_digests:
+                self._resets.update_digests()
+            rows += self._resets.memory
+            rows += reset_infos[0]
+        return StepCopy(b"".join(rows), infos, reset_infos, rest)
+
+    def actions(self, rows: bytes) -> list[NDArray[Any]]:
+        """Return the action leaves in a copy."""
+        found = self._actions.read(io.BytesIO(rows))
+        pairs = zip(self._actions.parts, found, strict=True)
+        return [own.view(part.dtype).reshape(part.shape) for part, own in pairs]
+
+    def result(self, copied: StepCopy) -> StepResult:
+        file, resets, reset_infos = io.BytesIO(copied.rows), [], None
+        self._actions.read(file)
+        observations, scalars = self._observations.read(file), self._scalars.read(file)
+        infos = _read_infos(copied.infos, file)
+        if copied.reset_infos is not None:
+            resets = self._resets.read(file)
+            reset_infos = _read_infos(copied.reset_infos, file)
+        extras = copied.rest or NO_EXTRAS
+        return StepResult(observations, scalars, resets, infos, reset_infos, extras)
+
+
+class RecordedSteps:
+    """Copies of steps, as one bytes object per step, which garbage collections ignore."""
+
+    def __init__(self, copier: StepCopier, capacity: int) -> None:
+        self._copier = copier
         self._capacity = capacity
         self.clear()
 
     def clear(self) -> None:
         capacity = self._capacity
-        self._copies = [b""] * capacity
+        self._rows = [b""] * capacity
         # The sources of the infos, or the batches.
         self._infos: list[Any] = [None] * capacity
         self._reset_infos: list[Any] = [None] * capacity
         self._extras: list[StepExtras | None] = [None] * capacity
         self.nbytes = 0
 
-    def record(
-        self,
-        at: int,
-        infos: Snapshot = _NO_INFOS,
-        reset_infos: Snapshot | None = None,
-        rest: StepExtras | None = None,
-    ) -> None:
-        """Record the actions and results in the arrays as those of step ``at``."""
-        for digests in self._observations.digests:
-            digests.update()
-        numbers, self._infos[at], _ = infos
-        rows = [*self._memory, *numbers]
+    def record(self, at: int, last: StepCopy | None) -> None:
+        """Record the last step as step ``at``; without a copy of it, only its actions."""
+        copier = self._copier
+        if last is None:
+            last = copier.copy_actions()
+        elif copier.has_digests:
+            last = copier.copy(*last[1:])
+        rows, (numbers, self._infos[at], _), reset_infos, rest = last
+        self._rows[at] = rows
+        self.nbytes += len(rows)
         if reset_infos is not None:
-            for digests in self._resets.digests:
-                digests.update()
-            reset_numbers, self._reset_infos[at], _ = reset_infos
-            rows += self._resets.memory
-            rows += reset_numbers
-        self._copies[at] = copy = b"".join(rows)
-        self.nbytes += len(copy)
+            self._reset_infos[at] = reset_infos[1]
         if rest is not None or not numbers:
             self._extras[at] = rest
             self.nbytes += self._other_bytes(at)
@@ -156,27 +207,21 @@ class RecordedSteps:
 
     def actions(self, at: int) -> list[NDArray[Any]]:
         """Return the action leaves of step ``at``."""
-        rows = self._actions.read(io.BytesIO(self._copies[at]))
-        pairs = zip(self._actions.parts, rows, strict=True)
-        return [own.view(part.dtype).reshape(part.shape) for part, own in pairs]
+        return self._copier.actions(self._rows[at])
 
     def result(self, at: int) -> StepResult:
-        copy, resets, reset_infos = io.BytesIO(self._copies[at]), [], None
-        self._actions.read(copy)
-        observations, scalars = self._observations.read(copy), self._scalars.read(copy)
-        infos = _read_infos(self._infos[at], copy)
-        if self._reset_infos[at] is not None:
-            resets = self._resets.read(copy)
-            reset_infos = _read_infos(self._reset_infos[at], copy)
-        extras = self._extras[at] or NO_EXTRAS
-        return StepResult(observations, scalars, resets, infos, reset_infos, extras)
+        resets = self._reset_infos[at]
+        reset_infos = None if resets is None else ((), resets, NO_RESTS)
+        infos = (), self._infos[at], NO_RESTS
+        return self._copier.result(StepCopy(self._rows[at], infos, reset_infos, self._extras[at]))
 
 
-def _read_infos(source: Any, copy: io.BytesIO) -> Snapshot:
+def _read_infos(snapshot: Snapshot, file: io.BytesIO) -> Snapshot:
+    source = snapshot[1]
     if isinstance(source, InfoBatch):
         return (), source, NO_RESTS
     arrays = source[0]
-    return (copy.read(arrays.cells.nbytes), copy.read(arrays.kinds.nbytes)), source, NO_RESTS
+    return (file.read(arrays.cells.nbytes), file.read(arrays.kinds.nbytes)), source, NO_RESTS
 
 
 class _Rows:
@@ -188,10 +233,14 @@ class _Rows:
         self.parts += [digests.values for digests in self.digests]
         self.memory = list(map(_bytes_of, self.parts))
 
-    def read(self, copy: io.BytesIO) -> list[NDArray[np.uint8]]:
-        """Return each recorded array's rows, ``(len(array), row bytes)``."""
+    def update_digests(self) -> None:
+        for digests in self.digests:
+            digests.update()
+
+    def read(self, file: io.BytesIO) -> list[NDArray[np.uint8]]:
+        """Return each copied array's rows, ``(len(array), row bytes)``."""
         return [
-            np.frombuffer(bytearray(copy.read(part.nbytes)), np.uint8).reshape(len(part), -1)
+            np.frombuffer(bytearray(file.read(part.nbytes)), np.uint8).reshape(len(part), -1)
             for part in self.parts
         ]
 
