@@ -148,8 +148,8 @@ class Backend(ABC, Generic[_W]):
     before_step: Callable[[], None] | None = None  # called before each step
     after_submit: Callable[[], None] | None = None  # called after commands were submitted
 
-    def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
-        return StepArrays.allocate(spaces, num_envs, info_bytes=self.info_bytes)
+    def allocate(self, spaces: StepSpaces, num_envs: int, digests: bool = False) -> StepArrays:
+        return StepArrays.allocate(spaces, num_envs, info_bytes=self.info_bytes, digests=digests)
 
     @abstractmethod
     def poller(self, drivers: Sequence[Driver]) -> Poller:

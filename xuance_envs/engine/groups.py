@@ -6,6 +6,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,10 +198,12 @@ class WorkerGroups(Groups):
                 self._local_group = _make_local_group(recipe.part(*local_range))
                 described = self._local_group.describe()
             description = describe(backend.descriptions() + described)
-            arrays = backend.allocate(description.spaces, len(recipe))
+            resumes = restarts is not None and restarts.resumes
+            arrays = backend.allocate(description.spaces, len(recipe), digests=resumes)
             backend.attach(description.spaces, arrays)
             if self._local_group is not None and local_range is not None:
-                self._local_group.attach(arrays.slice(*local_range))
+                # Only groups in workers are resumed, and compute digests for that.
+                self._local_group.attach(replace(arrays.slice(*local_range), digests=None))
         except BaseException:
             self._finalize()
             if self._local_group is not None:

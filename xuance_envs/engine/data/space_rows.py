@@ -112,6 +112,7 @@ class SpaceRows:
     def __init__(self, layout: SpaceLayout, parts: list[Any], n: int) -> None:
         self.layout = layout
         self.parts = parts
+        self.arrays: list[NDArray[Any]] = [part for part in parts if not isinstance(part, list)]
         self.objects = [part for part in parts if isinstance(part, list)]
         self._copiers = [None if isinstance(part, list) else make_copiers(part) for part in parts]
         copiers = self._copiers[0] if layout.flat else None

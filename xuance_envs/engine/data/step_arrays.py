@@ -37,13 +37,19 @@ class StepArrays:
     reset_infos: InfoArrays
     masks: SpaceRows | None
     outputs: OutputBuffers | None
+    digests: NDArray[np.uint64] | None  # of observations, (num_envs, leaves); None: not computed
+    reset_digests: NDArray[np.uint64] | None
 
     @staticmethod
     def nbytes(
-        spaces: StepSpaces, num_envs: int, info_bytes: int = INFO_BYTES, outputs: bool = False
+        spaces: StepSpaces,
+        num_envs: int,
+        info_bytes: int = INFO_BYTES,
+        outputs: bool = False,
+        digests: bool = False,
     ) -> int:
         layouts = _Layouts.of(spaces)
-        *_, (*_, end) = array_specs(_shapes(layouts, num_envs, info_bytes))
+        *_, (*_, end) = array_specs(_shapes(layouts, num_envs, info_bytes, digests))
         if not outputs:
             return end
         return round_up(end, mmap.PAGESIZE) + OutputBuffers.nbytes(layouts.observations, num_envs)
@@ -56,11 +62,12 @@ class StepArrays:
         memory: Any = None,
         info_bytes: int = INFO_BYTES,
         outputs: bool = False,
+        digests: bool = False,
     ) -> StepArrays:
         layouts = _Layouts.of(spaces)
         observations, actions, _ = layouts
         masks = _masks(actions, info_bytes)
-        specs = list(array_specs(_shapes(layouts, num_envs, info_bytes)))
+        specs = list(array_specs(_shapes(layouts, num_envs, info_bytes, digests)))
         if memory is None:
             memory = bytearray(specs[-1][-1])
         arrays = iter(
@@ -92,6 +99,8 @@ class StepArrays:
             InfoArrays(next(arrays), next(arrays), next(arrays)),
             None if masks is None else rows(masks),
             buffers,
+            next(arrays) if digests else None,
+            next(arrays) if digests else None,
         )
 
     def slice(self, lo: int, hi: int) -> StepArrays:
@@ -136,7 +145,7 @@ class _Layouts(NamedTuple):
 
 
 def _shapes(
-    layouts: _Layouts, num_envs: int, info_bytes: int
+    layouts: _Layouts, num_envs: int, info_bytes: int, digests: bool
 ) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
     observations, actions, reward_shape = layouts
     for layout in (observations, observations, actions):
@@ -151,6 +160,9 @@ def _shapes(
     masks = _masks(actions, info_bytes)
     for leaf in () if masks is None else masks.leaves:
         yield np.dtype(np.bool_), (num_envs, *leaf.shape)
+    leaves = [leaf for leaf in layouts.observations.leaves if leaf.dtype is not None]
+    for _ in range(2 * digests):
+        yield np.dtype(np.uint64), (num_envs, len(leaves))
 
 
 def _masks(actions: SpaceLayout, info_bytes: int) -> SpaceLayout | None:

@@ -6,13 +6,12 @@ info columns, and of reset observations and reset infos where episodes ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 
 
@@ -30,11 +29,11 @@ class GroupCodec:
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
-        self._actions = [*map(_bytes_of, _arrays_of(arrays.actions))]
+        self._actions = [*map(_bytes_of, arrays.actions.arrays)]
         results = arrays.rewards, arrays.terminated, arrays.truncated
-        self._always = [*_arrays_of(arrays.observations), *results]
-        self._masks = [] if arrays.masks is None else list(_arrays_of(arrays.masks))
-        self._reset_observations = list(_arrays_of(arrays.reset_observations))
+        self._always = [*arrays.observations.arrays, *results]
+        self._masks = [] if arrays.masks is None else arrays.masks.arrays
+        self._reset_observations = arrays.reset_observations.arrays
         self._use(NO_EXTENTS)
 
     def _use(self, extents: Extents) -> None:
@@ -103,10 +102,6 @@ class GroupCodec:
         per_end //= len(self._arrays.rewards)
         per_step: int = sum(part.nbytes for part in self._parts)
         return per_step + per_end * len(self.ended())
-
-
-def _arrays_of(rows: SpaceRows) -> Iterator[NDArray[Any]]:
-    return (part for part in rows.parts if not isinstance(part, list))
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview | NDArray[Any]:

@@ -20,6 +20,7 @@ from xuance_envs.engine.group.base_env_group import NO_RESULT, BaseEnvGroup, nev
 from xuance_envs.engine.group.group_masks import GroupMasks
 from xuance_envs.engine.group.outcome import OK, Autoreset, Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.recipe import Recipe, reset_arguments
+from xuance_envs.engine.group.row_digests import StepDigests
 from xuance_envs.engine.group.single_env import ResetOnStep, to_bool
 from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, ProgressRecord, StepClock
 from xuance_envs.engine.group.step_results import RESTARTED_KEY
@@ -70,6 +71,8 @@ class EnvGroup(BaseEnvGroup):
         arrays.clear()
         self._pending = arrays.pending
         self._outputs = arrays.outputs
+        digests = None if arrays.digests is None else StepDigests(arrays)
+        self._digests = digests or None  # None: no observation is large
         self._infos = InfoWriter(arrays.infos, self._freeze_info)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
         self._masks = GroupMasks(arrays.masks, arrays.pending)
@@ -165,6 +168,8 @@ class EnvGroup(BaseEnvGroup):
             self._update_masks(self._masks.mask_methods if places is None else places)
         if self._outputs is not None:
             self._outputs.fill(self._observations)
+        if self._digests is not None:
+            self._digests.update(with_resets=self._last_reset >= 0)
         self.clock.stop(began)
         unusual = self._ended or self._reset_results or self._infos.changed or given
         self._plain = places is None and not unusual and self._outcomes.is_ok

@@ -7,22 +7,56 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.step_arrays import StepArrays
+
+# Larger arrays are recorded as digests, which take longer than copies of small ones. With so many
+# bytes per step, the longest replay log takes its maximum memory.
+_MAX_COPIED_BYTES = 1 << 15
+
 
 class RowDigests:
-    """Digests of an array's rows.
+    """Digests of an array's rows, which :meth:`update` writes to ``values``.
 
     A digest is the sum of the row's words of up to 32 bits, each multiplied by a random odd 64-bit
     number. A change of one word always changes it. Any other change leaves it equal with a
     probability of at most 2**-32; with sums of 32 bits, a change of two signs would.
     """
 
-    def __init__(self, part: NDArray[Any]) -> None:
+    def __init__(self, part: NDArray[Any], values: NDArray[np.uint64]) -> None:
         rows = part.reshape(len(part), -1).view(np.uint8)
         size = next(size for size in (4, 2, 1) if rows.shape[1] % size == 0)
         self._words = rows.view(f"u{size}")
         count = self._words.shape[1]
         self._factors = np.random.default_rng(0).integers(2**64, size=count, dtype=np.uint64) | 1
-        self.values = np.zeros(len(part), np.uint64)
+        self._values = values
 
     def update(self) -> None:
-        np.einsum("ij,j->i", self._words, self._factors, out=self.values)
+        np.einsum("ij,j->i", self._words, self._factors, out=self._values)
+
+
+class StepDigests:
+    """Digests of a group's large observations and reset observations."""
+
+    def __init__(self, arrays: StepArrays) -> None:
+        observations, resets = arrays.observations.arrays, arrays.reset_observations.arrays
+        max_bytes = _MAX_COPIED_BYTES // (2 * len(observations) + 3)  # 3: reward and flags
+        large = [k for k, part in enumerate(observations) if part.nbytes > max_bytes]
+        shape = len(arrays.rewards), len(observations)
+        self.are_shared = arrays.digests is not None  # the group updates them
+        self.values, self.reset_values = (
+            np.zeros(shape, np.uint64) if values is None else values
+            for values in (arrays.digests, arrays.reset_digests)
+        )
+        self.copied = [part for k, part in enumerate(observations) if k not in large]
+        self.copied_resets = [part for k, part in enumerate(resets) if k not in large]
+        self._rows = [RowDigests(observations[k], self.values[:, k]) for k in large]
+        self._reset_rows = [RowDigests(resets[k], self.reset_values[:, k]) for k in large]
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def update(self, with_resets: bool) -> None:
+        for rows in self._rows:
+            rows.update()
+        for rows in self._reset_rows if with_resets else ():
+            rows.update()

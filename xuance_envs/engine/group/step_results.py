@@ -13,14 +13,10 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.info_batch import NO_RESTS, InfoBatch, Snapshot, as_batch
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import NO_EXTRAS, StepExtras
-from xuance_envs.engine.group.row_digests import RowDigests
+from xuance_envs.engine.group.row_digests import StepDigests
 
 # Info key that the first step after a restart adds; a replay of that step lacks it.
 RESTARTED_KEY = "worker_restarted"
-
-# Larger arrays are recorded as digests, which take longer than copies of small ones. With so many
-# bytes per step, the longest replay log takes its maximum memory.
-_MAX_COPIED_BYTES = 1 << 15
 
 _SCALARS = {"reward": np.float64, "terminated flag": np.bool_, "truncated flag": np.bool_}
 
@@ -113,19 +109,18 @@ class StepCopier:
         with_results: bool = True,
         with_digests: bool = False,
     ) -> None:
-        observations, resets = (
-            [part for part in rows.parts if isinstance(part, np.ndarray)]
-            for rows in (arrays.observations, arrays.reset_observations)
-        )
         scalars = [arrays.rewards, arrays.terminated, arrays.truncated]
-        max_bytes = np.inf
-        if with_digests:
-            max_bytes = _MAX_COPIED_BYTES // (2 * len(observations) + len(scalars))
+        observations, resets = arrays.observations.arrays, arrays.reset_observations.arrays
+        digests = StepDigests(arrays) if with_results and with_digests else None
+        self.has_digests, self._to_update = bool(digests), None
+        if digests:
+            observations = [*digests.copied, digests.values]
+            resets = [*digests.copied_resets, digests.reset_values]
+            self._to_update = None if digests.are_shared else digests
         self._actions = _Rows(actions)
-        self._observations = _Rows(observations if with_results else [], max_bytes)
+        self._observations = _Rows(observations if with_results else [])
         self._scalars = _Rows(scalars if with_results else [])
-        self._resets = _Rows(resets if with_results else [], max_bytes)
-        self.has_digests = bool(self._observations.digests)
+        self._resets = _Rows(resets if with_results else [])
         parts = self._actions, self._observations, self._scalars
         self._memory: list[Any] = [memory for part in parts for memory in part.memory]
 
@@ -136,12 +131,10 @@ class StepCopier:
         self, infos: Snapshot, reset_infos: Snapshot | None, rest: StepExtras | None
     ) -> StepCopy:
         """Copy the actions and results in the arrays."""
-        if self.has_digests:
-            self._observations.update_digests()
+        if self._to_update is not None:
+            self._to_update.update(with_resets=reset_infos is not None)
         rows = [*self._memory, *infos[0]]
         if reset_infos is not None:
-            if self.has_digests:
-                self._resets.update_digests()
             rows += self._resets.memory
             rows += reset_infos[0]
         return StepCopy(b"".join(rows), infos, reset_infos, rest)
@@ -225,17 +218,11 @@ def _read_infos(snapshot: Snapshot, file: io.BytesIO) -> Snapshot:
 
 
 class _Rows:
-    """Arrays with a row per environment; arrays above ``max_bytes`` are recorded as digests."""
+    """Arrays with a row per environment."""
 
-    def __init__(self, arrays: Sequence[NDArray[Any]], max_bytes: float = np.inf) -> None:
-        self.digests = [RowDigests(array) for array in arrays if array.nbytes > max_bytes]
-        self.parts = [array for array in arrays if array.nbytes <= max_bytes]
-        self.parts += [digests.values for digests in self.digests]
-        self.memory = list(map(_bytes_of, self.parts))
-
-    def update_digests(self) -> None:
-        for digests in self.digests:
-            digests.update()
+    def __init__(self, arrays: Sequence[NDArray[Any]]) -> None:
+        self.parts = arrays
+        self.memory = list(map(_bytes_of, arrays))
 
     def read(self, file: io.BytesIO) -> list[NDArray[np.uint8]]:
         """Return each copied array's rows, ``(len(array), row bytes)``."""

@@ -95,19 +95,19 @@ class ProcessBackend(Backend[ProcessDriver]):
         self._pinner.replace(index, driver.worker.pid)
         return driver
 
-    def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
+    def allocate(self, spaces: StepSpaces, num_envs: int, digests: bool = False) -> StepArrays:
         layout = SpaceLayout(spaces.observation_space)
         if self._wants_outputs and OutputBuffers.are_useful(layout, num_envs):
             with suppress(MemoryError):
-                return self._allocate(spaces, num_envs, outputs=True)
-        return self._allocate(spaces, num_envs, outputs=False)
+                return self._allocate(spaces, num_envs, True, digests)
+        return self._allocate(spaces, num_envs, False, digests)
 
-    def _allocate(self, spaces: StepSpaces, num_envs: int, outputs: bool) -> StepArrays:
-        memory, options = self.settings.memory, (self.info_bytes, outputs)
-        size = StepArrays.nbytes(spaces, num_envs, *options)
+    def _allocate(self, spaces: StepSpaces, num_envs: int, *options: bool) -> StepArrays:
+        memory = self.settings.memory
+        size = StepArrays.nbytes(spaces, num_envs, self.info_bytes, *options)
         self._arrays_at = memory.allocate(size)
         mapped = memory.map(self._arrays_at, size)
-        arrays = StepArrays.allocate(spaces, num_envs, mapped, *options)
+        arrays = StepArrays.allocate(spaces, num_envs, mapped, self.info_bytes, *options)
         self._outputs = arrays.outputs
         return arrays
 
@@ -169,8 +169,9 @@ class ProcessBackend(Backend[ProcessDriver]):
         stop_workers([self.workers[index]], FORCED_CLOSE_TIMEOUT)
 
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
-        size = len(self.recipe), self.info_bytes
-        return self._spaces, *size, self._arrays_at, lo, hi, self._arrays.outputs is not None
+        arrays = self._arrays
+        options = self.info_bytes, arrays.outputs is not None, arrays.digests is not None
+        return self._spaces, len(self.recipe), self._arrays_at, lo, hi, *options
 
     @override
     def _functions(self, lo: int, hi: int) -> bytes | None:
@@ -193,8 +194,8 @@ class SharedProcessBackend(ProcessBackend):
         self.settings.memory.add_user()
 
     @override
-    def allocate(self, spaces: StepSpaces, num_envs: int) -> StepArrays:
-        arrays = super().allocate(spaces, num_envs)
+    def allocate(self, spaces: StepSpaces, num_envs: int, digests: bool = False) -> StepArrays:
+        arrays = super().allocate(spaces, num_envs, digests)
         self._parts.append(self._arrays_at)
         return arrays
 

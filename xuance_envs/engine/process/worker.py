@@ -6,6 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -101,19 +102,12 @@ class Worker:
         return host
 
     def _arrays(
-        self,
-        spaces: StepSpaces,
-        num_envs: int,
-        info_bytes: int,
-        start: int,
-        lo: int,
-        hi: int,
-        outputs: bool = False,
+        self, spaces: StepSpaces, num_envs: int, start: int, lo: int, hi: int, *options: Any
     ) -> StepArrays:
         """Map a group's slice of the shared arrays."""
-        memory = self._memory.map(start, StepArrays.nbytes(spaces, num_envs, info_bytes, outputs))
+        memory = self._memory.map(start, StepArrays.nbytes(spaces, num_envs, *options))
         system.make_private_in_forks(memory, self._memory.fd, start)
-        arrays = StepArrays.allocate(spaces, num_envs, memory, info_bytes, outputs)
+        arrays = StepArrays.allocate(spaces, num_envs, memory, *options)
         return arrays.slice(lo, hi)
 
 

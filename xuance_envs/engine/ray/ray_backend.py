@@ -78,6 +78,10 @@ class RayBackend(Backend[ActorDriver]):
             self._attach_actor(self.actors[number])
 
     @override
+    def allocate(self, spaces: StepSpaces, num_envs: int, digests: bool = False) -> StepArrays:
+        return super().allocate(spaces, num_envs)  # actors send no digests
+
+    @override
     def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
         self._arrays = arrays
         packed = dumps_for_worker(spaces)
@@ -136,8 +140,8 @@ class RayBackend(Backend[ActorDriver]):
         plans = (actor.plan for actor in self.actors)
         plan = next(plan for plan in plans if lo in plan.envs)
         first = plan.envs.start
-        place = (lo - first, hi - first)
-        return self._spaces, len(plan.envs), self.info_bytes, plan.reserved, *place
+        place = plan.reserved, lo - first, hi - first
+        return self._spaces, len(plan.envs), *place, self.info_bytes
 
 
 def end_actors(cluster: RayCluster, actors: list[ActorClient], close_timeout: float) -> None:
