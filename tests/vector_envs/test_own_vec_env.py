@@ -90,3 +90,29 @@ def test_it_is_what_gymnasiums_wrappers_take(envs):
     assert rewards.tolist() == [4, 4, 4]
     assert (terminated | truncated).all()
     assert len(infos["final_obs"]) == 3
+
+
+class Counting(DummyVecEnv):
+    """Vectorized environment whose methods do more than those of its base class."""
+
+    started = finished = 0
+
+    def step_async(self, actions):
+        self.started += 1
+        super().step_async(actions)
+
+    def step_wait(self):
+        self.finished += 1
+        return super().step_wait()
+
+
+class CountingMore(Counting):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Counting, CountingMore])
+def test_step_calls_the_methods_of_a_subclass(kind):
+    with kind([partial(ReusingEnv, (2,))] * 2) as envs:
+        envs.reset()
+        envs.step([0, 0])
+        assert (envs.started, envs.finished) == (1, 1)

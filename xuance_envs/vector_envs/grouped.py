@@ -15,7 +15,7 @@ from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.ledger import Pending, Replies, is_fatal, state_unknown_after
-from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, exclusive_wait
+from xuance_envs.engine.system.exclusive import exclusive, exclusive_step, exclusive_wait
 from xuance_envs.errors import (
     NotResetError,
     RemoteForbiddenError,
@@ -163,7 +163,7 @@ class GroupedVecEnv(VecEnv):
         return self._ledger.command(packed, take, fail)
 
     @override
-    @exclusive_start
+    @exclusive_step
     def step_async(self, actions: Any) -> None:
         ledger = self._ledger
         if ledger.pending or self._groups.closed:
@@ -199,7 +199,19 @@ class GroupedVecEnv(VecEnv):
         ledger.settle()
         return obs, rewards, terminated, truncated, infos
 
+    _start_step: Callable[..., None] = step_async.__wrapped__  # type: ignore[attr-defined]
     _finish_step: Callable[..., StepResult] = step_wait.__wrapped__  # type: ignore[attr-defined]
+
+    @override
+    @exclusive_step
+    def step(self, actions: Any) -> StepResult:  # checked once instead of twice
+        self._start_step(actions)
+        return self._finish_step()
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "step" not in vars(cls) and not vars(cls).keys().isdisjoint(("step_async", "step_wait")):
+            cls.step = VecEnv.step  # type: ignore[method-assign]  # calls the subclass's methods
 
     # -- asynchronous stepping --------------------------------------------------------
 
