@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.info_batch import NO_RESTS, InfoBatch
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.step_results import (
-    RecordedSteps,
-    StepCopier,
-    StepCopy,
-    StepResult,
-)
+from xuance_envs.engine.group.outcome import NO_EXTRAS, StepExtras
+from xuance_envs.engine.group.step_results import StepCopier, StepCopy, StepResult
 from xuance_envs.errors import name_envs
 
 MAX_OVERHEAD = 0.0025  # target share of step time for saving; recording actions costs as much
@@ -40,24 +38,29 @@ class ReplayLog:
         self.disabled = ""  # else, the reason
         if arrays.actions.objects:
             self.disabled = "the actions have no fixed shape, so they are not recorded"
-        self.states: Any = None
-        self.count = 0
-        self.next_save = -1
         self.interval_log2 = 0
-        self._first_tag, self._requests_per_step = 0, 1.0
+        self._requests_per_step = 1.0
         size = sum(part.nbytes for part in parts) if self.enabled else 0
         self._max_steps = max(1, min(MAX_STEPS, MAX_BYTES // max(size, 1)))
         self.actions = parts if self.enabled else []
-        capacity = self._max_steps + _SPARE_STEPS
-        copier = StepCopier(arrays, self.actions, with_results=with_results, with_digests=True)
-        self._recorded = RecordedSteps(copier, capacity)
+        self._copier = StepCopier(
+            arrays, self.actions, with_results=with_results, with_digests=True
+        )
         self._costs: list[float] = []
         self._has_nan = False
+        self.reset(None)
 
     def reset(self, states: Any, tag: int = 0) -> None:
         """Restart the log with new states, or with None if the next step should save them."""
-        self.states, self.count, self._first_tag = states, 0, tag
-        self._recorded.clear()
+        self.states: Any = states
+        self.count, self._first_tag = 0, tag
+        self._nbytes, capacity = 0, self._max_steps + _SPARE_STEPS
+        # One bytes object per step, which garbage collections ignore.
+        self._rows = [b""] * capacity
+        # The sources of the infos, or the batches.
+        self._infos: list[Any] = [None] * capacity
+        self._reset_infos: list[Any] = [None] * capacity
+        self._extras: list[StepExtras | None] = [None] * capacity
         interval = self.interval_log2
         self.next_save = -1 if states is None else ((tag >> interval) + 1) << interval
 
@@ -70,21 +73,51 @@ class ReplayLog:
         return self.count < self._max_steps + _SPARE_STEPS
 
     def record(self, last: StepCopy | None = None) -> int:
-        """Record the last step; return the new ``count``, which the caller sets."""
-        at, steps = self.count, self._recorded
-        steps.record(at, last)
+        """Record the last step, or only its actions; return the new ``count``, for the caller."""
+        at, copier = self.count, self._copier
+        if last is None:
+            last = copier.copy_actions()
+        elif copier.has_digests:
+            last = copier.copy(*last[1:])
+        rows, (numbers, self._infos[at], _), reset_infos, rest = last
+        self._rows[at] = rows
+        self._nbytes += len(rows)
+        if reset_infos is not None:
+            self._reset_infos[at] = reset_infos[1]
+        if rest is not None or not numbers:
+            self._extras[at] = rest
+            self._nbytes += self._other_bytes(at)
         at += 1
-        if at == self._max_steps or steps.nbytes > MAX_BYTES:
+        if at == self._max_steps or self._nbytes > MAX_BYTES:
             self.next_save = -1
         return at
 
+    def _other_bytes(self, at: int) -> int:
+        """Return the bytes of a step's infos that are not in its copy."""
+        rest = self._extras[at] or NO_EXTRAS
+        batches = [self._infos[at], self._reset_infos[at]]
+        arrays = [batch.arrays for batch in batches if isinstance(batch, InfoBatch)]
+        in_columns = [each.cells.nbytes + each.bytes.nbytes for each in arrays]
+        return sum(in_columns) + sum(map(len, [*rest.infos.values(), *rest.reset_infos.values()]))
+
     def steps(self) -> list[list[NDArray[Any]]]:
         """Return the action leaves of each step."""
-        return [self._recorded.actions(at) for at in range(self.count)]
+        return [self._copier.actions(rows) for rows in self._rows[: self.count]]
 
     def results(self) -> list[StepResult]:
         """Return the result of each step."""
-        return [self._recorded.result(at) for at in range(self.count)]
+        recorded = zip(self._rows, self._infos, self._reset_infos, self._extras, strict=True)
+        return [
+            self._copier.result(
+                StepCopy(
+                    rows,
+                    ((), infos, NO_RESTS),
+                    None if resets is None else ((), resets, NO_RESTS),
+                    extras,
+                )
+            )
+            for rows, infos, resets, extras in islice(recorded, self.count)
+        ]
 
     def current_actions(self) -> list[NDArray[Any]]:
         """Return the action leaves currently in the arrays."""

@@ -157,58 +157,6 @@ class StepCopier:
         return StepResult(observations, scalars, resets, infos, reset_infos, extras)
 
 
-class RecordedSteps:
-    """Copies of steps, as one bytes object per step, which garbage collections ignore."""
-
-    def __init__(self, copier: StepCopier, capacity: int) -> None:
-        self._copier = copier
-        self._capacity = capacity
-        self.clear()
-
-    def clear(self) -> None:
-        capacity = self._capacity
-        self._rows = [b""] * capacity
-        # The sources of the infos, or the batches.
-        self._infos: list[Any] = [None] * capacity
-        self._reset_infos: list[Any] = [None] * capacity
-        self._extras: list[StepExtras | None] = [None] * capacity
-        self.nbytes = 0
-
-    def record(self, at: int, last: StepCopy | None) -> None:
-        """Record the last step as step ``at``; without a copy of it, only its actions."""
-        copier = self._copier
-        if last is None:
-            last = copier.copy_actions()
-        elif copier.has_digests:
-            last = copier.copy(*last[1:])
-        rows, (numbers, self._infos[at], _), reset_infos, rest = last
-        self._rows[at] = rows
-        self.nbytes += len(rows)
-        if reset_infos is not None:
-            self._reset_infos[at] = reset_infos[1]
-        if rest is not None or not numbers:
-            self._extras[at] = rest
-            self.nbytes += self._other_bytes(at)
-
-    def _other_bytes(self, at: int) -> int:
-        """Return the bytes of a step's infos that are not in its copy."""
-        rest = self._extras[at] or NO_EXTRAS
-        batches = [self._infos[at], self._reset_infos[at]]
-        arrays = [batch.arrays for batch in batches if isinstance(batch, InfoBatch)]
-        in_columns = [each.cells.nbytes + each.bytes.nbytes for each in arrays]
-        return sum(in_columns) + sum(map(len, [*rest.infos.values(), *rest.reset_infos.values()]))
-
-    def actions(self, at: int) -> list[NDArray[Any]]:
-        """Return the action leaves of step ``at``."""
-        return self._copier.actions(self._rows[at])
-
-    def result(self, at: int) -> StepResult:
-        resets = self._reset_infos[at]
-        reset_infos = None if resets is None else ((), resets, NO_RESTS)
-        infos = (), self._infos[at], NO_RESTS
-        return self._copier.result(StepCopy(self._rows[at], infos, reset_infos, self._extras[at]))
-
-
 def _read_infos(snapshot: Snapshot, file: io.BytesIO) -> Snapshot:
     source = snapshot[1]
     if isinstance(source, InfoBatch):
