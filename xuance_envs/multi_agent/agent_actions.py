@@ -30,7 +30,7 @@ class AgentActions:
         self._rows = [
             SpaceRows(
                 SpaceLayout(batch_space(fields.group.action_space, fields.size)),
-                [batch[name] for name in fields.action_names],
+                fields.actions.parts(batch),
                 num_envs,
             )
             for fields in record.groups
@@ -41,9 +41,7 @@ class AgentActions:
             None if (flat := rows.flat) is None else np.zeros(flat.shape[2:], flat.dtype)
             for rows in self._rows
         ]
-        self._agent_rows = [
-            record.action_rows(record.fields(row, record.action_dtype)) for row in self.records
-        ]
+        self._agent_rows = list(map(record.action_rows, self.records))
 
     def put(
         self, actions: Any, alive: NDArray[np.bool_], envs: NDArray[np.intp] | None = None

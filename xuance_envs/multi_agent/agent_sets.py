@@ -77,8 +77,7 @@ class AgentSetCache:
         self._rewards = rewards
         self._masks = masks
         self._actions = np.zeros(record.action_dtype.itemsize, np.uint8)
-        fields = record.fields(self._actions, record.action_dtype)
-        self._read_actions = [rows.reader() for rows in record.action_rows(fields)]
+        self._read_actions = [rows.reader() for rows in record.action_rows(self._actions)]
         self._scalars: dict[int, Any] = {}  # NumPy scalars of Discrete actions
         self._action_order = [place for group in team.groups for place in group.places]
         self._cache: dict[tuple[Any, ...], AgentSet] = {}

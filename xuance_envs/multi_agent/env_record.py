@@ -30,24 +30,23 @@ class EnvRecord:
     def __init__(self, team: Team) -> None:
         record = RecordLayout(team)
         self.flat = np.zeros(record.dtype.itemsize, np.uint8)
-        fields = self.fields = record.fields(self.flat, record.dtype)
-        at: dict[int, tuple[SpaceRows, int]] = {
-            place: (rows, i)
-            for group, rows in zip(team.groups, record.observation_rows(fields), strict=True)
-            for i, place in enumerate(group.places)
-        }
+        fields = self.fields = record.fields(self.flat)
+        at: dict[int, tuple[SpaceRows, int]] = {}
+        for own in record.groups:
+            rows = own.observations.rows(fields)
+            at |= {place: (rows, i) for i, place in enumerate(own.group.places)}
         self._observation_rows = [at[place] for place in range(len(team.agents))]
         self._rows: list[Row] = [rows.row(i) for rows, i in self._observation_rows]
         self._rewards = rewards_of(fields["rewards"])
         self._flags = {name: memoryview(fields[name]) for name in ("terminated", "truncated")}  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         # Agents that were flagged as ended but that the environment still lists in ``agents``.
         self._ended = np.zeros(len(team.agents), np.bool_)
-        self.state_arrays = [fields[name] for name in record.state_names]
+        self.state_arrays = [] if record.state is None else record.state.parts(fields)
         self.episode_arrays = [self._ended, *self.state_arrays]
         self.has_state = record.state is not None
         if record.state is not None:
-            parts = [fields[name][np.newaxis] for name in record.state_names]
-            self._state_rows = SpaceRows(record.state, parts, 1)
+            parts = [array[np.newaxis] for array in self.state_arrays]
+            self._state_rows = SpaceRows(record.state.layout, parts, 1)
             self._state_row = self._state_rows.row(0)
         self.masks = Masks(team, fields)
         self._infos = InfoMerger(team, self.masks)

@@ -142,9 +142,9 @@ class _ParallelView:
     def _observations(self, batch: NDArray[Any]) -> dict[Any, Any]:
         observations: dict[Any, Any] = {}
         for fields in self._envs.record.groups:
-            parts = [batch[name][0] for name in fields.observation_names]
+            parts, layout = fields.observations.parts(batch), fields.observations.layout
             for i, agent in enumerate(fields.group.agents):
-                observations[agent] = fields.observations.unflatten([part[i] for part in parts])
+                observations[agent] = layout.unflatten([part[0, i] for part in parts])
         present = batch["acted"][0] | batch["alive"][0]
         return {agent: observations[agent] for agent in compress(self.possible_agents, present)}
 
@@ -152,13 +152,10 @@ class _ParallelView:
         team = self._envs.record.team
         present = batch["acted"][0] if batch["acted"].any() else batch["alive"][0]
         infos = infos_by_agent(info, team, present)
-        masks = self._envs.record.masks(batch)
-        if bool(batch["gives_masks"][0]) and masks is not None:
-            for group in team.groups:
-                if group.mask is None or group.observes_mask:
-                    continue
-                mask = masks if team.is_one else masks[group.name]
+        for fields in self._envs.record.groups if batch["gives_masks"][0] else ():
+            group, masks = fields.group, fields.read_masks(batch)
+            if masks is not None and not group.observes_mask:
                 for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
                     if present[place]:
-                        infos[agent][MASK] = mask[0, i]
+                        infos[agent][MASK] = masks[0, i]
         return infos

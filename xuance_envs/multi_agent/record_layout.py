@@ -6,7 +6,6 @@ The underlying vectorized environment handles observations and actions as plain 
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,43 +24,53 @@ _ALIGNMENT = 64  # a cache line, which also suits vector instructions
 _Field = tuple[str, DTypeLike, tuple[int, ...]]
 
 
+class SpaceFields:
+    """Fields with the values of one space, for each agent of a group or for the environment."""
+
+    def __init__(self, stem: str, space: spaces.Space[Any], *leading: int) -> None:
+        self.layout = SpaceLayout(space)
+        self.names = [f"{stem}{k}" for k in range(len(self.layout.leaves))]
+        self._leading = leading
+
+    def fields(self) -> Iterator[_Field]:
+        for name, leaf in zip(self.names, self.layout.leaves, strict=True):
+            assert leaf.dtype is not None  # checked by build_team
+            yield name, leaf.dtype, (*self._leading, *leaf.shape)
+
+    def parts(self, records: Mapping[str, NDArray[Any]] | NDArray[Any]) -> list[NDArray[Any]]:
+        return [records[name] for name in self.names]
+
+    def read(self, records: NDArray[Any]) -> Any:
+        """Read the values from structured records."""
+        if self.layout.flat:
+            return records[self.names[0]]
+        return self.layout.unflatten(self.parts(records))
+
+    def rows(self, record: Mapping[str, NDArray[Any]]) -> SpaceRows:
+        """Return storage for each agent's value."""
+        return SpaceRows(self.layout, self.parts(record), *self._leading)
+
+
 class GroupFields:
     """Fields of a group's observations, masks and actions."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self.size = len(group.agents)
-        self.observations = SpaceLayout(group.observation_space)
-        self.actions = SpaceLayout(group.action_space)
-        self.observation_names = _names(f"{group.name}.observation", self.observations)
-        self.action_names = _names(f"{group.name}.action", self.actions)
-        self._mask = f"{group.name}.mask"
+        self.size = size = len(group.agents)
+        name = group.name
+        self.observations = SpaceFields(f"{name}.observation", group.observation_space, size)
+        self.actions = SpaceFields(f"{name}.action", group.action_space, size)
+        self._mask = f"{name}.mask"
 
     def fields(self) -> Iterator[_Field]:
         """Yield the fields of observations and masks."""
-        yield from _of_leaves(self.observation_names, self.observations, self.size)
+        yield from self.observations.fields()
         if self.group.mask is not None:
             yield self._mask, np.bool_, (self.size, self.group.mask)
-
-    def read(self, records: NDArray[Any]) -> Any:
-        """Read the group's observations from structured records."""
-        if self.observations.flat:
-            return records[self.observation_names[0]]
-        return self.observations.unflatten([records[name] for name in self.observation_names])
 
     def read_masks(self, records: NDArray[Any]) -> Any:
         """Read the group's masks from structured records; None if the group has no masks."""
         return None if self.group.mask is None else records[self._mask]
-
-
-def _names(stem: str, layout: SpaceLayout) -> list[str]:
-    return [f"{stem}{k}" for k in range(len(layout.leaves))]
-
-
-def _of_leaves(names: Sequence[str], layout: SpaceLayout, *leading: int) -> Iterator[_Field]:
-    for name, leaf in zip(names, layout.leaves, strict=True):
-        assert leaf.dtype is not None  # checked by build_team
-        yield name, leaf.dtype, (*leading, *leaf.shape)
 
 
 class RecordLayout:
@@ -70,12 +79,11 @@ class RecordLayout:
     def __init__(self, team: Team) -> None:
         self.team = team
         self.groups = [GroupFields(group) for group in team.groups]
-        self.state = None if team.state_space is None else SpaceLayout(team.state_space)
-        self.state_names = [] if self.state is None else _names("state", self.state)
+        self.state = None if team.state_space is None else SpaceFields("state", team.state_space)
         count = len(team.agents)
         fields: list[_Field] = [field for group in self.groups for field in group.fields()]
         if self.state is not None:
-            fields += _of_leaves(self.state_names, self.state)
+            fields += self.state.fields()
         fields.append(("rewards", np.float64, (count, *shape_of_rewards(team.reward_space))))
         flags = ["terminated", "truncated", "acted", "alive"]
         if not team.infos_by_agent:
@@ -83,13 +91,17 @@ class RecordLayout:
         fields += [(name, np.bool_, (count,)) for name in flags]
         fields.append(("gives_masks", np.bool_, ()))
         self.dtype = _record_dtype(fields)
-        actions = [_of_leaves(each.action_names, each.actions, each.size) for each in self.groups]
-        self.action_dtype = _record_dtype([*itertools.chain(*actions)])
+        actions = [field for group in self.groups for field in group.actions.fields()]
+        self.action_dtype = _record_dtype(actions)
 
-    def fields(self, flat: NDArray[np.uint8], dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
+    def fields(self, record: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
         """Return views of the fields of one record, ``(nbytes,)``."""
-        record = flat.view(dtype)
-        return {name: record[name][0, ...] for name in dtype.fields or ()}
+        return _views(record, self.dtype)
+
+    def action_rows(self, record: NDArray[np.uint8]) -> list[SpaceRows]:
+        """Return storage for each agent's action in one record, one entry per group of agents."""
+        fields = _views(record, self.action_dtype)
+        return [each.actions.rows(fields) for each in self.groups]
 
     def structured(self, records: NDArray[np.uint8]) -> NDArray[Any]:
         """View records ``(n, nbytes)`` as a structured array ``(n,)``."""
@@ -98,8 +110,8 @@ class RecordLayout:
     def observations(self, records: NDArray[Any]) -> Any:
         """Read the observations: one batch if the team ``is_one``, else a dict by group."""
         if self.team.is_one:
-            return self.groups[0].read(records)
-        return {fields.group.name: fields.read(records) for fields in self.groups}
+            return self.groups[0].observations.read(records)
+        return {fields.group.name: fields.observations.read(records) for fields in self.groups}
 
     def masks(self, records: NDArray[Any]) -> Any:
         """Read the masks: an array if the team ``is_one``, else a dict by group; None if none."""
@@ -110,23 +122,12 @@ class RecordLayout:
 
     def states(self, records: NDArray[Any]) -> Any:
         """Read the environments' states; None if they have no state."""
-        if self.state is None:
-            return None
-        return self.state.unflatten([records[name] for name in self.state_names])
+        return None if self.state is None else self.state.read(records)
 
-    def action_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
-        """Return storage for each agent's action, one entry per group of agents."""
-        return [
-            SpaceRows(each.actions, [record[name] for name in each.action_names], each.size)
-            for each in self.groups
-        ]
 
-    def observation_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
-        """Return storage for each agent's observation, one entry per group of agents."""
-        return [
-            SpaceRows(each.observations, [record[k] for k in each.observation_names], each.size)
-            for each in self.groups
-        ]
+def _views(record: NDArray[np.uint8], dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
+    fields = record.view(dtype)
+    return {name: fields[name][0, ...] for name in dtype.fields or ()}
 
 
 def _record_dtype(fields: Sequence[_Field]) -> np.dtype[Any]:
@@ -183,8 +184,8 @@ class ActionRecord(_RecordSpace):
         """Return whether every agent's action in the record is in its space."""
         if type(x) is not np.ndarray or x.dtype != np.uint8 or x.shape != self.shape:
             return False
-        fields = self._record.fields(np.ascontiguousarray(x), self._record.action_dtype)
-        for group, rows in zip(self.team.groups, self._record.action_rows(fields), strict=True):
+        all_rows = self._record.action_rows(np.ascontiguousarray(x))
+        for group, rows in zip(self.team.groups, all_rows, strict=True):
             space = group.action_space
             if not (all_in_space(space, rows.flat) or all(map(space.contains, rows.reader()()))):
                 return False
@@ -202,10 +203,9 @@ class ActionRecord(_RecordSpace):
             for space in drawn_from:
                 space.seed(int(self.np_random.integers(2**31)))
             self._sample_spaces = drawn_from
-        record = self._record
-        flat = np.zeros(record.action_dtype.itemsize, np.uint8)
-        groups = record.action_rows(record.fields(flat, record.action_dtype))
-        for space, rows in zip(self._sample_spaces, groups, strict=True):
+        record = np.zeros(self._record.action_dtype.itemsize, np.uint8)
+        all_rows = self._record.action_rows(record)
+        for space, rows in zip(self._sample_spaces, all_rows, strict=True):
             for i in range(len(rows)):
                 rows.row(i, strict=False)[:] = space.sample()
-        return flat
+        return record
