@@ -122,7 +122,7 @@ class ResumableGroup(EnvGroup):
         # Imported here because every worker loads this module, but few save states.
         from xuance_envs.engine.group.stored_states import StoredStates
 
-        return StoredStates(self, self._first, self._autoreset)
+        return StoredStates(self)
 
     # -- resuming ---------------------------------------------------------------------
 

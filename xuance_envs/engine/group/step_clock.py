@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,17 +23,10 @@ _put_first_cells = Struct("4d").pack_into  # faster than an assignment to each o
 TIMING_DELTA_BYTES = 8 * (_RING + 1)
 
 
-class ActiveEnvSlot(Protocol):
-    """Slot for the running environment: ``at[0]`` is its place + 1, or NO_ACTIVE_ENV."""
-
-    def __getitem__(self, index: int, /) -> int: ...
-
-    def __setitem__(self, index: int, value: int, /) -> None: ...
-
-
 @dataclass(frozen=True)
 class ProgressRecord:
-    at: ActiveEnvSlot = field(default_factory=lambda: [NO_ACTIVE_ENV])
+    # ``at[0]`` is the running environment's place + 1, or NO_ACTIVE_ENV.
+    at: list[int] | memoryview = field(default_factory=lambda: [NO_ACTIVE_ENV])
     times: memoryview | None = None
 
 

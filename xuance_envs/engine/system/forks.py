@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from xuance_envs.engine.system.current import system
 from xuance_envs.errors import WrongProcessError
 
-
-class _ForkAware(Protocol):
-    def close_in_child(self, owner: int) -> None: ...
+_registered: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-_registered: weakref.WeakKeyDictionary[_ForkAware, int] = weakref.WeakKeyDictionary()
-
-
-def close_after_fork(groups: _ForkAware) -> None:
-    """Close these groups in every process forked from this one."""
+def close_after_fork(groups: Any) -> None:
+    """Call ``groups.close_in_child`` in every process forked from this one."""
     _registered[groups] = os.getpid()
 
 
