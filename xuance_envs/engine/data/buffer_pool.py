@@ -29,8 +29,19 @@ def make_copiers(
 ) -> tuple[Callable[[], NDArray[Any]], Callable[[NDArray[np.intp]], NDArray[Any]]]:
     if not _should_pool(array.nbytes):
         return array.copy, partial(array.take, axis=0)  # faster than indexing
-    copier = _PooledCopier(array)
-    return copier.all, copier.rows
+    pool = _BufferPool(array.shape, array.dtype, _POOL_SIZE)
+
+    def copy_all() -> NDArray[Any]:
+        copy = pool.acquire().view()
+        copy[...] = array
+        return copy
+
+    def copy_rows(rows: NDArray[np.intp]) -> NDArray[Any]:
+        copy = pool.acquire()[: len(rows)]
+        # Other modes of take() use a temporary buffer. The indices have been checked already.
+        return array.take(rows, axis=0, out=copy, mode="clip")
+
+    return copy_all, copy_rows
 
 
 def make_allocator(
@@ -66,19 +77,3 @@ class _BufferPool:
         buffers.append(np.empty(self._shape, self._dtype))
         self._refcount_when_free = sys.getrefcount(buffers[-1])
         return buffers[-1]
-
-
-class _PooledCopier:
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array
-        self._pool = _BufferPool(array.shape, array.dtype, _POOL_SIZE)
-
-    def all(self) -> NDArray[Any]:
-        copy = self._pool.acquire().view()
-        copy[...] = self._array
-        return copy
-
-    def rows(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        copy = self._pool.acquire()[: len(rows)]
-        # Other modes of take() use a temporary buffer. The indices have been checked already.
-        return self._array.take(rows, axis=0, out=copy, mode="clip")
