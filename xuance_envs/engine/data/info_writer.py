@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,13 +36,11 @@ _ALL = slice(None)
 _STORE_ERRORS = AttributeError, BufferError, LookupError, NotImplementedError, TypeError, ValueError
 
 
+@dataclass(slots=True, eq=False)
 class _VectorCells:
     """Cells of a column of vectors; ``cells[i] = value`` rejects values of other kinds."""
 
-    __slots__ = ("_rows",)
-
-    def __init__(self, rows: Sequence[memoryview]) -> None:
-        self._rows = rows  # assignment checks and copies in C
+    _rows: Sequence[memoryview]  # assignment checks and copies in C
 
     def __setitem__(self, i: int, value: NDArray[Any]) -> None:
         self._rows[i][_ALL] = value  # type: ignore[call-overload]  # NumPy's stubs lack Buffer
