@@ -17,6 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
@@ -177,19 +178,14 @@ def lower_priority() -> None:
     os.nice(5)
 
 
-def open_files_limits() -> tuple[int | None, int | None] | None:
-    """Return the soft and hard limit on open files; an entry is None if unlimited."""
-    return _limits(resource.RLIMIT_NOFILE)
-
-
-def processes_limits() -> tuple[int | None, int | None] | None:
-    """Return the soft and hard limit on the user's processes; an entry is None if unlimited."""
-    return _limits(resource.RLIMIT_NPROC)
-
-
-def _limits(kind: int) -> tuple[int | None, int | None]:
+def _limits(kind: int) -> tuple[int | None, int | None] | None:
+    """Return a soft and a hard limit; each is None if unlimited."""
     soft, hard = (None if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(kind))
     return soft, hard
+
+
+open_files_limits = partial(_limits, resource.RLIMIT_NOFILE)
+processes_limits = partial(_limits, resource.RLIMIT_NPROC)  # of the user
 
 
 def raise_open_files_limit() -> None:
