@@ -24,7 +24,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from xuance_envs.engine.cpus import affinity_cpus
-from xuance_envs.engine.system import library_threads
+from xuance_envs.engine.system.current import system
 
 __all__ = ["quick_forkserver"]
 
@@ -126,14 +126,14 @@ def only_own_threads_count() -> Iterator[None]:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         yield
         return
-    count, runner = library_threads._count, os.getpid()
+    count, runner = system.count_threads, os.getpid()
 
     def counted(process: int | str = "self") -> int:
         is_runner = process in (runner, "self") and os.getpid() == runner
         return count(process) - is_runner
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library_threads, "_count", counted)
+        patch.setattr(system, "count_threads", counted)
         yield
 
 

@@ -57,18 +57,14 @@ def _loaded() -> list[tuple[Any, Any]]:
 
 def count_native_threads() -> int:
     """Return the number of native threads that remain in this process when it forks."""
-    if _count() <= threading.active_count():
+    if system.count_threads() <= threading.active_count():
         return 0
     with system.held_fork():
-        return max(0, _count() - threading.active_count())
-
-
-def _count(process: int | str = "self") -> int:
-    return system.count_threads(process)
+        return max(0, system.count_threads() - threading.active_count())
 
 
 def _mark_broken() -> None:
-    if _count(os.getppid()) != 1:
+    if system.count_threads(os.getppid()) != 1:
         _broken_by_fork.update(name for name in _THREAD_FUNCTIONS if name in sys.modules)
 
 
