@@ -97,10 +97,8 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         _, infos = raise_original(
             lambda: self.vec_env.reset(seed=reset_seed, options=options, env_ids=ids)
         )
-        batched: dict[str, Any] = {}
-        for env, info in zip(envs.tolist(), infos, strict=True):
-            batched = self._add_info(batched, info, env)
-        return self._observations(), batched
+        pairs = zip(envs.tolist(), infos, strict=True)
+        return self._observations(), merged_infos(pairs, {}, self._add_info)
 
     def step(self, actions: Any) -> StepResult:
         """Step all environments with a batch of actions from ``action_space``.
@@ -152,7 +150,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         for env, last in zip(envs.tolist(), final, strict=True):
             del each[env]["reset_obs"]
             ends[env] = last, each[env].pop("reset_info")
-        return merged_infos(each, ends, self._add_info)
+        return merged_infos(enumerate(each), ends, self._add_info)
 
     def render(self) -> tuple[Any, ...]:
         """Return a tuple with the result of each environment's ``render``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class InfoBatcher:
     ) -> dict[str, Any]:
         columns = self._plain_columns(infos, self._every)
         if columns is None:
-            return self._one_by_one(infos, envs, add_info)
+            return merged_infos(_built(infos, envs), {}, add_info)
         reset = np.zeros(len(self._every), np.bool_)
         reset[envs] = True
         return _with_masks(columns, reset)
@@ -46,17 +46,16 @@ class InfoBatcher:
         columns = self._plain_columns(step_infos, self._every)
         if ends is None:
             if columns is None:
-                return self._one_by_one(step_infos, self._every, add_info)
+                return merged_infos(_built(step_infos, self._every), {}, add_info)
             return _with_masks(columns, None)
         envs, reset_infos = ends.resets()
         reset_columns = self._plain_columns(reset_infos, envs)
         if columns is None or reset_columns is None or not _same_kinds(columns, reset_columns):
-            each = [step_infos.build(env, env) for env in self._every.tolist()]
             starts = {
                 env: (final_obs[row], reset_infos.build(row, env))
                 for row, env in enumerate(envs.tolist())
             }
-            return merged_infos(each, starts, add_info)
+            return merged_infos(_built(step_infos, self._every), starts, add_info)
         ended = np.zeros(len(self._every), np.bool_)
         ended[envs] = True
         infos = _with_masks(columns, ~ended)
@@ -74,14 +73,6 @@ class InfoBatcher:
         infos["final_info"], infos["_final_info"] = _with_masks(columns, ended), ended.copy()
         return infos
 
-    def _one_by_one(
-        self, batch: InfoBatch, envs: NDArray[np.intp], add_info: AddInfo
-    ) -> dict[str, Any]:
-        infos: dict[str, Any] = {}
-        for env in envs.tolist():
-            infos = add_info(infos, batch.build(env, env), env)
-        return infos
-
     def _plain_columns(self, batch: InfoBatch, envs: NDArray[np.intp]) -> Columns | None:
         """Return the columns if Gymnasium would turn each into an array and a mask, else None."""
         columns = None if self._overrides_add_info else batch.columns(envs)
@@ -92,12 +83,18 @@ class InfoBatcher:
         return columns
 
 
+def _built(batch: InfoBatch, envs: NDArray[np.intp]) -> Iterator[tuple[int, dict[Any, Any]]]:
+    return ((env, batch.build(env, env)) for env in envs.tolist())
+
+
 def merged_infos(
-    infos: Iterable[dict[Any, Any]], ends: Mapping[int, tuple[Any, dict[Any, Any]]], add: AddInfo
+    infos: Iterable[tuple[int, dict[Any, Any]]],
+    ends: Mapping[int, tuple[Any, dict[Any, Any]]],
+    add: AddInfo,
 ) -> dict[str, Any]:
-    """Merge infos; ``ends`` has final observations and reset infos, by index of the environment."""
+    """Merge environments' infos; ``ends`` has their final observations and reset infos."""
     merged: dict[str, Any] = {}
-    for env, info in enumerate(infos):
+    for env, info in infos:
         if env in ends:
             final_obs, reset_info = ends[env]
             merged = add(merged, {"final_obs": final_obs, "final_info": info}, env)
