@@ -370,10 +370,7 @@ def store(rows: SpaceRows, batch: Any, envs: NDArray[np.intp]) -> None:
     flat = rows.flat
     every = len(envs) == len(rows)
     if flat is not None and type(batch) is np.ndarray and batch.dtype == flat.dtype:
-        if every:
-            flat[...] = batch
-        else:
-            flat[envs] = batch
+        flat[... if every else envs] = batch
     else:
         rows.put(batch, ALL_ENVS if every else envs, len(envs))
 

@@ -166,12 +166,9 @@ class SerialStepper(Stepper):
     """Environments in this process, usable after an error in a step or reset."""
 
     def __init__(self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset) -> None:
-        self._local = LocalGroups(checked_recipe(env_fns, None, autoreset), _first_description)
-        super().__init__(self._local)
-
-    @property
-    def envs(self) -> list[Any]:
-        return self._local.envs
+        groups = LocalGroups(checked_recipe(env_fns, None, autoreset), _first_description)
+        super().__init__(groups)
+        self.envs = groups.envs
 
     @override
     def fail(self) -> None:

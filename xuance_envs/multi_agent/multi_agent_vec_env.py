@@ -21,7 +21,7 @@ from xuance_envs.multi_agent.team import Groups, Team
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.tuning import backend_class, backend_for
 from xuance_envs.vector_envs.aliases import ClosedOnExit
-from xuance_envs.vector_envs.arguments import checked_env_ids, checked_recipe, env_indices
+from xuance_envs.vector_envs.arguments import checked_recipe, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.option_names import did_you_mean
 from xuance_envs.vector_envs.options import AutoBool, BackendName, RecordOptions
@@ -263,9 +263,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
             ValueError: the number of seeds or an environment index is invalid.
         """
         records, infos = self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
-        envs = None
-        if env_ids is not None:
-            envs = np.array(checked_env_ids(env_ids, self.num_envs), np.intp)
+        envs = None if env_ids is None else env_indices(env_ids, self.num_envs)
         return self._reader.start(records, infos, envs)
 
     def step(self, actions: Any) -> MultiAgentStep:
@@ -351,7 +349,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
         Raises:
             VecEnvError, TypeError, ValueError: as for that method.
         """
-        envs = np.array(checked_env_ids(env_ids, self.num_envs), np.intp)
+        envs = env_indices(env_ids, self.num_envs)
         return self._reader.start(*self.vec_env.load_state(state, env_ids), envs)
 
     def clone_state(

@@ -123,7 +123,7 @@ def checked_env_ids(
 
 
 def env_indices(
-    env_ids: Sequence[int] | NDArray[np.integer[Any]], num_envs: int
+    env_ids: Sequence[int] | NDArray[np.integer[Any]] | None, num_envs: int
 ) -> NDArray[np.intp]:
     """Validate environment indices and return them as an array, with a fast path for int arrays."""
     if type(env_ids) is np.ndarray and env_ids.dtype.kind in "iu" and env_ids.ndim == 1:
