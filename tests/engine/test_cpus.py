@@ -8,13 +8,16 @@ import pytest
 
 from xuance_envs.engine import cpus
 from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.system import cgroups
 from xuance_envs.engine.system.current import system
 from xuance_envs.vector_envs.worker_settings import WorkerSettings
 
 
 @pytest.fixture
-def quota(tmp_path):
+def quota(tmp_path, monkeypatch):
     """Reads the quota from files as the kernel writes them."""
+    monkeypatch.setattr(cgroups, "_MEMBERSHIP", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "_ROOT", tmp_path / "fs")
 
     def read(membership, **files):
         (tmp_path / "cgroup").write_text(membership)
@@ -22,13 +25,14 @@ def quota(tmp_path):
             file = tmp_path / "fs" / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        return cpus._cgroup_quota(tmp_path / "cgroup", tmp_path / "fs")
+        return cpus._cgroup_quota()
 
     return read
 
 
-def test_without_control_groups_there_is_no_quota(tmp_path):
-    assert cpus._cgroup_quota(tmp_path / "none", tmp_path) is None
+@pytest.mark.usefixtures("quota")
+def test_without_control_groups_there_is_no_quota():
+    assert cpus._cgroup_quota() is None
 
 
 def test_a_group_without_a_limit_has_no_quota(quota):

@@ -22,9 +22,9 @@ def affinity_cpus() -> int:
     return len(affinity) if affinity is not None else os.cpu_count() or 1
 
 
-def _cgroup_quota(*places: Path) -> float | None:
+def _cgroup_quota() -> float | None:
     """Return the CPU time limit of the control groups, in CPUs; None if unlimited."""
-    return min(limits("cpu", {1: _quota_v1, 2: _quota_v2}, *places), default=None)
+    return min(limits("cpu", {1: _quota_v1, 2: _quota_v2}), default=None)
 
 
 def _quota_v2(folder: Path) -> float | None:

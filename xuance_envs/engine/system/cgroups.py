@@ -9,20 +9,18 @@ _MEMBERSHIP = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 
 
-def control_groups(
-    controller: str, membership: Path = _MEMBERSHIP, root: Path = _ROOT
-) -> Iterator[tuple[int, Path]]:
+def control_groups(controller: str) -> Iterator[tuple[int, Path]]:
     """Yield the version and folder of each control group that may limit this process."""
     try:
-        lines = membership.read_text().splitlines()
+        lines = _MEMBERSHIP.read_text().splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            version, top = 2, root
+            version, top = 2, _ROOT
         elif controller in controllers.split(","):
-            version, top = 1, root / controllers
+            version, top = 1, _ROOT / controllers
         else:
             continue
         # In a container, the root often is this process's group. The path does not exist below it.
@@ -32,15 +30,10 @@ def control_groups(
                 yield version, folder
 
 
-def limits(
-    controller: str,
-    read: dict[int, Callable[[Path], float | None]],
-    membership: Path = _MEMBERSHIP,
-    root: Path = _ROOT,
-) -> list[float]:
+def limits(controller: str, read: dict[int, Callable[[Path], float | None]]) -> list[float]:
     """Return all limits that ``read[version]`` finds in the folders of the control groups."""
     found = []
-    for version, folder in control_groups(controller, membership, root):
+    for version, folder in control_groups(controller):
         try:
             limit = read[version](folder)
         except (OSError, ValueError):
