@@ -32,7 +32,7 @@ from xuance_envs.engine.saving import GroupSaver, Saver
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
 from xuance_envs.engine.system.interrupts import is_interrupt
-from xuance_envs.errors import ClosedVecEnvError, EnvError
+from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError, EnvError
 
 logger = logging.getLogger("xuance_envs")
 
@@ -106,6 +106,15 @@ class Groups(ABC):
         """Raise if the groups are closed or no step is pending."""
         self.check_open()
         self.ledger.check_stepping()
+
+    def check_not_stepping(self, what: str) -> None:
+        """Raise if the groups are closed or a step started by ``step_async`` is pending."""
+        if self.ledger.stepping:
+            raise AlreadySteppingError(
+                f"{what} was called while a step_async is pending: finish it with step_wait "
+                "first. step_async/step_wait and send/recv cannot be mixed within a step"
+            )
+        self.check_open()
 
     def check_open(self) -> None:
         """Raise if the groups are closed; discard requests and states of interrupted commands."""

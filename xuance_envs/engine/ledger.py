@@ -299,14 +299,6 @@ class Ledger:
         if self.pending is not _STEP:
             raise NotSteppingError("step_wait was called without a pending step_async")
 
-    def check_not_stepping(self, what: str) -> None:
-        """Raise if a step started by ``step_async`` is pending."""
-        if self.stepping:
-            raise AlreadySteppingError(
-                f"{what} was called while a step_async is pending: finish it with step_wait "
-                "first. step_async/step_wait and send/recv cannot be mixed within a step"
-            )
-
 
 def values_of(replies: Replies) -> list[Any]:
     """Return the values of all environments, in the order of the groups."""

@@ -78,8 +78,7 @@ class DummyVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
     @property
     def envs(self) -> list[Any]:
         """The environments, in a new list; empty once closed."""
-        (*environments,) = self.envs_of_agents.environments
-        return environments
+        return self.envs_of_agents.environments
 
 
 @with_options(SubprocMultiAgentOptions, MultiAgentVecEnv)

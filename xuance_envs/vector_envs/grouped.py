@@ -218,8 +218,7 @@ class GroupedVecEnv(VecEnv):
     @override
     @exclusive
     def async_reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> None:
-        self._ledger.check_not_stepping("async_reset")
-        self._groups.check_open()
+        self._groups.check_not_stepping("async_reset")
         ids = range(self.num_envs)
         packed = self._groups.pack_resets(ids, seed_per_env(seed, ids), [options] * len(ids))
         self._ledger.recall(self.close)
@@ -231,8 +230,7 @@ class GroupedVecEnv(VecEnv):
     @exclusive
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         ledger = self._ledger
-        ledger.check_not_stepping("send")
-        self._groups.check_open()
+        self._groups.check_not_stepping("send")
         envs = env_indices(env_ids, self.num_envs)
         if self._never_reset:
             _check_reset("send", envs.tolist(), self._never_reset)
@@ -245,8 +243,7 @@ class GroupedVecEnv(VecEnv):
     @exclusive
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
         ledger, arrays = self._ledger, self._arrays
-        ledger.check_not_stepping("recv")
-        self._groups.check_open()
+        self._groups.check_not_stepping("recv")
         in_flight = ledger.in_flight
         wanted = in_flight.envs_to_wait_for(min_envs)
         try:
