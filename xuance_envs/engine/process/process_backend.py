@@ -33,7 +33,7 @@ from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.shared_memory_transfer import SharedMemoryTransfer
 from xuance_envs.engine.process.shutdown import stop_workers
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
-from xuance_envs.engine.process.worker_process import StartSettings, start_worker
+from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess, worker_start
 from xuance_envs.engine.system.current import system
 
 _backends: weakref.WeakSet[ProcessBackend] = weakref.WeakSet()
@@ -148,13 +148,10 @@ class ProcessBackend(Backend[ProcessDriver]):
         lo, hi = self._split[index]
         inherited = self.recipe.env_fns[lo:hi] if self._forked else None
         try:
-            start_worker(
-                self.settings,
-                index,
-                f"xuance_envs-{lo}-{hi - 1}",
-                inherited,
-                lambda worker: started(ProcessDriver(worker, self.settings, lo, hi)),
-            )
+            with worker_start(self.settings.context.get_start_method()):
+                name = f"xuance_envs-{lo}-{hi - 1}"
+                worker = WorkerProcess(self.settings, index, name, inherited)
+                started(ProcessDriver(worker, self.settings, lo, hi))
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
                 raise

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import process
 from multiprocessing.context import BaseContext
@@ -187,21 +187,15 @@ class WorkerProcess:
         return self._owner == os.getpid()
 
 
-def start_worker(
-    settings: StartSettings,
-    index: int,
-    name: str,
-    env_fns: Sequence[Callable[..., Any]] | None,
-    started: Callable[[WorkerProcess], None],
-) -> None:
-    """Start a worker process and pass it to ``started``, with no interrupt between the two."""
-    method = settings.context.get_start_method()
+@contextmanager
+def worker_start(method: str) -> Iterator[None]:
+    """Prepare for the start of a worker process in this context, and defer Ctrl-C until its end."""
     with deferred_interrupt():
         if method != "fork":
             with _fd_lock, hidden_main(), reserved_descriptors():
                 system.start_helpers(method)
         with system.blocked_sigint(), reserved_descriptors():
-            started(WorkerProcess(settings, index, name, env_fns))
+            yield
 
 
 def _untrack_fds(fds: set[int]) -> None:
