@@ -172,7 +172,8 @@ class EngineGroup(Groups):
                     f"arrays, got {rows.layout.space}; use DummyVecEnv or SubprocVecEnv"
                 )
         driver = NativeDriver(engine, arrays)
-        super().__init__([driver], description, arrays, results=NativeInfoCollector(driver, arrays))
+        collector = NativeInfoCollector([driver], arrays)
+        super().__init__([driver], description, arrays, results=collector)
         self._engine = engine
 
     @override
@@ -186,16 +187,13 @@ class EngineGroup(Groups):
 class NativeInfoCollector(InfoCollector):
     """Collector of an engine's infos that builds no dicts per environment."""
 
-    def __init__(self, driver: NativeDriver, arrays: StepArrays) -> None:
-        super().__init__([driver], arrays)
-        self._driver = driver
-
+    _drivers: Sequence[NativeDriver]
     _has_own_extras = True
 
     @override
     def absorb(self, outcomes: Outcomes) -> tuple[Mapping[int, Frozen], Mapping[int, Frozen], bool]:
         *_, ended = super().absorb(outcomes)
-        return *self._driver.rests, ended
+        return *self._drivers[0].rests, ended
 
 
 class NativeDriver(LocalDriver):

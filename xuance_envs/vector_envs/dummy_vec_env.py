@@ -61,9 +61,8 @@ class DummyVecEnv(GroupedVecEnv):
         hint = "SubprocVecEnv(env_fns, num_workers={})"
         recipe = checked_recipe(env_fns, env_seed, num_workers_hint=hint)
         size = checked_info_bytes(info_bytes)
-        groups = LocalGroups(recipe, info_bytes=size, record_failures=record_failures)
-        self._local = groups
-        super().__init__(groups, copy=copy, check_actions=check_actions)
+        self._local = LocalGroups(recipe, info_bytes=size, record_failures=record_failures)
+        super().__init__(self._local, copy=copy, check_actions=check_actions)
 
     @property
     def envs(self) -> list[Any]:
