@@ -36,8 +36,6 @@ class PartialStep(NamedTuple):
 
 
 class SubsetStepper(Stepper):
-    """Stepper that can step some environments while others are stepping."""
-
     def __init__(self, groups: Groups) -> None:
         super().__init__(groups)
         self._every = np.arange(self.num_envs)

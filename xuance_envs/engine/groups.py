@@ -41,8 +41,6 @@ Describe = Callable[[Sequence[tuple[int, EnvDescription]]], EnvDescription]
 
 
 class Groups(ABC):
-    """All groups of one vectorized environment, and the arrays of its steps."""
-
     def __init__(
         self,
         drivers: Sequence[Driver],

@@ -19,8 +19,6 @@ from xuance_envs.vector_envs.action_writer import all_in_space
 
 
 class AgentActions:
-    """Writer of the agents' actions to action records."""
-
     def __init__(self, record: RecordLayout, num_envs: int, check: bool) -> None:
         self._record = record
         self._check = check

@@ -17,8 +17,6 @@ from xuance_envs.multi_agent.step import MultiAgentStep
 
 
 class AgentRows:
-    """Results of the last step as one row per agent of each environment."""
-
     def __init__(self, envs: MultiAgentVecEnv, on_death: str) -> None:
         if on_death not in ("pad", "raise"):
             raise ValueError(f"on_death: expected 'pad' or 'raise', got {on_death!r}")
@@ -38,15 +36,12 @@ class AgentRows:
         self.masks: NDArray[np.bool_] | None = None
 
     def reset(self, seed: int | Sequence[int | None] | None, options: Any) -> None:
-        """Start a new episode in every environment."""
         self._take(self.envs.reset(seed=seed, options=options))
 
     def step_async(self, actions: Any) -> None:
-        """Start a step with one action per row."""
         self.envs.step_async(map_batch(self._unflattened, actions))
 
     def step_wait(self) -> None:
-        """Wait for the pending step and store its results."""
         self._take(self.envs.step_wait())
 
     def _unflattened(self, batch: Any) -> NDArray[Any]:
@@ -105,14 +100,12 @@ class GymnasiumRows(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start a new episode in every environment."""
         self._rows.reset(seed, options)
         return self._rows.obs, self._infos()
 
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Step every environment once, with one action per row."""
         rows = self._rows
         rows.step_async(actions)
         rows.step_wait()
@@ -128,11 +121,9 @@ class GymnasiumRows(VectorEnv[Any, Any, Any]):
         return rows.obs, rows.rewards.astype(np.float64), rows.terminated, rows.truncated, infos
 
     def render(self) -> tuple[Any, ...]:
-        """Render each environment."""
         return tuple(self._rows.envs.render())
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the environments."""
         self._rows.envs.close()
 
     def _infos(self) -> dict[str, Any]:

@@ -29,8 +29,6 @@ AgentSpaces = Mapping[Any, Space[Any]]  # by agent
 
 
 class AgentsEnv:
-    """Adapter of a PettingZoo parallel environment, with records as observations and actions."""
-
     infos_by_agent = True
     reward_space = None  # the agents' rewards are part of the record
 
@@ -67,7 +65,6 @@ class AgentsEnv:
         return record.masks.any_received, agents, alive, self._first_seed, episode
 
     def __set_env_state__(self, state: Any) -> None:
-        """Restore the adapter's own state."""
         record = self._record
         record.masks.any_received, agents, alive, self._first_seed, *episode = state
         record.set_agents(agents)

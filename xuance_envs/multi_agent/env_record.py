@@ -25,8 +25,6 @@ _STEPPED = ("observations", "rewards", *_FLAGS)
 
 
 class EnvRecord:
-    """Record of one environment, with writers for its agents' data."""
-
     def __init__(self, team: Team) -> None:
         record = RecordLayout(team)
         self.flat = np.zeros(record.dtype.itemsize, np.uint8)

@@ -64,8 +64,6 @@ class MaskRow:
 
 
 class Masks:
-    """Action masks of all agents in one record."""
-
     def __init__(self, team: Team, fields: Mapping[str, NDArray[Any]]) -> None:
         self.rows: dict[int, MaskRow] = {}
         self.in_observations: set[int] = set()

@@ -72,17 +72,14 @@ class _ParallelView:
         self._state: Any = None
 
     def observation_space(self, agent: Any) -> Space[Any]:
-        """Return the space of an agent's observations."""
         return self._envs.observation_space[agent]
 
     def action_space(self, agent: Any) -> Space[Any]:
-        """Return the space of an agent's actions."""
         return self._envs.action_space[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Start an episode."""
         given = {"seed": seed, "options": options}
         ((flat, info),) = self._envs.call(
             "reset", env_ids=self._at, **{k: v for k, v in given.items() if v is not None}
@@ -91,7 +88,6 @@ class _ParallelView:
         return self._observations(batch), self._infos(batch, info)
 
     def step(self, actions: dict[Any, Any]) -> tuple[dict[Any, Any], ...]:
-        """Step the environment with the actions of its active agents."""
         self._actions.put([actions], self._alive)
         ((flat, _, _, _, info),) = self._envs.call(
             "step", self._actions.records[0], env_ids=self._at
@@ -106,7 +102,6 @@ class _ParallelView:
         return self._observations(batch), *results, self._infos(batch, info)
 
     def state(self) -> Any:
-        """Return the environment's state."""
         if self.state_space is None:
             raise NotImplementedError(
                 "the environment has no state, or was created with state=False"
@@ -114,7 +109,6 @@ class _ParallelView:
         return self._state
 
     def render(self) -> Any:
-        """Render the environment."""
         return self._envs.render(env_ids=self._at)[0]
 
     def close(self) -> None:

@@ -49,11 +49,9 @@ class SB3Rows(VecEnv):
         return self._rows.obs
 
     def step_async(self, actions: Any) -> None:
-        """Start a step with one action per row."""
         self._rows.step_async(actions)
 
     def step_wait(self) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
-        """Wait for the pending step."""
         rows = self._rows
         rows.step_wait()
         self._returns += rows.rewards
@@ -70,7 +68,6 @@ class SB3Rows(VecEnv):
         return rows.obs, rows.rewards, dones, infos
 
     def close(self) -> None:
-        """Close the environments."""
         self._rows.envs.close()
 
     def get_images(self) -> Sequence[Any]:

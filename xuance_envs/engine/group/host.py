@@ -21,8 +21,6 @@ from xuance_envs.errors import EnvError
 
 
 class GroupHost:
-    """Host that builds a group and executes commands on it."""
-
     def __init__(
         self,
         arrays: Callable[..., StepArrays],

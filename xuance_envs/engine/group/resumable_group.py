@@ -44,8 +44,6 @@ class NotResumed(NamedTuple):
 
 
 class ResumableGroup(EnvGroup):
-    """Group that saves and replaces states, and repeats logged steps from them."""
-
     survives_fork = True  # the group works in a forked child, too
     is_asynchronous = False  # ``reset`` and ``step`` of all environments are ``async def``
 

@@ -12,8 +12,6 @@ Facts = tuple[bytes, bytes]  # digest of the environment's fingerprint, and the 
 
 
 class StoredStates(GroupStates):
-    """States of a group's environments, some of them kept in this process by number."""
-
     _stored: ClassVar[dict[int, tuple[bytes, Facts]]] = {}  # shared by all groups of the process
 
     def store_states(

@@ -29,8 +29,6 @@ END = "end"  # request to call the arguments, which are functions, and to end th
 
 
 class ThreadDriver(ObjectDriver, WorkerDriver):
-    """Driver of a group whose environments are made, stepped and closed in one thread."""
-
     tag = 0
 
     def __init__(self, lo: int, hi: int, timeouts: Timeouts, wake_ups: WakeUps) -> None:
