@@ -54,10 +54,14 @@ class GroupedVecEnv(VecEnv):
     Args:
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         num_workers: number of workers, from 1 to the number of environments, which are split
-            evenly. The main process's own share (``caller_steps``) is not counted.
+            evenly. The main process's own share (``caller_steps``) is not counted. At most one of
+            ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
         envs_per_worker: another name for ``in_series``, as an int.
         copy: False to return read-only views instead of copies; the next step overwrites them.
         start_timeout: seconds the workers may take to create their environments; None for no limit.
+        max_restarts: total number of restarts before a failure raises; None for no limit.
+        restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures;
+            it requires an ``on_worker_failure`` other than ``"raise"``.
         check_actions: True to check that every action is in its space and, once
             ``action_masks`` has been called, allowed by its mask.
         info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do

@@ -47,9 +47,9 @@ class RayVecEnv_Gym(GroupedVecEnv):
         env_fns: callables that create one environment each, in its actor. Objects defined in
             ``__main__`` are sent by value; modules must be importable on the node.
         in_series: environments per worker. ``"auto"`` starts as many workers as the cluster has
-            room for and splits the environments evenly. At most one of ``in_series``,
-            ``num_workers`` and ``envs_per_worker`` may be given.
+            room for and splits the environments evenly.
         num_workers: number of workers, at most one per environment; environments are split evenly.
+            At most one of ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
         actors: ``"machine"`` starts one actor per node, with as many worker processes as the node
             has room for. ``"core"`` starts one actor per worker. ``"auto"`` uses ``"machine"`` if
             several workers would share a node and ``scheduling_strategy`` lets Ray choose nodes.
@@ -69,9 +69,6 @@ class RayVecEnv_Gym(GroupedVecEnv):
             any node with room for it. The failed step truncates the episodes of the failed actor's
             environments: reward 0, the last known observation, and ``"worker_restarted"`` in the
             infos.
-        max_restarts: total number of restarts before a failure raises; None for no limit.
-        restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures;
-            it requires an ``on_worker_failure`` other than ``"raise"``.
         worker_threads: threads that torch and OpenCV may use in each actor; None to keep their
             settings. Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.
 

@@ -55,8 +55,7 @@ class SubprocVecEnv(GroupedVecEnv):
         env_fns: callables that create one environment each, in its worker.
         in_series: environments per worker. ``"auto"`` starts one worker per CPU available to this
             process and splits the environments evenly. Use 1 for environments that wait (for a
-            network or an external simulator) or that share global state. At most one of
-            ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
+            network or an external simulator) or that share global state.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
             ``"fork"`` warns if forking is unsafe, for example after CUDA was initialized.
         caller_steps: True to step one share of the environments in the main process, while the
@@ -70,9 +69,6 @@ class SubprocVecEnv(GroupedVecEnv):
             environments' states periodically. The new worker loads them and replays the steps since
             then, so that no data is lost. If the replay diverges, the mode acts as ``"restart"``.
             No mode covers the main process's own share (``caller_steps``).
-        max_restarts: total number of restarts before a failure raises; None for no limit.
-        restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures;
-            it requires an ``on_worker_failure`` other than ``"raise"``.
         worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
             keep their settings. Forked workers keep this process's BLAS and OpenMP settings.
         pin_workers: True to allow pinning each worker to a CPU. This happens only if there are

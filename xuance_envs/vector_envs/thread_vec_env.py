@@ -43,8 +43,7 @@ class ThreadVecEnv(GroupedVecEnv):
     Args:
         env_fns: callables that create one environment each, in its thread.
         in_series: environments per thread. ``"auto"`` starts one thread per environment, at most
-            1024; in a free-threaded Python, one thread per CPU available to this process. At most
-            one of ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
+            1024; in a free-threaded Python, one thread per CPU available to this process.
         caller_steps: True to step one share of the environments in the calling thread, while the
             other threads step theirs.
         step_timeout: seconds a thread may take to answer any command, such as a step including
