@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from xuance_envs.engine.group.outcome import ActingState, Autoreset, Outcome
 from xuance_envs.engine.group.protocol import StateBuffer
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.state.checkpointer import EnvCheckpointer, PreparedRestore
@@ -16,9 +17,6 @@ from xuance_envs.state.faults import FaultError, MismatchError, to_state_error
 from xuance_envs.state.fingerprint import Fingerprint
 from xuance_envs.state.handlers import merge_registered, registered
 from xuance_envs.state.pickling import dumps_plain, loads_plain
-
-if TYPE_CHECKING:
-    from xuance_envs.engine.group.resumable_group import ResumableGroup
 
 # Saved state or its size, digest of its fingerprint, and True if loading replays actions.
 Saved = tuple[bytes | int | None, bytes, bool]
@@ -37,6 +35,21 @@ def packed_registry() -> bytes | None:
 SavedStates = tuple[list[Saved], Mapping[bytes, bytes]]  # and packed fingerprints, by digest
 
 
+class _Group(Protocol):
+    envs: list[Any]
+    recipe: Recipe
+
+    def acting_state(self, i: int) -> ActingState: ...
+
+    def fits_observation_space(self, leaves: Sequence[Any]) -> bool: ...
+
+    def set_acting_states(self, acting_states: Mapping[int, ActingState]) -> Outcome: ...
+
+    def each(
+        self, command: str, places: Sequence[int], act: Any, name: None, values: Sequence[Any]
+    ) -> list[Any]: ...
+
+
 # Types in a packed acting state: without and with a pending reset.
 _ACTING_STATE_TYPES = [list, dict, bool, dict], [list, dict, str, dict]
 
@@ -51,7 +64,7 @@ class _AlreadyApplied(NamedTuple):
 
 
 class GroupStates:
-    def __init__(self, group: ResumableGroup) -> None:
+    def __init__(self, group: _Group) -> None:
         self._group = group
         self._first, self._autoreset = group.recipe.first, group.recipe.autoreset
         self._handlers: dict[int, tuple[Any, EnvCheckpointer]] = {}
