@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.compat.stepping import FinishedStep, checked_number_rewards, raise_original
 from xuance_envs.compat.vector_arguments import as_batch, parse_reset
-from xuance_envs.compat.vector_results import (
-    InfoBatcher,
-    StepResult,
-    exchange_ended,
-    merged_infos,
-)
+from xuance_envs.compat.vector_results import InfoBatcher, StepResult, exchange_ended, merged_infos
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of

@@ -24,12 +24,7 @@ from xuance_envs.engine.group.outcome import (
     ResultWithStates,
 )
 from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
-from xuance_envs.engine.group.step_results import (
-    RESTARTED_KEY,
-    Results,
-    StepCopier,
-    Steps,
-)
+from xuance_envs.engine.group.step_results import RESTARTED_KEY, Results, StepCopier, Steps
 from xuance_envs.errors import EnvError, counted
 
 if TYPE_CHECKING:

@@ -11,12 +11,7 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import (
-    CLOSE_TIMEOUT,
-    FORCED_CLOSE_TIMEOUT,
-    Backend,
-    end_and_release,
-)
+from xuance_envs.engine.backend import CLOSE_TIMEOUT, FORCED_CLOSE_TIMEOUT, Backend, end_and_release
 from xuance_envs.engine.by_value import assign_class_ids
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.data.info_columns import INFO_BYTES
