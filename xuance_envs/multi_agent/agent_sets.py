@@ -17,9 +17,6 @@ from xuance_envs.engine.data.unrolled_loops import make_dict_builder, make_dict_
 from xuance_envs.multi_agent.masks import MaskRow, Masks
 from xuance_envs.multi_agent.record_layout import RecordLayout
 
-_STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
-_STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
-
 _MAX_AGENT_SETS = 256  # maximum number of cached sets: there can be many if agents join and leave
 _MAX_CACHED_ACTIONS = 1024  # maximum number of cached NumPy scalars for Discrete actions
 
@@ -120,8 +117,8 @@ class AgentSetCache:
         space = self._team.groups[0].action_space
         if len(readers) == 1 and isinstance(space, spaces.Discrete):
             dtype = np.dtype(space.dtype)
-            code = _STRUCT_CODES[dtype.str[1:]]
-            unpack = _struct_of(code, dtype.itemsize, places, len(order)).unpack_from
+            # For integers, NumPy and struct have the same codes.
+            unpack = _struct_of(dtype.char, dtype.itemsize, places, len(order)).unpack_from
             scalar_type, scalars = dtype.type, self._scalars
             if not scalars:  # creating NumPy scalars is slow
                 last = int(space.start) + min(int(space.n), _MAX_CACHED_ACTIONS)
