@@ -15,8 +15,7 @@ from xuance_envs.compat.gymnasium_async import AsyncVectorEnv
 from xuance_envs.compat.gymnasium_sync import SyncVectorEnv
 from xuance_envs.extras import naming_extra
 
-Wrappers = Sequence[Callable[[Any], Any]]
-"""Functions that take an environment and return it wrapped."""
+Wrappers = Sequence[Callable[[Any], Any]]  # functions that wrap an environment
 
 
 def make_gymnasium_vec(

@@ -24,9 +24,7 @@ from xuance_envs.engine.serialization import copy_of
 from xuance_envs.env_layers import reward_space_of
 
 Infos = Mapping[str, Any]
-
-Envs = NDArray[np.intp]
-"""Ascending indices."""
+Envs = NDArray[np.intp]  # ascending indices
 
 _CARTPOLE = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
 _ATARI = "ale_py.vector_env.AtariVectorEnv"
@@ -89,7 +87,7 @@ class NativeEngine(ABC):
 
     def start_next_episodes(self, step: EngineStep) -> None:
         """Start the next episodes, unless the environment has done so in the step."""
-        step.reset_observations, step.reset_infos = self.reset_some(step.ended, _UNSEEDED)
+        step.reset_observations, step.reset_infos = self.reset_some(step.ended, seeds=())
 
     def render(self, places: Sequence[int]) -> list[Any]:
         frames = self.env.render()
@@ -101,9 +99,6 @@ class NativeEngine(ABC):
 
     def close(self) -> None:
         self.env.close()
-
-
-_UNSEEDED: Sequence[int | None] = ()
 
 
 class CartPoleEngine(NativeEngine):

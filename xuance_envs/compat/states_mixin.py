@@ -67,8 +67,7 @@ class StatesMixin:
             self._set_interface_state(env, value)
         return self._reset_result(infos.parts[0], np.array(ids, dtype=np.intp))
 
-    _name = "compat"
-    """Key of the interface's own state in the saved states."""
+    _name = "compat"  # key of the interface's own state in the saved states
 
     _idle_stepper: Callable[[str], Stepper]
     """Method that returns the stepper if no call is pending, else raises the library's error."""

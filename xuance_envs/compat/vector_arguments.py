@@ -24,7 +24,6 @@ from xuance_envs.vector_envs.worker_settings import ProcessSettings, ThreadSetti
 
 ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
 AUTORESET = {AutoresetMode[each.name]: each for each in Autoreset}
-Resets = tuple[NDArray[np.intp], list[int | None], dict[str, Any] | None]
 
 
 def parse_reset(
@@ -32,7 +31,7 @@ def parse_reset(
     seed: int | Sequence[int | None] | None,
     options: dict[str, Any] | None,
     check_state: Callable[[str], None] | None = None,
-) -> Resets:
+) -> tuple[NDArray[np.intp], list[int | None], dict[str, Any] | None]:
     if seed is None:
         seeds: Sequence[int | None] = [None] * num_envs
     elif isinstance(seed, int | np.integer):

@@ -14,8 +14,6 @@ from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.polling import Poller
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError, name_envs
 
-_NO_WAIT = 0.0
-
 Request = tuple[int, Callable[[], None]]  # tag of a request, and the function that submits it
 
 
@@ -161,7 +159,7 @@ class InFlight:
         for k in groups:
             if k in self.requests and k not in self._ready and k not in self._local:
                 try:
-                    self._ready[k] = self._take_reply(k, _NO_WAIT)
+                    self._ready[k] = self._take_reply(k, 0.0)  # without waiting
                 except TimeoutError:
                     self._watch(k)
 

@@ -38,8 +38,6 @@ class Group:
 
 @dataclass(frozen=True)
 class Team:
-    """The agents of an environment."""
-
     agents: tuple[Any, ...]
     observation_spaces: tuple[Space[Any], ...]
     action_spaces: tuple[Space[Any], ...]
