@@ -15,7 +15,7 @@ import tempfile
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import reduction
@@ -53,11 +53,23 @@ def before_fork(callback: Callable[[], object]) -> None:
 
 
 @contextmanager
+def _blocked(signals: Iterable[int]) -> Iterator[None]:
+    """Block signals in this process, and in processes started here until they unblock them."""
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+
+
+blocked_sigint = partial(_blocked, {signal.SIGINT})
+
+
+@contextmanager
 def held_fork() -> Iterator[None]:
     """Fork a child that exits at once, to run the fork hooks that stop libraries' threads."""
     # An exception from a signal handler would make the child continue this program.
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
+    with _blocked(signal.valid_signals()):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python 3.12 and later warn about threads
             child = os.fork()
@@ -67,8 +79,6 @@ def held_fork() -> Iterator[None]:
         os.kill(child, signal.SIGKILL)
         with suppress(ChildProcessError):  # the program may reap its children elsewhere
             os.waitpid(child, 0)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
 
 
 def make_private_in_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
@@ -107,16 +117,6 @@ def start_helpers(method: str) -> None:
     if method == "forkserver":
         forkserver.ensure_running()
     resource_tracker.ensure_running()
-
-
-@contextmanager
-def blocked_sigint() -> Iterator[None]:
-    """Block SIGINT in this process, and in processes started here until they ignore it."""
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
 def ignore_sigint() -> None:
