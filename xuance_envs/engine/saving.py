@@ -94,13 +94,11 @@ class GroupSaver(Saver):
     def save(self, ids: Ids) -> EnvStates:
         with self.transferring():
             states, facts = self._save_in_groups(self._ledger.split_by_group(ids))
-            found = states.items()
-            contents = {env: data for env, (data, *_) in found if not isinstance(data, int)}
             for sizes in _batches(states):
                 for env, buffer in self._fetch_large_states(sizes).items():
-                    contents[env] = self.transfer.read(buffer)
+                    states[env] = self.transfer.read(buffer), *states[env][1:]
                 self.transfer.release()
-        saved = [(bytes(contents[env]), *states[env][1:]) for env in ids]
+        saved = [(bytes(states[env][0]), *states[env][1:]) for env in ids]
         state = EnvStates.from_groups(saved, facts)
         largest = max((len(one.env) for one in state.envs), default=0)
         if largest > _LARGE:
