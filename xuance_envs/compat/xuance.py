@@ -128,7 +128,6 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
     before = {name: registry[name] for name in known if name in registry}
     for name, entry in before.items():
         _originals.setdefault(name, entry)
-    for name in before:
         supported = dummy_options if name in IN_PROCESS else subproc_options
         given = {option: value for option, value in options.items() if option in supported}
         registry[name] = partial(_make, known[name], **given)

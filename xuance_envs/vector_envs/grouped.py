@@ -360,17 +360,16 @@ class GroupedVecEnv(VecEnv):
         load: Callable[[], StepInfos],
     ) -> tuple[Any, StepInfos]:
         """Run ``load``, then restore the buffers of the loaded environments."""
-        before, arrays = self._last.get(), self._arrays
+        before = self._last.get()
         infos = self._close_on_error(state_unknown_after, load)
         envs = np.array(ids, dtype=np.intp)
         self._never_reset.difference_update(ids)
         self._last.arrays_are_current = False
-        obs = arrays.observations.copy(envs)
         if results is None:
             self._last.update(before, envs)
-            return obs, infos
-        self._last.restore(self, before, ids, results)
-        return obs, infos
+        else:
+            self._last.restore(self, before, ids, results)
+        return self._arrays.observations.copy(envs), infos
 
     @exclusive
     def _close_on_error(self, fatal: Callable[[Exception], bool], action: Callable[[], _T]) -> _T:
