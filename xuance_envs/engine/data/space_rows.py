@@ -58,15 +58,13 @@ class _ArrayRow:
         array[...] = value
 
 
+@dataclass(slots=True, eq=False)
 class _IntegerRow:
     """Row with one integer; converts other values that fit, and rejects those that do not."""
 
-    __slots__ = ("_index", "_leaf", "_view")
-
-    def __init__(self, array: NDArray[Any], index: int, leaf: Leaf) -> None:
-        self._view = memoryview(array)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
-        self._index = index
-        self._leaf = leaf
+    _view: memoryview
+    _index: int
+    _leaf: Leaf
 
     def __setitem__(self, key: slice, value: Any) -> None:
         try:
@@ -152,7 +150,7 @@ class SpaceRows:
         if leaf.dtype is None:
             return _ObjectRow(part, i, freeze)
         if leaf.shape == () and leaf.dtype.char in _INTEGER_FORMATS and leaf.dtype.isnative:
-            return _IntegerRow(part, i, leaf)
+            return _IntegerRow(memoryview(part), i, leaf)
         is_fast = strict and self.layout.flat and len(leaf.shape) == 1
         row = checked_memoryview(part[i]) if is_fast else None
         return _ArrayRow(part[i, ...], leaf) if row is None else row
