@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -51,42 +52,20 @@ def is_wrapped(env: Any, wrapper: tuple[str, str]) -> bool:
     return False
 
 
-class ReturnEnv:
-    """An environment function that returns an existing environment."""
+def make_sb3_env(function: Callable[[], Any]) -> Any:
+    """Call an environment function; convert a legacy environment, as Stable-Baselines3 does."""
+    env = function()
+    if isinstance(env, gymnasium.Env):
+        return env
+    from stable_baselines3.common.vec_env import DummyVecEnv
 
-    def __init__(self, env: Any) -> None:
-        self.env = env
-
-    def __call__(self) -> Any:
-        return self.env
-
-
-class SB3EnvFn:
-    """An environment function that converts legacy environments, as Stable-Baselines3 does."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
-
-    def __call__(self) -> Any:
-        env = self.function()
-        if isinstance(env, gymnasium.Env):
-            return env
-        from stable_baselines3.common.vec_env import DummyVecEnv
-
-        return DummyVecEnv([ReturnEnv(env)]).envs[0]
+    return DummyVecEnv([lambda: env]).envs[0]
 
 
-class RegisteringEnvFn:
-    """An environment function that first registers environment ids in its process."""
-
-    def __init__(self, function: Callable[[], Any], specs: Mapping[str, EnvSpec]) -> None:
-        self.function = function
-        self.specs = specs
-
-    def __call__(self) -> Any:
-        for env_id, spec in self.specs.items():
-            gymnasium.registry.setdefault(env_id, spec)
-        return self.function()
+def _register_and_make(specs: Mapping[str, EnvSpec], function: Callable[[], Any]) -> Any:
+    for env_id, spec in specs.items():
+        gymnasium.registry.setdefault(env_id, spec)
+    return function()
 
 
 def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:
@@ -96,7 +75,7 @@ def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any
         for spec in gymnasium.registry.values()
         if not str(spec.entry_point).startswith("gymnasium.")
     }
-    return [RegisteringEnvFn(function, specs) for function in functions]
+    return [partial(_register_and_make, specs, function) for function in functions]
 
 
 def _with_main_by_value(spec: EnvSpec) -> EnvSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -10,7 +11,6 @@ from gymnasium import Space
 from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
 
-from xuance_envs.compat.env_functions import ReturnEnv
 from xuance_envs.compat.stepping import SerialStepper, raise_original
 from xuance_envs.compat.vector_arguments import (
     AUTORESET,
@@ -22,6 +22,7 @@ from xuance_envs.compat.vector_arguments import (
     parse_reset,
 )
 from xuance_envs.compat.vector_results import GymnasiumResults, InfoBatcher, StepResult
+from xuance_envs.engine.data.space_rows import identity
 from xuance_envs.engine.group.single_env import spaces_of
 
 
@@ -76,7 +77,8 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
             single, _ = batched_spaces(observation_mode, each)
             check_spaces(observation_mode, single, envs[0].action_space, each)
             shared, before = envs[0].metadata, dict(envs[0].metadata)
-            super().__init__([ReturnEnv(env) for env in envs], copy, mode, autoreset_mode)
+            existing = [partial(identity, env) for env in envs]
+            super().__init__(existing, copy, mode, autoreset_mode)
             if shared != before:  # Gymnasium before 1.4 writes its mode into the class's metadata
                 self.metadata = dict(shared)
                 shared.clear()

@@ -36,6 +36,7 @@ from xuance_envs.compat.stepping import (
 from xuance_envs.compat.vector_results import take_final
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.mask_layout import MASK_METHOD
+from xuance_envs.engine.data.space_rows import identity
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import Autoreset
@@ -128,11 +129,11 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
     """
 
     def __init__(self, env_fns: Iterable[Callable[[], Any]]) -> None:
-        functions = [env_functions.SB3EnvFn(function) for function in checked_functions(env_fns)]
+        functions = _making_envs(env_fns)
         self._stepper: SerialStepper = raise_original(SerialStepper, functions, Autoreset.SAME_STEP)
         envs = self._stepper.envs
         try:
-            super().__init__([env_functions.ReturnEnv(env) for env in envs])
+            super().__init__([partial(identity, env) for env in envs])
         except BaseException:
             self._stepper.close()
             raise
@@ -219,9 +220,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
                 f"you mean num_workers={start_method}?"
             )
         multiprocessing.get_context(start_method)  # raises for an unknown method
-        functions = env_functions.registering(
-            [env_functions.SB3EnvFn(function) for function in checked_functions(env_fns)]
-        )
+        functions = env_functions.registering(_making_envs(env_fns))
         settings = ProcessSettings(context=start_method, in_series=in_series, **options)
         self._stepper: WorkerStepper = raise_original(
             WorkerStepper, functions, Autoreset.SAME_STEP, settings
@@ -342,6 +341,10 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         ids = [range(self.num_envs)[index] for index in self._get_indices(indices)]
         results: list[Any] = raise_original(self._stepper.apply, ids, function, *args)
         return results
+
+
+def _making_envs(env_fns: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:
+    return [partial(env_functions.make_sb3_env, each) for each in checked_functions(env_fns)]
 
 
 def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:

@@ -44,21 +44,15 @@ class ObjectEnv:
         self.env.close()
 
 
-class TianshouEnvFn:
-    """An environment function that wraps its environment in :class:`ObjectEnv` if necessary."""
-
-    def __init__(self, function: Callable[[], Any], as_objects: bool) -> None:
-        self.function = function
-        self.as_objects = as_objects
-
-    def __call__(self) -> Any:
-        env = self.function()
-        plain = (
-            isinstance(env, gymnasium.Env)
-            and isinstance(getattr(env, "observation_space", None), _ARRAYS)
-            and isinstance(getattr(env, "action_space", None), Space)
-        )
-        return env if plain and not self.as_objects else ObjectEnv(env)
+def make_env(function: Callable[[], Any], as_objects: bool) -> Any:
+    """Call an environment function; wrap its environment in :class:`ObjectEnv` if necessary."""
+    env = function()
+    plain = (
+        isinstance(env, gymnasium.Env)
+        and isinstance(getattr(env, "observation_space", None), _ARRAYS)
+        and isinstance(getattr(env, "action_space", None), Space)
+    )
+    return env if plain and not as_objects else ObjectEnv(env)
 
 
 def _without_object_env(env: Any) -> Any:

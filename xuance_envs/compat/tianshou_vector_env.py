@@ -75,9 +75,8 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
         self.waiting_id: list[int] = []
         self.ready_id = list(range(count))
         self._every = np.arange(count)
-        env_fns = [
-            tianshou_env_functions.TianshouEnvFn(each, as_objects) for each in recipe.env_fns
-        ]
+        make_env = tianshou_env_functions.make_env
+        env_fns = [partial(make_env, each, as_objects) for each in recipe.env_fns]
         recipe = replace(recipe, env_fns=env_fns)
         groups = raise_original(lambda: self._make_groups(recipe, **self._options))
         self._stepper = SubsetStepper(groups)
