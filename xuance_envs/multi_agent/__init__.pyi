@@ -6,9 +6,7 @@ from xuance_envs.multi_agent.parallel_view import as_parallel_env as as_parallel
 from xuance_envs.multi_agent.raw_env import MPE_Env as MPE_Env
 from xuance_envs.multi_agent.raw_env import MultiAgentEnv as MultiAgentEnv
 from xuance_envs.multi_agent.raw_env import RawMultiAgentEnv as RawMultiAgentEnv
-from xuance_envs.multi_agent.raw_env import (
-    XuanCeMultiAgentEnvWrapper as XuanCeMultiAgentEnvWrapper,
-)
+from xuance_envs.multi_agent.raw_env import XuanCeMultiAgentEnvWrapper as XuanCeMultiAgentEnvWrapper
 from xuance_envs.multi_agent.rows import per_agent_rows as per_agent_rows
 from xuance_envs.multi_agent.step import MultiAgentStart as MultiAgentStart
 from xuance_envs.multi_agent.step import MultiAgentStep as MultiAgentStep
