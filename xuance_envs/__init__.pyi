@@ -79,11 +79,11 @@ from xuance_envs.vector_envs.wrapper import VecEnvWrapper as VecEnvWrapper
 
 # These names require extras.
 # isort: split
-from xuance_envs.remote.client.making import (
-    create_student_gym_env_vectorized as create_student_gym_env_vectorized,
-)
 from xuance_envs.remote.client.notebook_client import (
     StudentGymEnvVectorized as StudentGymEnvVectorized,
+)
+from xuance_envs.remote.client.notebook_client import (
+    create_student_gym_env_vectorized as create_student_gym_env_vectorized,
 )
 from xuance_envs.remote.client.remote_vec_env import RemoteVecEnv as RemoteVecEnv
 from xuance_envs.rollout.collector import MultiAgentRolloutCollector as MultiAgentRolloutCollector

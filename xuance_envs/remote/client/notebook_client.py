@@ -11,35 +11,31 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs import errors
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, shape_of_rewards
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import as_float32
-from xuance_envs.errors import (
-    AlreadySteppingError,
-    ClosedVecEnvError,
-    EnvError,
-    NotSteppingError,
-    counted,
-)
+from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.remote_session import (
     CreatedEnvs,
     RemoteSession,
+    checked_count,
     checked_seeds,
     episode_ids_of,
     parse_results,
 )
+from xuance_envs.remote.client.transport import Verify
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.values import infos_from_wire
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states, seed_per_env
+from xuance_envs.vector_envs.arguments import Seeds, checked_env_ids, checked_states, seed_per_env
 from xuance_envs.vector_envs.last_results import checked_clones
 
-__all__ = ["StudentGymEnvVectorized"]
+__all__ = ["StudentGymEnvVectorized", "create_student_gym_env_vectorized"]
 
 logger = logging.getLogger("xuance_envs.client")
 
-Seeds = int | Sequence[int | None] | None
 Infos = list[dict[str, Any]]
 Start = tuple[Any, Infos]
 Step = tuple[list[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], Infos]
@@ -52,10 +48,12 @@ class StudentGymEnvVectorized:
     """Environments on a server, with action repeat and without autoreset.
 
     :func:`~xuance_envs.create_student_gym_env_vectorized` creates it. One request steps each
-    environment up to ``step_size`` times. Use it as a context manager, or call :meth:`close`.
+    environment up to ``step_size`` times. Use it as a context manager, or call :meth:`close`. For
+    Dict and Tuple spaces, observations and actions are dicts or tuples of the described arrays.
 
     If Ctrl-C or a timeout interrupts a step, repeat the ``step`` call with the same actions, or
-    call :meth:`step_wait`, to get its result.
+    call :meth:`step_wait`, to get its result. Until then, other requests than resets raise
+    :class:`~xuance_envs.errors.AlreadySteppingError`.
 
     Methods that send a request raise :class:`~xuance_envs.errors.RemoteError` if the server refuses
     it or is unreachable, :class:`~xuance_envs.errors.EnvError` if an environment raised, and
@@ -64,13 +62,11 @@ class StudentGymEnvVectorized:
 
     Args:
         session: session on the server; :meth:`close` closes it.
-        num_envs: number of environments.
-        step_size: maximum number of times each environment repeats its action per step.
         env_id: id of the environment; None if the server offers only one.
 
     Attributes:
         num_envs (int): number of environments.
-        step_size (int): maximum number of repeated steps.
+        step_size (int): maximum number of times each environment repeats its action per step.
         episode_ids (list[str]): the server's ids of the environments.
         observation_space (gymnasium.Space): space of one environment's observations.
         action_space (gymnasium.Space): space of one environment's actions.
@@ -118,8 +114,7 @@ class StudentGymEnvVectorized:
 
         Returns:
             ``(observations, infos)``: an array of shape ``(num_envs, *obs_shape)`` in the space's
-            dtype, and a list of dicts. For Dict and Tuple spaces, observations are a dict or tuple
-            of such arrays.
+            dtype, and a list of dicts.
 
         Raises:
             ValueError: a seed or the number of seeds is invalid.
@@ -144,20 +139,25 @@ class StudentGymEnvVectorized:
     def _reset(self, envs: Sequence[int], seed: Seeds) -> Start:
         self._check_open()
         seeds = seed_per_env(seed, envs)
-        if not envs:
-            return self._no_observations(), []
-        request = {
-            "episode_ids": episode_ids_of(self.episode_ids, envs),
-            "seed": None if seed is None else checked_seeds(seeds),
-        }
-        if self.waiting:
-            with suppress(EnvError):  # the reset below recovers from it
+        fields = {"seed": None if seed is None else checked_seeds(seeds)}
+        if envs and self.waiting:
+            with suppress(errors.EnvError):  # the reset below recovers from it
                 self._session.finish_pending()
-        parse = partial(self._parse_reset, envs, False)
-        result = self._session.request("vectorized_reset", request, parse)
-        # Existing notebooks expect this exact message.
-        logger.info("All %d environments reset successfully", len(envs))
+        result = self._start("vectorized_reset", envs, False, fields)
+        if envs:
+            # Existing notebooks expect this exact message.
+            logger.info("All %d environments reset successfully", len(envs))
         return result
+
+    def _start(
+        self, path: str, envs: Sequence[int], ended: bool | Sequence[bool], fields: dict[str, Any]
+    ) -> Start:
+        """Send a request that resets environments or loads their states."""
+        if not envs:
+            layout = SpaceLayout(self.observation_space)
+            return layout.unflatten(SpaceRows.allocate(layout, 0).parts), []
+        request = {"episode_ids": episode_ids_of(self.episode_ids, envs), **fields}
+        return self._session.request(path, request, partial(self._parse_reset, envs, ended))
 
     def _parse_reset(self, envs: Sequence[int], ended: bool | Sequence[bool], answer: Any) -> Start:
         observations = batch_from_wire(self.observation_space, answer["observations"], len(envs))
@@ -173,14 +173,13 @@ class StudentGymEnvVectorized:
 
         Args:
             actions: one action per environment, as an array with one row per environment or as a
-                list. For Dict and Tuple spaces, a dict or tuple of such batches.
+                list.
 
         Returns:
             ``(observations, rewards, terminateds, truncateds, infos)``:
 
             - ``observations``: a list with one array of shape ``(k, *obs_shape)`` per environment,
-              with the observations of its k steps, ``1 <= k <= step_size``. For Dict and Tuple
-              spaces, each entry is a dict or tuple of such arrays.
+              with the observations of its k steps, ``1 <= k <= step_size``.
             - ``rewards``: ``(num_envs,)`` float32, each environment's sum of rewards;
               ``(num_envs, n)`` for vector rewards of n components.
             - ``terminateds``, ``truncateds``: ``(num_envs,)`` bool.
@@ -190,14 +189,13 @@ class StudentGymEnvVectorized:
 
         Raises:
             ValueError: the actions do not match the action space; no environment was stepped.
-            AlreadySteppingError: a step with other actions is pending; see :meth:`step_wait`.
             RemoteConflictError: an environment was never reset.
         """
         self._check_open()
         try:
             self._actions.put(actions, ALL_ENVS, self.num_envs)
         except BadValueError as error:
-            given = counted(self.num_envs, "environment")
+            given = errors.counted(self.num_envs, "environment")
             raise ValueError(f"actions for {given}: {error}") from None
         request = {
             "episode_ids": None,
@@ -205,7 +203,7 @@ class StudentGymEnvVectorized:
             "steps": self.step_size,
         }
         if self.waiting and not self._session.is_pending(STEP, request):
-            raise AlreadySteppingError(
+            raise errors.AlreadySteppingError(
                 "a step with other actions is pending: call step_wait() for its result, or reset()"
             )
         return self._session.request(STEP, request, self._parse_step)
@@ -225,7 +223,7 @@ class StudentGymEnvVectorized:
         """
         self._check_open()
         if not self.waiting:
-            raise NotSteppingError("step_wait was called while no step is pending")
+            raise errors.NotSteppingError("step_wait was called while no step is pending")
         return cast(Step, self._session.finish_pending())
 
     def _parse_step(self, answer: Any) -> Step:
@@ -252,18 +250,13 @@ class StudentGymEnvVectorized:
         return self.num_envs - int(self._ended.sum())
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """Save the states of all or some environments on the server.
+        """Save states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state` does.
 
-        It works like :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`, but returns
-        handles. The server keeps a state until its handle is garbage-collected, or the session or
-        the worker process ends.
-
-        Args:
-            env_ids: indices of the environments; None for all.
+        It returns handles. The server keeps a state until its handle is garbage-collected, or the
+        session or the worker process ends.
 
         Raises:
             RemoteConflictError: an environment was never reset.
-            AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
         """
         self._check_idle()
         envs = checked_env_ids(env_ids, self.num_envs)
@@ -276,61 +269,37 @@ class StudentGymEnvVectorized:
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> Start:
         """Load saved states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
 
-        Args:
-            state: result of :meth:`save_state`, with one state per environment.
-            env_ids: indices of the environments; None for all.
-
         Returns:
             ``(observations, infos)`` in the form of :meth:`reset`: the last observation and info
             of each of these environments.
 
         Raises:
-            ValueError: the number of states or an index is invalid.
             StateError: a state was not saved in this session.
             RemoteNotFoundError: the server no longer keeps a state.
-            StateMismatchError: a state belongs to a different environment. Nothing has changed.
-            AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
         """
         self._check_idle()
         envs = checked_env_ids(env_ids, self.num_envs)
         checked_states(state, len(envs))
         operation = {"operation": "load", "states": self._session.states.numbers(state)}
-        return self._load_states(envs, state.extra(_ENDED) or (), operation)
+        return self._start("states", envs, state.extra(_ENDED) or (), operation)
 
     def clone_state(
         self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> Start:
         """Clone states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state` does.
 
-        Args:
-            src_ids: indices of the environments to copy; one for all targets, or one per target.
-            dst_ids: indices of the environments to overwrite, without duplicates.
-            fork_rng: True to give each copy its own random streams, False to continue its source's
-                streams.
-
         Returns:
             ``(observations, infos)`` in the form of :meth:`load_state`, ordered as ``dst_ids``.
 
         Raises:
-            ValueError: an index is out of range, a target is repeated, or the number of sources is
-                neither 1 nor the number of targets.
             RemoteConflictError: a source was never reset.
-            AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
         """
         self._check_idle()
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
         ended = [bool(self._ended[source]) for source in sources]
         source_ids = [self.episode_ids[source] for source in sources]
         operation = {"operation": "clone", "sources": source_ids, "fork_rng": fork_rng}
-        return self._load_states(targets, ended, operation)
-
-    def _load_states(
-        self, envs: Sequence[int], ended: Sequence[bool], operation: dict[str, Any]
-    ) -> Start:
-        if not envs:
-            return self._no_observations(), []
-        request = {"episode_ids": episode_ids_of(self.episode_ids, envs), **operation}
-        return self._session.request("states", request, partial(self._parse_reset, envs, ended))
+        return self._start("states", targets, ended, operation)
 
     def render(self, ids: Sequence[int] | None = None) -> list[Any]:
         """Render all or some environments.
@@ -340,9 +309,6 @@ class StudentGymEnvVectorized:
 
         Returns:
             A list with the return value of each environment's ``render``.
-
-        Raises:
-            AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
         """
         self._check_idle()
         envs = checked_env_ids(ids, self.num_envs, "ids")
@@ -369,14 +335,66 @@ class StudentGymEnvVectorized:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise ClosedVecEnvError(f"{type(self).__name__} is closed; create a new one")
+            raise errors.ClosedVecEnvError(f"{type(self).__name__} is closed; create a new one")
 
     def _check_idle(self) -> None:
         self._check_open()
         if self.waiting:
             text = "an interrupted step is pending: call step_wait() or reset() first"
-            raise AlreadySteppingError(text)
+            raise errors.AlreadySteppingError(text)
 
-    def _no_observations(self) -> Any:
-        layout = SpaceLayout(self.observation_space)
-        return layout.unflatten(SpaceRows.allocate(layout, 0).parts)
+
+def create_student_gym_env_vectorized(
+    num_envs: int,
+    step_size: int,
+    user_token: str | None,
+    *,
+    base_url: str = "http://127.0.0.1:8001",
+    env_id: str | None = None,
+    timeout: float = 120.0,
+    share_frames: bool = False,
+    verify: Verify = True,
+) -> StudentGymEnvVectorized:
+    """Create environments on a server.
+
+    Args:
+        num_envs: number of environments.
+        step_size: maximum number of times each environment repeats its action per step.
+        user_token: the user's token; None if the server requires none.
+        base_url: the server's address.
+        env_id: id of the environment; None if the server offers only one.
+        timeout: seconds to wait for the reply to a request.
+        share_frames: whether the server's status page may show rendered frames.
+        verify: how to check the certificate of an ``https`` server, as for
+            :class:`~xuance_envs.RemoteVecEnv`.
+
+    Returns:
+        The environments; call ``reset`` before the first step.
+
+    Raises:
+        ValueError: ``num_envs`` or ``step_size`` is below 1, or the address, token or ``verify`` is
+            invalid.
+        EnvError: an environment could not be created.
+        RemoteError: the server refused a request or does not reply; the derived classes are those
+            of :class:`~xuance_envs.RemoteVecEnv`.
+        ImportError: msgpack is not installed.
+
+    Example:
+        >>> from xuance_envs import create_student_gym_env_vectorized
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
+        ...     with create_student_gym_env_vectorized(2, 5, None, base_url=server.url) as env:
+        ...         observations, infos = env.reset(seed=0)
+        >>> observations.shape, observations.dtype
+        ((2, 4), dtype('float32'))
+    """
+    num_envs = checked_count("num_envs", num_envs)
+    step_size = checked_count("step_size", step_size)
+    connection = ApiClient(base_url, user_token, timeout, verify, logging.INFO)
+    session = RemoteSession.open(connection, share_frames, StudentGymEnvVectorized.__name__)
+    try:
+        return StudentGymEnvVectorized(session, num_envs, step_size, env_id)
+    except BaseException:
+        session.close()
+        raise
