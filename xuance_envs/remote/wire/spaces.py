@@ -211,10 +211,7 @@ _SPACES: dict[type, _Codec] = {
     spaces.Box: (_box_to_wire, _box_from_wire),
     spaces.Discrete: (_discrete_to_wire, _discrete_from_wire),
     spaces.MultiDiscrete: (_multi_discrete_to_wire, _multi_discrete_from_wire),
-    spaces.MultiBinary: (
-        lambda space: {"n": np.array(space.n).tolist()},
-        _multi_binary_from_wire,
-    ),
+    spaces.MultiBinary: (lambda space: {"n": np.array(space.n).tolist()}, _multi_binary_from_wire),
     spaces.Text: (
         lambda space: {
             "min_length": space.min_length,

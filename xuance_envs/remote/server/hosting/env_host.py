@@ -107,12 +107,7 @@ class EnvHost:
             for index, function in enumerate(config.functions)
         ]
         self._vec_env = HostedVecEnv(
-            functions,
-            config.seed,
-            self._settings,
-            self._add_backend,
-            shared_backend,
-            num_workers,
+            functions, config.seed, self._settings, self._add_backend, shared_backend, num_workers
         )
         try:
             if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):

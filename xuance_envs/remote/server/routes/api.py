@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sized
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -41,11 +42,7 @@ from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.bounds import TooManyNodesError
 from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
-from xuance_envs.remote.wire.failures import (
-    EnvsFailedError,
-    RefusedError,
-    refusal_of,
-)
+from xuance_envs.remote.wire.failures import EnvsFailedError, RefusedError, refusal_of
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_client
@@ -195,8 +192,8 @@ class Api:
             _check_count("seed", "seed", message.seed, len(envs))
         self._settings.permissions.check_options(message.options)
         reset = partial(commands.reset, envs=envs, message=message)
-        run = partial(host.run, reset, head.reply_format, reset_envs=envs)
-        return await self._with_reply_budget(host, len(envs), head.reply_format, run)
+        async with self._reply_budget(host, len(envs), head.reply_format):
+            return await host.run(reset, head.reply_format, reset_envs=envs)
 
     async def step(self, message: messages.Step, session: Session, head: RequestHead) -> bytes:
         host, envs = session.find(message.episode_ids)
@@ -205,16 +202,16 @@ class Api:
             text = f"this server limits steps per request to {limit}, got {steps}"
             raise RefusedError(422, "steps", text)
         if not host.auto_reset:
-            repeat = partial(host.repeat, envs, message, wire_format)
-            return await self._with_reply_budget(host, len(envs) * steps, wire_format, repeat)
+            async with self._reply_budget(host, len(envs) * steps, wire_format):
+                return await host.repeat(envs, message, wire_format)
         every = range(host.num_envs)
         if steps != 1 or (envs != every and list(envs) != list(every)):
             rule = "episodes created with auto_reset are stepped together and once per request"
             expected = f"expected steps=1 and all episodes ({host.num_envs}) in order"
             text = f"{rule}: {expected}, got steps={steps} and {counted(len(envs), 'episode')}"
             raise RefusedError(422, "auto_reset", text)
-        step = partial(host.step, message, wire_format, not head.is_small)
-        return await self._with_reply_budget(host, len(envs), wire_format, step)
+        async with self._reply_budget(host, len(envs), wire_format):
+            return await host.step(message, wire_format, not head.is_small)
 
     async def call(self, message: messages.Call, session: Session, head: RequestHead) -> bytes:
         host, envs = session.find(message.episode_ids)
@@ -246,8 +243,8 @@ class Api:
         load_states = partial(
             commands.load_states, envs=envs, repeating=not host.auto_reset, load=load
         )
-        run = partial(host.run, load_states, wire_format, reset_envs=envs)
-        return await self._with_reply_budget(host, len(envs), wire_format, run)
+        async with self._reply_budget(host, len(envs), wire_format):
+            return await host.run(load_states, wire_format, reset_envs=envs)
 
     async def statistics(
         self, message: messages.Statistics, account: Account, head: RequestHead
@@ -277,25 +274,19 @@ class Api:
         except RefusedError:
             return False
 
-    def _with_reply_budget(
-        self,
-        host: EnvHost,
-        observations: int,
-        wire_format: WireFormat,
-        act: Callable[[], Awaitable[bytes]],
-    ) -> Awaitable[bytes]:
-        """Check the size of the reply of ``act``; reserve memory if it is large; run ``act``."""
+    def _reply_budget(
+        self, host: EnvHost, observations: int, wire_format: WireFormat
+    ) -> AbstractAsyncContextManager[None]:
+        """Check the size of a reply before it is built; reserve memory for it if it is large."""
         size = host.replies.max_bytes(observations, wire_format)
         if size > self._limits.reply:
             reply = f"the reply could contain {size} bytes of observations as {wire_format.name}"
             allowed = f"this server allows {self._limits.reply}"
             text = f"{reply}, but {allowed}: request fewer steps or fewer episodes"
             raise RefusedError(413, "reply", text)
-        return act() if size <= LARGE_REPLY else self._with_reserved_reply(size, act)
-
-    async def _with_reserved_reply(self, size: int, act: Callable[[], Awaitable[bytes]]) -> bytes:
-        async with self.replies.build_budget.reserve(size, self._limits.request):
-            return await act()
+        if size <= LARGE_REPLY:
+            return nullcontext()
+        return self.replies.build_budget.reserve(size, self._limits.request)
 
 
 def _check_count(code: str, unit: str, given: Sized, count: int) -> None:
