@@ -14,7 +14,6 @@ from xuance_envs.errors import (
     RemoteUnreachableError,
     RemoteVersionError,
 )
-from xuance_envs.extras import missing_extra
 from xuance_envs.remote.client.address import Address, redacted
 from xuance_envs.remote.client.transport import (
     ConnectError,
@@ -27,11 +26,6 @@ from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
 from xuance_envs.remote.wire.failures import error_of
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError, shortened
-
-try:
-    import msgpack  # noqa: F401  # imported here for the error message
-except ImportError as error:
-    raise missing_extra("the HTTP client", "remote", error) from error
 
 logger = logging.getLogger("xuance_envs.client")
 

@@ -8,7 +8,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -21,6 +20,10 @@ from xuance_envs.remote.wire.arrays import TaggedArray, as_nested_list, as_raw_b
 from xuance_envs.remote.wire.bounds import TooLargeError, check_json_nodes, check_nodes
 from xuance_envs.remote.wire.nodes import TAG, LazyList, WireError
 
+try:
+    import msgpack
+except ImportError as error:
+    raise missing_extra("the HTTP client", "remote", error) from error
 try:
     import orjson
 except ImportError:  # there is no wheel for this system
@@ -65,7 +68,7 @@ def loads(data: bytes, wire_format: WireFormat, max_nodes: int | None = None) ->
     try:
         if wire_format is _JSON:
             return json.loads(data, parse_constant=_reject_constant)
-        return _msgpack().unpackb(
+        return msgpack.unpackb(
             data, raw=False, unicode_errors="surrogatepass", ext_hook=_reject_extension
         )
     except RecursionError:
@@ -82,15 +85,6 @@ def _reject_constant(name: str) -> Any:
 
 def _reject_extension(code: int, data: bytes) -> Any:
     raise WireError(f"msgpack extension types are not supported, got type {code}")
-
-
-@cache
-def _msgpack() -> Any:
-    try:
-        import msgpack
-    except ImportError as error:
-        raise missing_extra("a msgpack message", "remote", error) from error
-    return msgpack
 
 
 def _encode_default(value: Any) -> Any:
@@ -250,8 +244,8 @@ class _MsgpackWriter(PieceWriter):
     """Encoder of messages; one per thread, because a packer is expensive to create."""
 
     def __init__(self) -> None:
-        packer = _msgpack().Packer
-        self._packer = packer(default=self._encode_default, unicode_errors="surrogatepass")
+        encode_default = self._encode_default
+        self._packer = msgpack.Packer(default=encode_default, unicode_errors="surrogatepass")
         self.encode = self._packer.pack
 
     @override
