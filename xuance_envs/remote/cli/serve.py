@@ -306,7 +306,6 @@ def _at_least(least: int, kind: type[int] | type[float], text: str) -> float:
 
 
 def _parser(name: str) -> Callable[[str], float]:
-    """Return the parser of a limit's value."""
     least = PROCESSES_PER_WORKER if name.startswith("processes") else 1
     kind = float if name in _SECONDS else int
     return partial(_at_least, 0 if name in _OPTIONAL else least, kind)

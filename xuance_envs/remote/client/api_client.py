@@ -97,7 +97,6 @@ class ApiClient:
         repeatable: bool = False,
         timeout: float | None = None,
     ) -> Any:
-        """Send a request and return the decoded reply."""
         if message is not None and not isinstance(message, bytes):
             message = dumps(message, WireFormat.MSGPACK)
         start = monotonic()

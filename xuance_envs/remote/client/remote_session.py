@@ -37,8 +37,6 @@ CLOSE_TIMEOUTS = (6.0, 2.0)
 
 @dataclass(frozen=True)
 class _PendingRequest:
-    """A request whose reply has not arrived."""
-
     path: str
     sequence: int
     content: bytes
@@ -47,8 +45,6 @@ class _PendingRequest:
 
 @dataclass(frozen=True)
 class CreatedEnvs:
-    """Reply to a request that created environments."""
-
     episode_ids: list[str]
     description: EnvDescription
     checks_actions: bool
@@ -213,7 +209,6 @@ def episode_ids_of(episode_ids: Sequence[str], envs: Sequence[int]) -> list[str]
 
 
 def parse_results(answer: Any) -> list[Any]:
-    """Return one result per environment."""
     return [from_wire(result) for result in answer["results"]]
 
 

@@ -178,12 +178,9 @@ class Catalogue:
     def functions(
         self, env_id: str | None, num_envs: int, kwargs: Mapping[str, Any]
     ) -> list[Callable[..., Any]]:
-        """Return one factory per environment, or refuse the id or a keyword argument.
+        """Return ``num_envs`` factories of an environment, or refuse ``env_id`` or its ``kwargs``.
 
-        Args:
-            env_id: id of the environment; None if there is only one.
-            num_envs: number of environments.
-            kwargs: the client's keyword arguments for each environment.
+        ``env_id`` may be None if there is only one.
         """
         offered = f"this server offers {', '.join(map(repr, self._environments))}"
         if env_id is None:
@@ -255,11 +252,7 @@ def safe_context() -> StartMethod:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is reachable only from its own machine.
-
-    Raises:
-        OSError: the address cannot be resolved.
-    """
+    """Return whether an address is reachable only from its own machine."""
     found = socket.getaddrinfo(host or None, 0, flags=socket.AI_PASSIVE)
     addresses = {str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found}
     return all(ipaddress.ip_address(address).is_loopback for address in addresses)

@@ -119,7 +119,6 @@ def shape_from_wire(node: Any) -> tuple[int, ...]:
 
 
 def tagged_array_from_wire(node: Any) -> NDArray[Any]:
-    """Decode an array that was sent with its dtype and shape."""
     check_fields(node, "array")
     return _from_data(node["data"], dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"]))
 
@@ -140,7 +139,6 @@ def _from_data(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArr
 
 
 def check_bools(data: bytes) -> None:
-    """Raise unless the bytes of an array of bools are valid."""
     if others := data.strip(b"\x00\x01"):
         raise WireError(f"expected only bytes 0 and 1 in an array of bools, got {others[0]}")
 

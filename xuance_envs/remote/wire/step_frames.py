@@ -44,8 +44,6 @@ _FIRST_ARRAY = len(_NUMBER_CODES)
 
 
 class StepFrameWriter:
-    """Encoder of steps that are in arrays."""
-
     def __init__(self, arrays: StepArrays) -> None:
         self._codec = GroupCodec(arrays)
         self._layouts = NO_COLUMNS, NO_COLUMNS
@@ -82,8 +80,6 @@ class StepFrameWriter:
 
 
 class StepFrameReader:
-    """Decoder of steps into arrays."""
-
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
         self._codec = GroupCodec(arrays)

@@ -39,12 +39,7 @@ class Permissions:
     any_action: bool = False
 
     def check_operation(self, operation: str, name: str) -> None:
-        """Refuse with status 403 unless clients may use this method or attribute.
-
-        Args:
-            operation: ``"call"``, ``"get_attr"`` or ``"set_attr"``; others are always allowed.
-            name: name of the method or attribute.
-        """
+        """Refuse with status 403 unless clients may use this ``name`` in this ``operation``."""
         option, allowed = {
             "call": ("--allow-call", self.calls),
             "get_attr": ("--allow-get", self.gets),
@@ -61,11 +56,7 @@ class Permissions:
                 raise _not_allowed("options", what, "for resets", "--allow-option")
 
     def infos_of(self, repeating: bool) -> Names | None:
-        """Return the keys of infos that the server sends; None for all.
-
-        Args:
-            repeating: True for notebook clients, False for ``RemoteVecEnv``.
-        """
+        """Return the keys of infos for notebooks (``repeating``) or ``RemoteVecEnv``; None: all."""
         if self.infos is None:
             return frozenset() if repeating else None
         return None if ALL_INFOS in self.infos else self.infos

@@ -72,12 +72,9 @@ class Proxies:
         self._trusted = tuple(trusted)
 
     def client(self, peer: Address | None, headers: Headers) -> Address | None:
-        """Return a client's address: the peer's own, or the one that a trusted proxy reports.
+        """Return a client's address: the peer's own, or the one in the headers of a trusted proxy.
 
-        Args:
-            peer: address of the connection's other end; None for a Unix socket, whose other end is
-                trusted.
-            headers: names and values of the request's headers, as bytes.
+        The peer of a Unix socket is None, and trusted.
         """
         if peer is not None and not (self._trusted and self.trusts(peer)):
             return peer
@@ -102,11 +99,7 @@ class Proxies:
         return any(found in network for network in self._trusted)
 
     def restore(self, scope: MutableMapping[str, Any]) -> None:
-        """Restore a request's path, scheme and client address, which proxies replaced.
-
-        Args:
-            scope: ASGI scope of the request; modified.
-        """
+        """Restore path, scheme and client address, which proxies replaced, in an ASGI ``scope``."""
         root, path = self.root_path, scope["path"]
         if root:
             scope["root_path"] = root

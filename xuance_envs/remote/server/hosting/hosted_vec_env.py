@@ -228,7 +228,6 @@ class HostedVecEnv(GroupedVecEnv):
             self._run("import_stored", list(sizes), facts, buffers=copies, worker=worker)
 
     def drop_stored(self, numbers: Sequence[int]) -> None:
-        """Drop states that the first worker keeps."""
         self._groups.check_idle("load_state")
         self._run("drop_stored", numbers)
 
@@ -249,7 +248,6 @@ class HostedVecEnv(GroupedVecEnv):
     def _run(
         self, command: str, *arguments: Any, buffers: Sequence[Any] = (), worker: int = 0
     ) -> Any:
-        """Run a command in a worker and return its reply."""
         driver = self._drivers[worker]
         packed = driver.pack(command, *arguments)
         packed = driver.with_buffers(packed, buffers) if buffers else packed

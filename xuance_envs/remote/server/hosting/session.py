@@ -18,8 +18,6 @@ from xuance_envs.remote.wire.failures import RefusedError, no_session, no_state
 
 
 class Session:
-    """Environments of one client and the order of its requests."""
-
     def __init__(
         self,
         account: Account,

@@ -54,7 +54,6 @@ class Sessions:
         return iter(list(self._sessions.values()))
 
     def update_limits(self) -> None:
-        """Apply the current limits."""
         limits = self._capacity.limits
         self._metrics.max_sessions = limits.sessions
         self._quota.limit(limits)
@@ -105,7 +104,6 @@ class Sessions:
     async def create_envs(
         self, session: Session, config: HostedEnvConfig
     ) -> tuple[EnvHost, list[str]]:
-        """Create environments in a session; return their host and episode ids."""
         session.quota.check(environments=len(config.functions))
         groups = sum(len(each.hosts) + (each.pending_host is not None) for each in self)
         if self._capacity.max_groups is not None and groups >= self._capacity.max_groups:

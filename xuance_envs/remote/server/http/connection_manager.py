@@ -46,8 +46,6 @@ class ManagedConnection(Protocol):
 
 
 class ConnectionManager:
-    """Routes, settings and limits that the connections of a server share."""
-
     def __init__(
         self,
         limits: Limits,

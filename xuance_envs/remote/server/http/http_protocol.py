@@ -121,7 +121,6 @@ class ServerConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def check_timeouts(self, now: float) -> None:
-        """Close the connection if it has exceeded a time limit."""
         limits = self.manager.limits
         if self.flow.read_paused and self._head_since is not None:
             self._head_since = now  # the connection reads the rest after earlier requests

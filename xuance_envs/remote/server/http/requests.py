@@ -142,7 +142,6 @@ class LargeReplies:
             self.discard(next(iter(self._replies)))
 
     def get(self, session: str) -> Reply | None:
-        """Return a session's last reply, unless it was dropped."""
         return self._replies.get(session)
 
     def discard(self, session: str) -> None:

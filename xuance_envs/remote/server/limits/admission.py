@@ -137,8 +137,6 @@ class ByteBudget:
 
 
 class Account:
-    """Requests, sessions and quota of one owner."""
-
     def __init__(self, owner: Owner, limits: Limits) -> None:
         self.requests = 0
         self.sessions = 0

@@ -52,7 +52,6 @@ class Metrics:
         self._samples.append((time.monotonic(), self.steps))
 
     def steps_per_second(self) -> float:
-        """Return environment steps per second, averaged over ``WINDOW``."""
         start, steps = self._samples[0]
         return (self.steps - steps) / max(0.1, time.monotonic() - start)
 
