@@ -578,9 +578,13 @@ NUMBERED = spaces.Dict({1: spaces.Discrete(2), 2: spaces.Discrete(2)})
         (NUMBERED, [[0, 1]], "a list of 2 items for Dict"),
         (NUMBERED, [[0, 1]] * 3, "a list of 2 items for Dict"),
         (NUMBERED, 5, "a list of 2 items for Dict"),
-        (spaces.Tuple([spaces.Discrete(2)]), [], "1 item for Tuple, got 0"),
-        (spaces.Text(3), ["a"], "2 values for Text, got 1"),
-        (spaces.Text(3), 5, "a list for Text"),
+        (
+            spaces.Tuple([spaces.Discrete(2)]),
+            [],
+            "a list of 1 item for Tuple, got a list of length 0",
+        ),
+        (spaces.Text(3), ["a"], "a list of 2 values for Text, got a list of length 1"),
+        (spaces.Text(3), 5, "a list of 2 values for Text"),
     ],
 )
 def test_a_malformed_batch_is_refused(space: spaces.Space[Any], node: Any, error: str) -> None:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -29,7 +29,6 @@ from xuance_envs.engine.group.outcome import (
     StepExtras,
 )
 from xuance_envs.engine.group.step_clock import StepTimes
-from xuance_envs.errors import counted
 from xuance_envs.remote.client.remote_session import (
     CreatedEnvs,
     RemoteSession,
@@ -39,7 +38,7 @@ from xuance_envs.remote.client.remote_session import (
 )
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.nodes import WireError, shortened
+from xuance_envs.remote.wire.nodes import WireError, checked_list, shortened
 from xuance_envs.remote.wire.step_frames import StepFrameReader
 from xuance_envs.remote.wire.values import infos_from_wire, to_wire
 
@@ -76,10 +75,10 @@ class RemoteDriver(Driver):
         self._frame_was_last = self._after_frame = False
         self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
         self.blocking = False  # the main process waits for the next step itself, without the thread
-        self._wake_reader, self._wake_writer = socket.socketpair()
+        sockets = ExitStack()
+        self._close_sockets = weakref.finalize(self, sockets.close)
+        self._wake_reader, self._wake_writer = map(sockets.enter_context, socket.socketpair())
         self._wake_reader.setblocking(False)
-        sockets = self._wake_reader, self._wake_writer
-        self._close_wake = weakref.finalize(self, _close_sockets, *sockets)
         self.fds = (self._wake_reader.fileno(),)
         self._wait_reply: Callable[[float | None], Any] | None = None
         self._parse: Callable[[Any], Any] = lambda answer: answer
@@ -215,7 +214,7 @@ class RemoteDriver(Driver):
         """Close the session, and shut down the thread after its current request."""
         self._session.close()
         self._thread.shutdown(wait=False)
-        self._close_wake()
+        self._close_sockets()
 
     def _parse_step(self, answer: Any) -> Outcome:
         if "frame" in answer:
@@ -269,10 +268,7 @@ class RemoteDriver(Driver):
         masks = self._arrays.masks
         if masks is None or "masks" not in answer:
             return
-        parts, count = answer["masks"], len(masks.parts)
-        if not isinstance(parts, list) or len(parts) != count:
-            expected = f"a list of {counted(count, 'action mask')}"
-            raise WireError(f"expected {expected}, got {shortened(parts)}")
+        parts = checked_list(answer["masks"], len(masks.parts), "action mask")
         for target, part in zip(masks.parts, parts, strict=True):
             target[:] = array_from_wire(part, _BOOL, target.shape)
 
@@ -282,8 +278,3 @@ class RemoteDriver(Driver):
     def _write_infos(self, writer: InfoWriter, places: Sequence[int], node: Any) -> None:
         for place, info in zip(places, infos_from_wire(node, len(places)), strict=True):
             writer.write(place, info)
-
-
-def _close_sockets(*sockets: socket.socket) -> None:
-    for each in sockets:
-        each.close()

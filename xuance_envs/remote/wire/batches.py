@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from xuance_envs.errors import counted
 from xuance_envs.remote.wire.arrays import array_from_wire
-from xuance_envs.remote.wire.nodes import WireError, shortened
+from xuance_envs.remote.wire.nodes import WireError, checked_list, shortened
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -47,20 +46,13 @@ def batch_from_wire(
             key: batch_from_wire(inner, part, count, decode)
             for (key, inner), part in zip(space.spaces.items(), parts, strict=True)
         }
-    if not isinstance(node, list):
-        raise WireError(f"expected a list for {type(space).__name__}, got {shortened(node)}")
     if isinstance(space, spaces.Tuple):
-        if len(node) != len(space.spaces):
-            expected = f"{counted(len(space.spaces), 'item')} for Tuple"
-            raise WireError(f"expected {expected}, got {len(node)}")
+        parts = checked_list(node, len(space.spaces), "item", " for Tuple")
         return tuple(
             batch_from_wire(inner, part, count, decode)
-            for inner, part in zip(space, node, strict=True)
+            for inner, part in zip(space, parts, strict=True)
         )
-    if len(node) != count:
-        expected = f"{counted(count, 'value')} for {type(space).__name__}"
-        raise WireError(f"expected {expected}, got {len(node)}")
-    return [decode(value) for value in node]
+    return list(map(decode, checked_list(node, count, "value", f" for {type(space).__name__}")))
 
 
 def _has_string_keys(space: spaces.Dict) -> bool:
@@ -73,7 +65,4 @@ def _dict_items(space: spaces.Dict, node: Any) -> list[Any]:
             got = f"the keys {list(node)[:8]!a:.100}" if isinstance(node, dict) else shortened(node)
             raise WireError(f"expected the keys {list(space.spaces)!a} for Dict, got {got}")
         return [node[key] for key in space.spaces]
-    if not isinstance(node, list) or len(node) != len(space.spaces):
-        expected = f"a list of {counted(len(space.spaces), 'item')} for Dict"
-        raise WireError(f"expected {expected}, got {shortened(node)}")
-    return node
+    return checked_list(node, len(space.spaces), "item", " for Dict")

@@ -14,6 +14,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from xuance_envs.errors import counted
+
 MAX_DEPTH = 64
 ATOMS = frozenset({str, int, float, bool, bytes, type(None)})  # sent without conversion
 INTS = range(-(2**63), 2**64)  # both formats can encode these
@@ -58,6 +60,14 @@ def check_fields(node: Mapping[Any, Any], tag: str) -> None:
             f"expected a dict tagged {tag!r} with only the fields {', '.join(FIELDS[tag])}, "
             f"got the keys {list(node)[:8]!a:.100}"
         )
+
+
+def checked_list(node: Any, count: int, unit: str, owner: str = "") -> list[Any]:
+    """Return a node that is a list of this length; raise for others."""
+    if not isinstance(node, list) or len(node) != count:
+        expected = f"a list of {counted(count, unit)}{owner}"
+        raise WireError(f"expected {expected}, got {shortened(node)}")
+    return node
 
 
 def non_finite_name(value: float) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 from gymnasium.spaces import GraphInstance
 from numpy.typing import NDArray
 
-from xuance_envs.errors import counted
 from xuance_envs.remote.wire.arrays import (
     DTYPES,
     TaggedArray,
@@ -31,6 +30,7 @@ from xuance_envs.remote.wire.nodes import (
     TAG,
     WireError,
     check_fields,
+    checked_list,
     non_finite_name,
     shortened,
 )
@@ -200,9 +200,7 @@ _DECODERS: dict[str, Callable[[Any, int], Any]] = {
 
 
 def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
-    if not isinstance(node, list) or len(node) != count:
-        raise WireError(f"expected a list of {counted(count, 'info')}, got {shortened(node)}")
-    infos = [from_wire(info) for info in node]
+    infos = list(map(from_wire, checked_list(node, count, "info")))
     for info in infos:
         if not isinstance(info, dict):
             raise WireError(f"expected infos to be dicts, got {shortened(info)}")

@@ -364,7 +364,9 @@ class EnvHost:
         """Check the process and return it; a command runs inside ``with`` this process."""
         process = self.process
         if process.exit_message is not None and not self._vec_env.closed:
-            process.refuse_command()
+            shared = "worker process, which they shared with other environments of the session"
+            text = f"these environments are closed because their {shared}, has ended"
+            raise RefusedError(409, "closed", f"{text}: {process.exit_message}")
         return process
 
     async def _run_command(self, act: Callable[[], T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.worker_process import WorkerProcess
@@ -146,12 +146,6 @@ class SessionProcess:
         """Kill the process; the running command fails with this reason."""
         self._kill_reason = reason
         self.kill()
-
-    def refuse_command(self) -> NoReturn:
-        """Raise because the process has ended due to other environments of the session."""
-        process = "worker process, which they shared with other environments of the session"
-        text = f"these environments are closed because their {process}, has ended"
-        raise RefusedError(409, "closed", f"{text}: {self.exit_message}")
 
     async def wait_idle(self, seconds: float) -> None:
         until = self._loop.time() + seconds
