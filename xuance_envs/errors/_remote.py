@@ -25,6 +25,8 @@ class RemoteError(VecEnvError):
         message (str): the problem and its remedy.
         server (str): the server's address.
         status (int | None): HTTP status of the response; None if there was none.
+        is_refusal (bool): the server executed nothing. If the error has a ``__cause__``, the reply
+            to an earlier attempt was lost, and the server may have executed that one.
 
     Example:
         >>> try:
@@ -33,6 +35,8 @@ class RemoteError(VecEnvError):
         ...     print(type(error).__name__, error.server, error.status)
         RemoteUnreachableError http://127.0.0.1:9 None
     """
+
+    is_refusal = False
 
     def __init__(self, message: str, server: str, status: int | None = None) -> None:
         super().__init__(message, server, status)
@@ -68,6 +72,8 @@ class RemoteForbiddenError(RemoteError):
             ...
         xuance_envs.errors.RemoteForbiddenError: ...
     """
+
+    is_refusal = True
 
 
 class RemoteNotFoundError(RemoteError):
@@ -134,6 +140,8 @@ class RemoteLimitError(RemoteError):
             ...
         xuance_envs.errors.RemoteLimitError: ...
     """
+
+    is_refusal = True
 
 
 class RemoteVersionError(RemoteError):

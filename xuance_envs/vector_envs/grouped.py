@@ -18,8 +18,7 @@ from xuance_envs.engine.ledger import Pending, Replies, is_fatal, state_unknown_
 from xuance_envs.engine.system.exclusive import exclusive, exclusive_step, exclusive_wait
 from xuance_envs.errors import (
     NotResetError,
-    RemoteForbiddenError,
-    RemoteLimitError,
+    RemoteError,
     WorkerTimeoutError,
     counted,
     name_envs,
@@ -45,7 +44,6 @@ from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
 _T = TypeVar("_T")
 _STEP = Pending.STEP
-_NOT_EXECUTED = RemoteForbiddenError, RemoteLimitError  # errors of requests that a server refused
 
 
 class GroupedVecEnv(VecEnv):
@@ -156,9 +154,9 @@ class GroupedVecEnv(VecEnv):
             return obs, infos
 
         def fail(error: Exception) -> None:
-            # Transforms have not seen pending results. A cause is the error of an earlier attempt,
-            # which the server may have executed.
-            if was_idle and isinstance(error, _NOT_EXECUTED) and error.__cause__ is None:
+            # Transforms have not seen pending results.
+            is_refusal = isinstance(error, RemoteError) and error.is_refusal
+            if was_idle and is_refusal and error.__cause__ is None:
                 last.arrays_are_current = was_current
             else:
                 self.close()

@@ -21,7 +21,6 @@ from xuance_envs.remote.client.remote_session import (
     RemoteSession,
     checked_count,
     checked_seeds,
-    episode_ids_of,
     parse_results,
 )
 from xuance_envs.remote.client.transport import Verify
@@ -96,7 +95,7 @@ class StudentGymEnvVectorized:
         self.step_size = step_size
         request = {"env_id": env_id, "num_envs": num_envs, "auto_reset": False}
         created = session.request("create", request, CreatedEnvs.of)
-        self.episode_ids = created.episode_ids
+        self.episode_ids, self._ids_of = created.episode_ids, created.ids_of
         self.observation_space, self.action_space, self.reward_space = created.description.spaces
         self.max_episode_steps = created.description.max_episode_steps
         self._ended = np.zeros(num_envs, np.bool_)
@@ -156,7 +155,7 @@ class StudentGymEnvVectorized:
         if not envs:
             layout = SpaceLayout(self.observation_space)
             return layout.unflatten(SpaceRows.allocate(layout, 0).parts), []
-        request = {"episode_ids": episode_ids_of(self.episode_ids, envs), **fields}
+        request = {"episode_ids": self._ids_of(envs), **fields}
         return self._session.request(path, request, partial(self._parse_reset, envs, ended))
 
     def _parse_reset(self, envs: Sequence[int], ended: bool | Sequence[bool], answer: Any) -> Start:
@@ -262,7 +261,7 @@ class StudentGymEnvVectorized:
         envs = checked_env_ids(env_ids, self.num_envs)
         if not envs:
             return EnvStates([], {})
-        request = {"operation": "save", "episode_ids": episode_ids_of(self.episode_ids, envs)}
+        request = {"operation": "save", "episode_ids": self._ids_of(envs)}
         handles = self._session.request("states", request, self._session.states.parse_handles)
         return EnvStates(handles, {}).adding(_ENDED, [bool(self._ended[env]) for env in envs])
 
@@ -314,7 +313,7 @@ class StudentGymEnvVectorized:
         envs = checked_env_ids(ids, self.num_envs, "ids")
         if not envs:
             return []
-        request = {"operation": "render", "episode_ids": episode_ids_of(self.episode_ids, envs)}
+        request = {"operation": "render", "episode_ids": self._ids_of(envs)}
         return self._session.request("call", request, parse_results)
 
     def close(self) -> None:

@@ -33,7 +33,6 @@ from xuance_envs.remote.client.remote_session import (
     CreatedEnvs,
     RemoteSession,
     checked_seeds,
-    episode_ids_of,
     parse_results,
 )
 from xuance_envs.remote.wire.arrays import array_from_wire
@@ -65,7 +64,7 @@ class RemoteDriver(Driver):
     def __init__(self, session: RemoteSession, created: CreatedEnvs, arrays: StepArrays) -> None:
         super().__init__(0, len(created.episode_ids))
         self._session = session
-        self._episodes = created.episode_ids
+        self._ids_of = created.ids_of
         self._space: Space[Any] = created.description.observation_space
         self._arrays = arrays
         self._infos = InfoWriter(arrays.infos, lambda value: value)
@@ -104,7 +103,7 @@ class RemoteDriver(Driver):
         if command == "reset":
             return self._pack_reset(*arguments)
         places, *rest = arguments
-        message = {"operation": command, "episode_ids": self._ids_of(places)}
+        message: dict[str, Any] = {"operation": command, "episode_ids": self._ids_of(places)}
         if command in ("save_states", "load_states", "clone_states"):
             message["operation"] = command.removesuffix("_states")
             if command == "save_states":
@@ -126,9 +125,6 @@ class RemoteDriver(Driver):
         elif command == "set_attr":
             message["values"] = sendable(command, list(rest[1]))
         return "call", message, parse_results
-
-    def _ids_of(self, places: Sequence[int]) -> Any:
-        return episode_ids_of(self._episodes, places)
 
     def _pack_reset(self, resets: Sequence[Reset]) -> Any:
         places = [place for place, *_ in resets]

@@ -16,12 +16,7 @@ import numpy as np
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
-from xuance_envs.errors import (
-    RemoteError,
-    RemoteForbiddenError,
-    RemoteLimitError,
-    RemoteUnreachableError,
-)
+from xuance_envs.errors import RemoteError, RemoteUnreachableError
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.server_states import RemoteStates
 from xuance_envs.remote.wire.constants import API_PREFIX, MAX_SEED
@@ -61,6 +56,11 @@ class CreatedEnvs:
         )
         episode_ids = list(map(str, answer["episode_ids"]))
         return cls(episode_ids, description, bool(answer["checks_actions"]))
+
+    def ids_of(self, envs: Sequence[int]) -> list[str] | None:
+        """Return the ids of some environments' episodes; None for all of them."""
+        is_all = list(envs) == list(range(len(self.episode_ids)))
+        return None if is_all else [self.episode_ids[env] for env in envs]
 
 
 class RemoteSession:
@@ -135,9 +135,8 @@ class RemoteSession:
         except RemoteUnreachableError:
             raise  # still pending: the server may have executed it
         except Exception as error:
-            # With a cause, an earlier attempt may have been executed: see ApiClient.request.
-            refused = isinstance(error, RemoteForbiddenError | RemoteLimitError)
-            if not refused or error.__cause__ is None:
+            is_refusal = isinstance(error, RemoteError) and error.is_refusal
+            if not is_refusal or error.__cause__ is None:
                 self._pending = None
             raise
         self._pending = None
@@ -200,12 +199,6 @@ def checked_seeds(seeds: Sequence[int | None]) -> list[int | None]:
         if seed is not None and seed >= MAX_SEED:
             raise ValueError(f"seed: expected ints below 2**64, got {seed}")
     return list(seeds)
-
-
-def episode_ids_of(episode_ids: Sequence[str], envs: Sequence[int]) -> list[str] | None:
-    """Return the ids of some environments' episodes; None for all of them."""
-    is_all = list(envs) == list(range(len(episode_ids)))
-    return None if is_all else [episode_ids[env] for env in envs]
 
 
 def parse_results(answer: Any) -> list[Any]:
