@@ -12,8 +12,9 @@ from serving import SETTINGS, assert_nothing_is_left, wait_until
 
 from xuance_envs.errors import ClosedVecEnvError, EnvError
 from xuance_envs.remote.server.hosting.env_host import EnvHost
-from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, HostedVecEnv
+from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
+from xuance_envs.remote.server.http.messages import CreateEpisodes
 from xuance_envs.remote.server.limits.admission import Quota
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.settings import Catalogue, Settings
@@ -34,9 +35,8 @@ def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> No
     async def give_up() -> None:
         quota = Quota("in this test")
         process = SessionProcess(60.0, quota, asyncio.Semaphore(1))
-        host = EnvHost(
-            HostedEnvConfig([SlowEnv], None, auto_reset=True), settings, Metrics(), process, quota
-        )
+        message = CreateEpisodes(session_id="", auto_reset=True)
+        host = EnvHost(message, [SlowEnv], settings, Metrics(), process, quota)
         creating = asyncio.create_task(host.make())
         while not multiprocessing.active_children():
             await asyncio.sleep(0.01)

@@ -19,7 +19,7 @@ from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.multi_agent.record_layout import ObservationRecord
 from xuance_envs.remote.server.hosting import commands
-from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig, HostedVecEnv
+from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.hosting.repeating_env import HostedFunction, has_objects
 from xuance_envs.remote.server.hosting.reply_sizes import ReplyEncoder, is_rgb_image
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
@@ -51,20 +51,21 @@ class EnvHost:
 
     def __init__(
         self,
-        config: HostedEnvConfig,
+        message: messages.CreateEpisodes,
+        functions: Sequence[Callable[..., Any]],
         settings: Settings,
         metrics: Metrics,
         process: SessionProcess,
         quota: Quota,
     ) -> None:
-        self.auto_reset = config.auto_reset
-        self.num_envs = len(config.functions)
+        self.auto_reset = message.auto_reset
+        self.num_envs = len(functions)
         self.process = process
         self.frame: NDArray[np.uint8] | None = None
         self.steps = 0
         self._needs_reset = set(range(self.num_envs))
         self._settings, self._limits = settings, settings.limits
-        self._config = config
+        self._seed, self._functions = message.seed, functions
         self._metrics = metrics
         self._quota = quota
         rates = (each.steps for each in quota.chain)
@@ -96,18 +97,17 @@ class EnvHost:
             raise
 
     def _make(self) -> None:
-        limits, config = self._limits, self._config
-        repeating = not config.auto_reset
+        limits, repeating = self._limits, not self.auto_reset
         infos = self._settings.permissions.infos_of(repeating)
         shared_backend = self.process.running_backend
         num_workers = self.process.num_workers if shared_backend is None else 1
         objects = ObjectBudget(limits.reply, num_workers)
         functions = [
             HostedFunction(function, index, repeating, limits.memory, infos, objects)
-            for index, function in enumerate(config.functions)
+            for index, function in enumerate(self._functions)
         ]
         self._vec_env = HostedVecEnv(
-            functions, config.seed, self._settings, self._add_backend, shared_backend, num_workers
+            functions, self._seed, self._settings, self._add_backend, shared_backend, num_workers
         )
         try:
             if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):

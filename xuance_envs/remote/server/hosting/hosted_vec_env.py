@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from xuance_envs.engine.data.step_arrays import as_float32
@@ -29,14 +29,6 @@ from xuance_envs.vector_envs.worker_settings import ProcessSettings
 # Seconds that a worker spins before it blocks: a client on the same machine sends the next step
 # within about a millisecond.
 SPIN = 2e-3
-
-
-@dataclass(frozen=True)
-class HostedEnvConfig:
-    functions: Sequence[Callable[..., Any]]
-    seed: int | None
-    auto_reset: bool
-    num_workers: int = 1
 
 
 class HostedVecEnv(GroupedVecEnv):

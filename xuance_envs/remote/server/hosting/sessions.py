@@ -8,16 +8,17 @@ import itertools
 import logging
 from asyncio import Semaphore
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
+from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.errors import counted
 from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.hosting.env_host import EnvHost
-from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig
 from xuance_envs.remote.server.hosting.session import Session
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
+from xuance_envs.remote.server.http import messages
 from xuance_envs.remote.server.http.requests import LargeReplies
 from xuance_envs.remote.server.limits.admission import Account, Quota
 from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER, Capacity
@@ -102,16 +103,19 @@ class Sessions:
         return session
 
     async def create_envs(
-        self, session: Session, config: HostedEnvConfig
+        self,
+        session: Session,
+        message: messages.CreateEpisodes,
+        functions: Sequence[Callable[..., Any]],
     ) -> tuple[EnvHost, list[str]]:
-        session.quota.check(environments=len(config.functions))
+        session.quota.check(environments=message.num_envs)
         groups = sum(len(each.hosts) + (each.pending_host is not None) for each in self)
         if self._capacity.max_groups is not None and groups >= self._capacity.max_groups:
             remedy = "create more environments per request, or close a session"
             text = f"the server has no file descriptors for more environments: {remedy}"
             raise RefusedError(429, "full", text)
-        process = self._process_for(session, config.num_workers)
-        host = EnvHost(config, self._settings, self._metrics, process, session.quota)
+        process = self._process_for(session, message.num_workers)
+        host = EnvHost(message, functions, self._settings, self._metrics, process, session.quota)
         session.pending_host = host
         try:
             await host.make()

@@ -20,7 +20,6 @@ from xuance_envs.errors import counted
 from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.hosting import commands
 from xuance_envs.remote.server.hosting.env_host import EnvHost
-from xuance_envs.remote.server.hosting.hosted_vec_env import HostedEnvConfig
 from xuance_envs.remote.server.hosting.session import Session
 from xuance_envs.remote.server.hosting.sessions import Sessions
 from xuance_envs.remote.server.http import messages
@@ -182,8 +181,7 @@ class Api:
         if workers > (limit := session.account.limits.workers):
             text = f"this server allows num_workers={limit} per request, got {workers}"
             raise RefusedError(429, "workers", text)
-        config = HostedEnvConfig(functions, message.seed, message.auto_reset, workers)
-        host, ids = await self.sessions.create_envs(session, config)
+        host, ids = await self.sessions.create_envs(session, message, functions)
         return dumps({"episode_ids": ids, **host.description}, head.reply_format)
 
     async def reset(self, message: messages.Reset, session: Session, head: RequestHead) -> bytes:
