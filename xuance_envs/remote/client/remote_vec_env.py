@@ -34,16 +34,13 @@ class RemoteVecEnv(GroupedVecEnv):
     """Vectorized environment on a server.
 
     It has the interface of :class:`~xuance_envs.vector_envs.vector_env.VecEnv` and sends one
-    request per step.
-
-    All Gymnasium spaces are supported. Infos, arguments and results may contain numbers, strings,
-    bytes, arrays and collections of these. ``call``, ``get_attr`` and ``set_attr`` accept only
-    names that the server's operator allows. An :class:`~xuance_envs.errors.EnvError` contains the
-    text of the environment's exception; only a builtin exception becomes its ``__cause__``.
+    request per step. Infos, arguments and results may contain numbers, strings, bytes, arrays and
+    collections of these. ``call``, ``get_attr`` and ``set_attr`` accept only names that the
+    server's operator allows. Only a builtin exception of an environment becomes the ``__cause__``
+    of the :class:`~xuance_envs.errors.EnvError`.
 
     ``save_state`` returns handles: the server keeps a state until its handle is garbage-collected,
-    or the session or the worker process ends. Only the object that saved a state can load it, and
-    a handle cannot be converted to bytes.
+    or the session or the worker process ends. Only the object that saved a state can load it.
 
     :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.close` or garbage collection closes the
     session on the server.

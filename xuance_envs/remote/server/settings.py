@@ -36,11 +36,9 @@ class Limits:
         sessions: concurrent sessions; also per token.
         environments: concurrent environments; also per token and per session.
         processes: concurrent processes; also per token and per session. On Linux, a worker counts
-            as two: itself and its guardian, which ends the processes that the worker started. Each
-            request that creates environments starts a worker. At a limit, the new environments
-            share an existing worker of the session.
-        workers: workers of one request that creates environments. They step the environments in
-            parallel. A client asks for more than one with ``num_workers``.
+            as two: itself and its guardian. At a limit, new environments share an existing worker
+            of the session.
+        workers: ``num_workers`` of one request that creates environments.
         requests_per_session: concurrent requests per session, including waiting ones.
         requests_rate_per_token: requests per second per token; also per session.
         steps_rate_per_token: environment steps per second per token; also per session.

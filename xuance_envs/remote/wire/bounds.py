@@ -85,9 +85,7 @@ class ObjectBudget:
 
     def add(self, env: int, value: Any) -> None:
         """Count an observation; raise if the reply would be too large."""
-        size = object_bytes(value)
-        self._sizes[env] = self._sizes.get(env, 0) + size
-        self._total += size
+        self.set(env, self.size_of(env) + object_bytes(value))
         if self._total > self._share:
             raise TooLargeError(*self._limit)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from time import monotonic
 
@@ -78,19 +78,17 @@ class Quota:
     def check(self, **more: int) -> None:
         """Raise if the additional environments, processes or states would exceed a quota."""
         for quota in self.chain:
-            quota._check(more)
-
-    def _check(self, more: Mapping[str, int]) -> None:
-        if self.max_cpu is not None and self.cpu > self.max_cpu:
-            allowed = f"this server limits CPU seconds {self.scope} to {self.max_cpu:g}"
-            raise RefusedError(429, "cpu", f"{allowed}, and they are used up")
-        for name, count in more.items():
-            have, most = self._used[name], self._limits[name]
-            if most is not None and have + count > most:
-                code, unit = _STATE_UNITS.get(name, (name, name))
-                allowed = f"this server limits {unit} {self.scope} to {most}"
-                text = f"{allowed}: {have} in use, {count} more requested"
-                raise RefusedError(429, code, text)
+            scope, max_cpu = quota.scope, quota.max_cpu
+            if max_cpu is not None and quota.cpu > max_cpu:
+                allowed = f"this server limits CPU seconds {scope} to {max_cpu:g}"
+                raise RefusedError(429, "cpu", f"{allowed}, and they are used up")
+            for name, count in more.items():
+                have, most = quota._used[name], quota._limits[name]
+                if most is not None and have + count > most:
+                    code, unit = _STATE_UNITS.get(name, (name, name))
+                    allowed = f"this server limits {unit} {scope} to {most}"
+                    text = f"{allowed}: {have} in use, {count} more requested"
+                    raise RefusedError(429, code, text)
 
     def add(self, **more: int) -> None:
         for quota in self.chain:
