@@ -83,11 +83,9 @@ _LIMITS = (
     ("--start-timeout", "start", 1, "seconds that creating environments may take"),
 )  # fmt: skip
 
-
 _FIELDS = {limit.name: limit for limit in dataclasses.fields(Limits)}
 _OPTIONAL = {name for name, limit in _FIELDS.items() if "None" in str(limit.type)}
 _SECONDS = {name for name, limit in _FIELDS.items() if "float" in str(limit.type)}
-
 
 _PERMISSIONS = (
     ("--allow-kwarg",

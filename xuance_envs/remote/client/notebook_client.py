@@ -213,9 +213,7 @@ class StudentGymEnvVectorized:
         return self._session.pending_path == STEP
 
     def step_wait(self) -> Step:
-        """Return the result of a step that was interrupted by Ctrl-C or a timeout.
-
-        The result has the form that :meth:`step` returns.
+        """Return the result of a :meth:`step` that was interrupted by Ctrl-C or a timeout.
 
         Raises:
             NotSteppingError: no step is pending.
@@ -301,14 +299,7 @@ class StudentGymEnvVectorized:
         return self._start("states", targets, ended, operation)
 
     def render(self, ids: Sequence[int] | None = None) -> list[Any]:
-        """Render all or some environments.
-
-        Args:
-            ids: indices of the environments; None renders all.
-
-        Returns:
-            A list with the return value of each environment's ``render``.
-        """
+        """Call ``render`` of the environments ``ids``, or of all, and return the results."""
         self._check_idle()
         envs = checked_env_ids(ids, self.num_envs, "ids")
         if not envs:
@@ -374,8 +365,8 @@ def create_student_gym_env_vectorized(
         ValueError: ``num_envs`` or ``step_size`` is below 1, or the address, token or ``verify`` is
             invalid.
         EnvError: an environment could not be created.
-        RemoteError: the server refused a request or does not reply; the derived classes are those
-            of :class:`~xuance_envs.RemoteVecEnv`.
+        RemoteError: the server refuses a request or does not reply; a derived class per cause,
+            such as :class:`~xuance_envs.errors.RemoteNotFoundError` for an unknown ``env_id``.
         ImportError: msgpack is not installed.
 
     Example:

@@ -67,13 +67,8 @@ class RemoteVecEnv(GroupedVecEnv):
         ValueError: ``num_envs`` is below 1, or the address, token, seed or ``verify`` is invalid.
         TypeError: a keyword argument cannot be sent.
         EnvError: an environment could not be created.
-        RemoteAuthenticationError: the token is missing or wrong.
-        RemoteForbiddenError: the operator does not allow a keyword argument.
-        RemoteNotFoundError: the server does not offer ``env_id``.
-        RemoteRequestError: ``env_id`` is None, and the server offers several environments.
-        RemoteLimitError: a limit on sessions or environments is reached.
-        RemoteVersionError: the server uses a different version of the protocol.
-        RemoteUnreachableError: the server does not reply.
+        RemoteError: the server refuses a request or does not reply; a derived class per cause,
+            such as :class:`~xuance_envs.errors.RemoteNotFoundError` for an unknown ``env_id``.
         ImportError: msgpack is not installed.
 
     Example:

@@ -160,9 +160,6 @@ class Catalogue:
             allowed_kwargs: as for the class.
             multi_agent: modules of multi-agent environments, as ``"package:name"``; see
                 :func:`~xuance_envs.multi_agent.making.make_multi_agent_vec`.
-
-        Raises:
-            ValueError: there are no environments.
         """
         single = {env_id: partial(_make_gym_env, env_id) for env_id in ids}
         multi = {name: partial(make_agents_env, name) for name in multi_agent}

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("xuance_envs.access")
 
-
 OWNER_KEY = "xuance_envs.owner"  # of an ASGI scope, for the name of the request's token
 STEP_PATH_SUFFIX = "/episode/vectorized_step"  # such requests are logged at DEBUG
 SECRET_LENGTH = 20  # longer path segments may be session ids, which have 24 characters

@@ -28,7 +28,6 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     429: {"description": "a limit on sessions, environments, states or requests is reached"},
 }
 
-
 _SECURITY = {"security": [{"token": list[str]()}]}
 
 # Keyword arguments of routes that need a token.
