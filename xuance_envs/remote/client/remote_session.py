@@ -97,9 +97,7 @@ class RemoteSession:
                 _delete_session(connection, str(answer["session_id"]), os.getpid())
             raise
         self._id = self.parse(lambda answer: str(answer["session_id"]), answer)
-        self._delete_session = weakref.finalize(
-            self, _delete_session, connection, self._id, os.getpid()
-        )
+        self.close = weakref.finalize(self, _delete_session, connection, self._id, os.getpid())
         close_after_fork(self)
 
     def close_in_child(self, owner: int) -> None:
@@ -183,9 +181,6 @@ class RemoteSession:
         except (LookupError, TypeError, ValueError) as error:
             text = f"the server's reply is malformed: {error}"
             raise RemoteError(text, self.server) from error
-
-    def close(self) -> None:
-        self._delete_session()
 
 
 def checked_count(name: str, value: Any) -> int:

@@ -43,12 +43,6 @@ class TaggedArray:
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
 
-    def head(self) -> dict[str, Any]:
-        return _head(self.array)
-
-    def as_nested_list(self) -> dict[str, Any]:
-        return {**_head(self.array), "data": as_nested_list(self.array)}
-
 
 def as_nested_list(array: NDArray[Any]) -> Any:
     """Convert an array to lists for JSON, and non-finite numbers to strings."""
@@ -60,12 +54,12 @@ def as_nested_list(array: NDArray[Any]) -> Any:
 
 def as_raw_bytes(array: NDArray[Any]) -> dict[str, Any]:
     """Convert an array to dtype, shape and bytes for msgpack."""
-    head = _head(array)
+    head = head_of(array)
     little = array.astype(_LITTLE_ENDIAN[head["dtype"]], order="C", copy=False)
     return {**head, "data": little.tobytes()}
 
 
-def _head(array: NDArray[Any]) -> dict[str, Any]:
+def head_of(array: NDArray[Any]) -> dict[str, Any]:
     name = _DTYPE_NAMES.get(array.dtype) or array.dtype.name  # NumPy computes dtype.name
     return {TAG: "array", "dtype": name, "shape": list(array.shape)}
 

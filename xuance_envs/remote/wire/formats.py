@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.extras import missing_extra
-from xuance_envs.remote.wire.arrays import TaggedArray, as_nested_list, as_raw_bytes
+from xuance_envs.remote.wire.arrays import TaggedArray, as_nested_list, as_raw_bytes, head_of
 from xuance_envs.remote.wire.bounds import TooLargeError, check_json_nodes, check_nodes
 from xuance_envs.remote.wire.nodes import TAG, LazyList, WireError
 
@@ -91,7 +91,7 @@ def _encode_default(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return as_nested_list(value)
     if isinstance(value, TaggedArray):
-        return value.as_nested_list()
+        return {**head_of(value.array), "data": as_nested_list(value.array)}
     if isinstance(value, bytes):
         return {TAG: "bytes", "data": base64.b64encode(value).decode()}
     raise TypeError(f"cannot encode a value of type {type(value).__name__}")
@@ -217,7 +217,7 @@ class JsonWriter(PieceWriter):
         if isinstance(node, np.ndarray):
             self._array(node)
         elif isinstance(node, TaggedArray):
-            self.add(encode_json({**node.head(), "data": 0})[:-2])
+            self.add(encode_json({**head_of(node.array), "data": 0})[:-2])
             self._array(node.array)
             self.add(b"}")
         else:  # a long string, or bytes

@@ -79,7 +79,7 @@ class EnvHost:
 
     async def make(self) -> None:
         process = self.process
-        future = self._make_future = process.submit(self._make)
+        future = self._make_future = process.thread.submit(self._make)
         try:
             with process:
                 # shield() would log an error that follows a cancellation, from Python 3.14 on.
@@ -90,7 +90,7 @@ class EnvHost:
         except BaseException:
             if not future.done():
                 process.kill()
-                process.submit(partial(self._end_abandoned, future))
+                process.thread.submit(partial(self._end_abandoned, future))
             self._count(0)
             process.remove_envs(self.num_envs)
             process.count()
@@ -166,7 +166,7 @@ class EnvHost:
             process.kill()
         await process.wait_idle(self._limits.request)  # a running step needs its descriptors
         process.remove_readers()
-        await asyncio.wrap_future(process.submit(self.end))
+        await asyncio.wrap_future(process.thread.submit(self.end))
         process.remove_envs(self.num_envs)
 
     def end(self) -> None:
@@ -273,7 +273,7 @@ class EnvHost:
                 quota.check(states=len(envs), state_bytes=sum(sizes))
             except RefusedError:
                 if not exceeded:  # other requests saved states meanwhile
-                    await self._drop(kept)
+                    await self.drop_states(kept)
                 raise
         objects = await self._run_command(partial(self._object_sizes, envs))
         self.process.states.add(kept, sizes, objects)
@@ -299,7 +299,7 @@ class EnvHost:
                     copied = {n: sizes[n] for n in holders[host]}
                     copy = partial(vec_env.copy_states, host._vec_env, copied)
                     try:
-                        host.process.submit(copy).result()
+                        host.process.thread.submit(copy).result()
                     except (WorkerDiedError, WorkerTimeoutError):
                         if host._vec_env.keeps_states:  # a worker of these environments has failed
                             raise
@@ -325,9 +325,6 @@ class EnvHost:
 
     async def drop_states(self, numbers: Sequence[int]) -> None:
         self.process.states.drop(numbers)
-        await self._drop(numbers)
-
-    async def _drop(self, numbers: Sequence[int]) -> None:
         with self.process, suppress(WorkerDiedError, WorkerTimeoutError):  # the next command raises
             await self._run_in_thread(partial(self._vec_env.drop_stored, numbers))
 

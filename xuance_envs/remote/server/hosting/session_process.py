@@ -64,7 +64,7 @@ class SessionProcess:
         self._step_slots = step_slots
         self._holds_slot = False
         self._loop = asyncio.get_running_loop()  # cached, because get_running_loop() calls getpid()
-        self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
+        self.thread = ThreadPoolExecutor(1, "xuance_envs-host")  # :meth:`run` counts its commands
         self._command_future: Future[Any] | None = None
         self._watched_fds: Sequence[int] = ()
         self._received: dict[int, int] = {}  # bytes of each worker's reply, by descriptor
@@ -89,7 +89,7 @@ class SessionProcess:
         self._num_users -= 1
         self.environments -= environments
         if not self._num_users:
-            self._thread.shutdown(wait=False)
+            self.thread.shutdown(wait=False)
             self._count(0)
             self.states.drop(self.states.sizes)
             for quota in self._quota.chain:
@@ -171,14 +171,10 @@ class SessionProcess:
             if self.closing:
                 raise no_session() from None
 
-    def submit(self, act: Callable[[], T]) -> Future[T]:
-        """Run a function in the thread; it does not count as a command."""
-        return self._thread.submit(act)
-
     async def run(self, act: Callable[[], T]) -> T:
         """Run a command, or one step of it, in the thread."""
         self.remove_readers()
-        running = self._thread.submit(act)
+        running = self.thread.submit(act)
         self._command_future = running
         try:
             return await asyncio.wrap_future(running)

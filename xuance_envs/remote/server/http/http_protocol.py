@@ -328,10 +328,6 @@ class ServerConnection(HttpToolsProtocol):
         for first in range(0, len(view), TLS_WRITE):
             self.transport.write(view[first : first + TLS_WRITE])
 
-    async def drain(self) -> None:
-        if self.flow.write_paused:
-            await self.flow.drain()
-
     def linger(self) -> None:
         """Discard received data for a moment, then close the connection."""
         self._discards = True

@@ -124,7 +124,7 @@ class RequestCycle:
         self.keep_alive = self.keep_alive and not self.more_body
         connection.write(encode_head(reply, self.keep_alive))
         for first in range(0, len(view), WRITE_CHUNK):
-            await connection.drain()
+            await connection.flow.drain()
             if self.disconnected:
                 return
             connection.write(view[first : first + WRITE_CHUNK])
