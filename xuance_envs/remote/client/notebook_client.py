@@ -118,7 +118,7 @@ class StudentGymEnvVectorized:
         Raises:
             ValueError: a seed or the number of seeds is invalid.
         """
-        return self._reset(range(self.num_envs), seed)
+        return self.reset_specific_envs(range(self.num_envs), seed=seed)
 
     def reset_specific_envs(self, ids: Sequence[int], *, seed: Seeds = None) -> Start:
         """Start a new episode in some environments; the others continue.
@@ -133,9 +133,7 @@ class StudentGymEnvVectorized:
         Raises:
             ValueError: an index is out of range or repeated.
         """
-        return self._reset(checked_env_ids(ids, self.num_envs, "ids"), seed)
-
-    def _reset(self, envs: Sequence[int], seed: Seeds) -> Start:
+        envs = checked_env_ids(ids, self.num_envs, "ids")
         self._check_open()
         seeds = seed_per_env(seed, envs)
         fields = {"seed": None if seed is None else checked_seeds(seeds)}
