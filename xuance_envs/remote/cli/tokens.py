@@ -6,7 +6,7 @@ import argparse
 import secrets
 
 from xuance_envs.remote.cli.serve import ServeError
-from xuance_envs.remote.server.access.tokens import NAME
+from xuance_envs.remote.server.access.tokens import NAME, NAME_RULE
 
 TOKEN_BYTES = 24
 
@@ -34,8 +34,7 @@ def run_tokens(args: argparse.Namespace) -> None:
     names = [*args.names, *numbered]
     for name in names:
         if not NAME.fullmatch(name):
-            expected = "a name of at most 64 letters, digits and any of . @ + - _"
-            raise ServeError(f"NAME or --prefix: expected {expected}, got {name!a}")
+            raise ServeError(f"NAME or --prefix: expected {NAME_RULE}, got {name!a}")
     width = max(map(len, names))
     for name in names:
         print(f"{name:{width}}  {secrets.token_hex(TOKEN_BYTES)}")

@@ -22,7 +22,7 @@ from xuance_envs.remote.client.transport import (
     Response,
     Verify,
 )
-from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
+from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION, is_token
 from xuance_envs.remote.wire.failures import error_of
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError, shortened
@@ -52,7 +52,7 @@ class ApiClient:
         # Compression costs more time than it saves.
         headers = {"Content-Type": WireFormat.MSGPACK.value, "Accept-Encoding": "identity"}
         if token is not None:
-            if not token or not token.isascii() or not token.isprintable() or " " in token:
+            if not is_token(token):
                 got = "others" if token else "an empty string"
                 expected = "None, or visible ASCII characters without spaces"
                 raise ValueError(f"user_token: expected {expected}, got {got}")

@@ -75,9 +75,6 @@ class StudentGymEnvVectorized:
         closed (bool): whether the environments are closed.
 
     Example:
-        >>> from xuance_envs import create_student_gym_env_vectorized
-        >>> from xuance_envs.remote.server import Server
-        >>> from xuance_envs.remote.settings import Catalogue, Settings
         >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
         ...     with create_student_gym_env_vectorized(2, 5, None, base_url=server.url) as env:
         ...         _ = env.reset(seed=0)

@@ -1,5 +1,10 @@
-"""Protocol constants of client and server."""
+"""Protocol constants and rules of client and server."""
 
 PROTOCOL_VERSION = 4  # client and server must use the same version
 API_PREFIX = "/api/v1"
 MAX_SEED = 2**64  # exclusive upper bound of seeds
+
+
+def is_token(text: str) -> bool:
+    """Return whether a text has only visible ASCII characters."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from xuance_envs.engine.system.current import system
+from xuance_envs.remote.wire.constants import is_token
 from xuance_envs.remote.wire.failures import RefusedError
 
 logger = logging.getLogger("xuance_envs")
@@ -25,6 +26,7 @@ ADMIN = "admin"  # word after a token in the file; its owner may list and end al
 TokenLimits = Mapping[str, Callable[[str], Mapping[str, float | None]]]
 
 NAME = re.compile(r"[\w.@+-]{1,64}")
+NAME_RULE = "a name of at most 64 letters, digits and any of . @ + - _"
 _SALT = secrets.token_bytes(32)
 
 
@@ -64,7 +66,7 @@ class Tokens:
     ) -> None:
         self._fixed = [(token, _owner_of_token(token)) for token in tokens]
         for number, (token, _) in enumerate(self._fixed, start=1):
-            if not _is_token(token):
+            if not is_token(token):
                 which = f"token {number} of {len(self._fixed)}"
                 got = "other characters" if token else "an empty string"
                 raise ValueError(f"{which}: expected visible ASCII characters only, got {got}")
@@ -164,13 +166,13 @@ class Tokens:
     def _parse_line(self, words: list[str]) -> tuple[str, Owner]:
         """Parse a line into token and owner; errors never repeat a word that may be a token."""
         token = words[min(1, len(words) - 1)]
-        if not _is_token(token):
+        if not is_token(token):
             raise ValueError("expected a token of visible ASCII characters only")
         if len(words) == 1:
             return token, _owner_of_token(token)
         name, _, *rest = words
         if not NAME.fullmatch(name):
-            raise ValueError("expected a name of at most 64 letters, digits and any of . @ + - _")
+            raise ValueError(f"expected {NAME_RULE}")
         limits: dict[str, float | None] = {}
         for word in rest:
             limit, _, value = word.partition("=")
@@ -180,10 +182,6 @@ class Tokens:
                 known = ", ".join(f"{each}=N" for each in self._limits)
                 raise ValueError(f"after the token, expected {ADMIN} or any of {known}")
         return token, Owner(b"name " + name.encode(), name, ADMIN in rest, limits)
-
-
-def _is_token(token: str) -> bool:
-    return bool(token) and token.isascii() and token.isprintable() and " " not in token
 
 
 def _digest(token: bytes) -> bytes:
