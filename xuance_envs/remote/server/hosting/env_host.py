@@ -128,7 +128,7 @@ class EnvHost:
 
     def _add_backend(self, backend: ProcessBackend) -> None:
         self.process.add_backend(backend)
-        if self._closing:
+        if self.process.closing:
             raise no_session()
 
     @property
@@ -141,7 +141,7 @@ class EnvHost:
 
     async def cancel(self) -> None:
         """Kill the process that creates the environments, and wait until :meth:`make` has ended."""
-        self._closing = True
+        self.process.closing = True
         while not self.make_done:
             self.process.kill()  # repeated, because the process may not have started yet
             await asyncio.sleep(0.02)
