@@ -70,9 +70,8 @@ class EnvHost:
         self._quota = quota
         rates = (each.steps for each in quota.chain)
         self._rates = [rate for rate in rates if rate.per_second is not None]
-        self._counted_envs = 0
-        self._count(self.num_envs)
-        process.add_envs(self.num_envs)
+        quota.add(environments=self.num_envs)
+        process.environments += self.num_envs
         self._closing = False
         self._make_future: Future[None] | None = None
         self._vec_env: HostedVecEnv
@@ -91,7 +90,7 @@ class EnvHost:
             if not future.done():
                 process.kill()
                 process.thread.submit(partial(self._end_abandoned, future))
-            self._count(0)
+            self._quota.add(environments=-self.num_envs)
             process.remove_envs(self.num_envs)
             process.count()
             raise
@@ -150,17 +149,13 @@ class EnvHost:
         if future.exception() is None:
             self.end()
 
-    def _count(self, environments: int) -> None:
-        before, self._counted_envs = self._counted_envs, environments
-        self._quota.add(environments=environments - before)
-
     async def close(self) -> None:
         """Close the environments, and end their process unless it has other environments."""
         if self._closing:
             return
         process = self.process
         self._closing = process.closing = True
-        self._count(0)
+        self._quota.add(environments=-self.num_envs)
         await process.wait_idle(CLOSE_TIMEOUT)
         if process.is_running or self._vec_env.waiting:
             process.kill()

@@ -71,13 +71,8 @@ class SessionProcess:
         self._reply_event: asyncio.Future[int | None] | None = None
         self._kill_reason: RefusedError | None = None
         self.exit_message: str | None = None
-        self._num_users = 0
         self._counted = 0
         self._count(num_workers)
-
-    def add_envs(self, environments: int) -> None:
-        self._num_users += 1
-        self.environments += environments
 
     def add_backend(self, backend: ProcessBackend) -> None:
         """Register a backend that starts environments in the process; remove ended backends."""
@@ -86,9 +81,8 @@ class SessionProcess:
 
     def remove_envs(self, environments: int) -> None:
         """Subtract environments; if none are left, release the thread and the quotas."""
-        self._num_users -= 1
         self.environments -= environments
-        if not self._num_users:
+        if not self.environments:
             self.thread.shutdown(wait=False)
             self._count(0)
             self.states.drop(self.states.sizes)
