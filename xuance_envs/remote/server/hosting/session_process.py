@@ -108,24 +108,16 @@ class SessionProcess:
         usages = self.usages.values()
         return Usage(sum(each.cpu for each in usages), sum(each.memory for each in usages))
 
-    @property
-    def alive(self) -> bool:
-        return self._count_workers() > 0
-
-    def count(self) -> None:
-        """Remove ended workers, and the states of an ended process, from the quotas."""
-        running = self._count_workers()
+    def count(self) -> int:
+        """Return the number of running workers, 0 if any has failed; others leave the quotas."""
+        workers = self._workers()
+        failed = self.exit_message is not None or not all([worker.alive for worker in workers])
+        running = 0 if failed else len(workers)
         self._count(running)
         if not running:
             self.kill()
             self.states.drop(self.states.sizes)
-
-    def _count_workers(self) -> int:
-        """Return the number of running workers; 0 if any of them has failed."""
-        workers = self._workers()
-        if self.exit_message is not None or not all([worker.alive for worker in workers]):
-            return 0
-        return len(workers)
+        return running
 
     def _count(self, workers: int) -> None:
         before, self._counted = self._counted, workers

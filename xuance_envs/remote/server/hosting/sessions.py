@@ -139,15 +139,13 @@ class Sessions:
 
     def _process_for(self, session: Session, num_workers: int) -> SessionProcess:
         """Return a new worker process, or an existing one of the session if a quota is reached."""
-        for process in session.processes:
-            process.count()
+        running = [process for process in session.processes if process.count()]
         try:
             session.quota.check(processes=PROCESSES_PER_WORKER * num_workers)
         except RefusedError:
-            shared = [process for process in session.processes if process.alive]
-            if not shared:
+            if not running:
                 raise
-            return min(shared, key=lambda process: process.environments)
+            return min(running, key=lambda process: process.environments)
         return SessionProcess(self._limits.request, session.quota, self._step_slots, num_workers)
 
     async def close(self, session: Session, reason: str) -> None:

@@ -68,7 +68,6 @@ class ConnectionManager:
         self.is_closing = False
         self.unparsed_bytes = 0
         self._pipelined: deque[Callable[[], None]] = deque()
-        self._max_connections = limits.connections
         self._replies = replies
         self._send_started: dict[ManagedConnection, float] = {}
         self._unread: dict[ManagedConnection, int] = {}
@@ -81,7 +80,7 @@ class ConnectionManager:
     def add(self, connection: ManagedConnection) -> bool:
         """Register a connection and return whether to keep it; close idle ones if necessary."""
         self.connections.add(connection)
-        if len(self.connections) <= self._max_connections:
+        if len(self.connections) <= self.limits.connections:
             return True
         waits = [
             (each.has_token, since, number, each)
@@ -89,13 +88,13 @@ class ConnectionManager:
             if each is not connection and (since := each.waiting_since) is not None
         ]
         if not waits:
-            self.log_limit("refused a connection", f"all {self._max_connections} are busy")
+            self.log_limit("refused a connection", f"all {self.limits.connections} are busy")
             return False
         # Close several at once, because each search takes as long as accepting many connections.
-        count = max(1, self._max_connections // EVICTED_FRACTION)
+        count = max(1, self.limits.connections // EVICTED_FRACTION)
         for *_, each in nsmallest(count, waits):
             each.abort()
-        self.log_limit("closed an idle connection", f"the limit is {self._max_connections}")
+        self.log_limit("closed an idle connection", f"the limit is {self.limits.connections}")
         return True
 
     def start_pipelined(self, start: Callable[[], None]) -> None:
