@@ -36,7 +36,7 @@ def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> No
         quota = Quota("in this test")
         process = SessionProcess(60.0, quota, asyncio.Semaphore(1))
         message = CreateEpisodes(session_id="", auto_reset=True)
-        host = EnvHost(message, [SlowEnv], settings, Metrics(), process, quota)
+        host = EnvHost(message, [SlowEnv], settings, Metrics(), process)
         creating = asyncio.create_task(host.make())
         while not multiprocessing.active_children():
             await asyncio.sleep(0.01)
@@ -55,7 +55,7 @@ def test_a_host_that_is_made_when_it_is_cancelled_can_be_closed() -> None:
         quota = Quota("in this test")
         process = SessionProcess(60.0, quota, asyncio.Semaphore(1))
         message = CreateEpisodes(session_id="", auto_reset=True)
-        host = EnvHost(message, [CountingEnv], SETTINGS, Metrics(), process, quota)
+        host = EnvHost(message, [CountingEnv], SETTINGS, Metrics(), process)
         creating = asyncio.create_task(host.make())
         await asyncio.sleep(0)
         while not host.make_done:  # and the event loop does not know yet

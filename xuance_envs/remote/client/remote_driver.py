@@ -13,7 +13,6 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.info_writer import InfoWriter
@@ -65,7 +64,6 @@ class RemoteDriver(Driver):
         super().__init__(0, len(created.episode_ids))
         self._session = session
         self._ids_of = created.ids_of
-        self._space: Space[Any] = created.description.observation_space
         self._arrays = arrays
         self._infos = InfoWriter(arrays.infos, lambda value: value)
         self._reset_infos = InfoWriter(arrays.reset_infos, lambda value: value)
@@ -269,7 +267,7 @@ class RemoteDriver(Driver):
             target[:] = array_from_wire(part, _BOOL, target.shape)
 
     def _write_observations(self, rows: SpaceRows, node: Any, at: Index, count: int) -> None:
-        rows.put(batch_from_wire(self._space, node, count), at, count)
+        rows.put(batch_from_wire(rows.layout.space, node, count), at, count)
 
     def _write_infos(self, writer: InfoWriter, places: Sequence[int], node: Any) -> None:
         for place, info in zip(places, infos_from_wire(node, len(places)), strict=True):

@@ -24,7 +24,6 @@ from xuance_envs.remote.server.hosting.repeating_env import HostedFunction, has_
 from xuance_envs.remote.server.hosting.reply_sizes import ReplyEncoder, is_rgb_image
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http import messages
-from xuance_envs.remote.server.limits.admission import Quota
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
@@ -56,7 +55,6 @@ class EnvHost:
         settings: Settings,
         metrics: Metrics,
         process: SessionProcess,
-        quota: Quota,
     ) -> None:
         self.auto_reset = message.auto_reset
         self.num_envs = len(functions)
@@ -67,10 +65,10 @@ class EnvHost:
         self._settings, self._limits = settings, settings.limits
         self._seed, self._functions = message.seed, functions
         self._metrics = metrics
-        self._quota = quota
-        rates = (each.steps for each in quota.chain)
+        self._quota = process.quota
+        rates = (each.steps for each in process.quota.chain)
         self._rates = [rate for rate in rates if rate.per_second is not None]
-        quota.add(environments=self.num_envs)
+        process.quota.add(environments=self.num_envs)
         process.environments += self.num_envs
         self._closing = False
         self._make_future: Future[None] | None = None

@@ -60,7 +60,7 @@ class SessionProcess:
         self.usages: dict[int, Usage] = {}  # by pid of the worker
         self.states = StateStore(quota)
         self._request_timeout = request_timeout
-        self._quota = quota
+        self.quota = quota  # of the session
         self._step_slots = step_slots
         self._holds_slot = False
         self._loop = asyncio.get_running_loop()  # cached, because get_running_loop() calls getpid()
@@ -86,7 +86,7 @@ class SessionProcess:
             self.thread.shutdown(wait=False)
             self._count(0)
             self.states.drop(self.states.sizes)
-            for quota in self._quota.chain:
+            for quota in self.quota.chain:
                 quota.cpu += self.usage.cpu
             self.usages = {}
 
@@ -121,7 +121,7 @@ class SessionProcess:
 
     def _count(self, workers: int) -> None:
         before, self._counted = self._counted, workers
-        self._quota.add(processes=PROCESSES_PER_WORKER * (workers - before))
+        self.quota.add(processes=PROCESSES_PER_WORKER * (workers - before))
 
     def kill(self) -> None:
         """Kill the process; a request that waits for its reply raises."""

@@ -115,7 +115,7 @@ class Sessions:
             text = f"the server has no file descriptors for more environments: {remedy}"
             raise RefusedError(429, "full", text)
         process = self._process_for(session, message.num_workers)
-        host = EnvHost(message, functions, self._settings, self._metrics, process, session.quota)
+        host = EnvHost(message, functions, self._settings, self._metrics, process)
         session.pending_host = host
         try:
             await host.make()
