@@ -281,11 +281,9 @@ class EnvHost:
             host.process.remove_readers()
 
         def load(vec_env: HostedVecEnv) -> tuple[Any, Any]:
-            objects = {
-                n: host.process.states.object_sizes[n] for host in holders for n in holders[host]
-            }
-            self.replies.check(sum(objects[n] for n in numbers))
-            sizes = {n: host.process.states.sizes[n] for host in holders for n in holders[host]}
+            stores = {n: host.process.states for host in holders for n in holders[host]}
+            self.replies.check(sum(stores[n].object_sizes[n] for n in numbers))
+            sizes = {n: store.sizes[n] for n, store in stores.items()}
             copies = [n for host in others for n in holders[host]]
             with vec_env.dropping(copies):
                 for host in others:
