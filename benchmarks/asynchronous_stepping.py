@@ -152,10 +152,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         default=16,
         metavar="N",
-        help="environments of 'slow', including the slow one",
+        help="environments in the part 'slow', including the slow one",
     )
-    add("--waiting-envs", type=int, default=32, metavar="N", help="environments of 'waiting'")
-    add("--unequal-envs", type=int, default=64, metavar="N", help="environments of 'unequal'")
+    where = "environments in the part"
+    add("--waiting-envs", type=int, default=32, metavar="N", help=f"{where} 'waiting'")
+    add("--unequal-envs", type=int, default=64, metavar="N", help=f"{where} 'unequal'")
     add_rounds(parser, seconds=1.0)
     add_outputs(parser, "asynchronous stepping tables")
     return parser.parse_args(argv)

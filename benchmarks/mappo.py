@@ -1,8 +1,8 @@
 """Measure the duration and the returns of MAPPO, against XuanCe's MAPPO.
 
 examples/train_mappo.py and XuanCe's MAPPO train on simple_spread for the same number of
-environment steps. XuanCe's MAPPO uses the example's settings where it has them, on XuanCe's
-SubprocVecMultiAgentEnv and on this package's.
+environment steps. XuanCe's MAPPO uses all settings of the example that it supports. It runs on
+XuanCe's SubprocVecMultiAgentEnv and on this package's.
 """
 
 from __future__ import annotations

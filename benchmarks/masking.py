@@ -1,9 +1,9 @@
 """Measure MaskablePPO's rollouts by vectorized environment, and their upper bound.
 
 sb3-contrib's agent reads the masks of all environments before each step. The environments have 64
-actions, compute in each step, and return masks from a method. Prepared steps and masks, which cost
-nothing, show the agent's own time. With an added delay, the environments' computing time divided by
-the number of CPUs, they show the upper bound.
+actions, compute in each step, and return masks from a method. A run with prepared steps and masks,
+which cost nothing, shows the agent's own time. A second such run waits in each step for the
+environments' computing time divided by the number of CPUs. It shows the upper bound.
 """
 
 from __future__ import annotations

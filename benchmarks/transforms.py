@@ -191,7 +191,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=64,
         help="environments for timing the wrappers (default: %(default)s)",
     )
-    add("--in-workers", type=int, default=16, metavar="N", help="default: %(default)s")
+    add(
+        "--in-workers",
+        type=int,
+        default=16,
+        metavar="N",
+        help="environments in worker processes (default: %(default)s)",
+    )
     add_rounds(parser)
     add_outputs(parser, "transforms table")
     return parser.parse_args(argv)
