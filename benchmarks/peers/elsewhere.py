@@ -2,7 +2,7 @@
 
 ``make bench-peers`` creates these environments, ``.venv-LIBRARY`` beside the package. There, a
 process runs ``standalone.py``, which steps the library and measures the seconds. The process is
-stopped between runs, because a process that spins would disturb other measurements.
+suspended between runs, because a process that spins would disturb other measurements.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """XuanCe's MAPPO on simple_spread, in its own virtual environment, with the example's settings.
 
 Run as ``python -m benchmarks.peers.xuance_mappo WHOSE NUM_ENVS STEPS SEED``. WHOSE is ``xuance``
-for XuanCe's vectorized environment, or ``ours`` for this package's. Settings come as JSON
-from stdin, all others are XuanCe's defaults. The output line has the seconds of the training run,
-the CPU seconds of this process, and the mean return of the last episodes.
+for XuanCe's vectorized environment, or ``ours`` for this package's. The script reads settings as
+JSON from stdin. All other settings are XuanCe's defaults. The output line has the seconds of the
+training run, the CPU seconds of this process, and the mean return of the last episodes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A process that keeps one core half busy, as a neighbour on a shared machine does."""
+"""A process that keeps one core half busy, like another user's program on a shared machine."""
 
 from __future__ import annotations
 
