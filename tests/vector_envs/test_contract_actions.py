@@ -451,7 +451,7 @@ def test_sampled_actions_are_what_step_takes(make_local, space):
 def test_one_action_for_several_environments_is_refused_with_a_hint(make_local):
     envs = make_local([partial(EchoEnv, PLAIN, BOX)] * 3)
     envs.reset(seed=0)
-    with pytest.raises(ValueError, match=r"envs\.sample_actions\(\) samples one for each"):
+    with pytest.raises(ValueError, match=r"envs\.sample_actions\(\) samples one action each"):
         envs.step(BOX.sample())
     with pytest.raises(ValueError, match="expected shape") as caught:
         envs.step(np.zeros((3, 9), np.float32))

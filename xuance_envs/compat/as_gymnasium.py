@@ -26,7 +26,7 @@ def to_gymnasium(vec_env: VecEnv) -> GymnasiumVectorEnv:
     """Convert a vectorized environment to a ``gymnasium.vector.VectorEnv``.
 
     Args:
-        vec_env: the vectorized environment; closed with the result.
+        vec_env: the vectorized environment; closing the result closes it, too.
 
     Returns:
         A vector environment in ``AutoresetMode.SAME_STEP``: where an episode ended, the observation

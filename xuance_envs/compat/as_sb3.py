@@ -19,7 +19,7 @@ def to_sb3(vec_env: VecEnv) -> SB3VecEnv:
     """Convert a vectorized environment to a ``stable_baselines3.common.vec_env.VecEnv``.
 
     Args:
-        vec_env: the vectorized environment, with or without transforms; closed with the result.
+        vec_env: the vectorized environment; closing the result closes it, too.
 
     Returns:
         A Stable-Baselines3 vectorized environment. It resets environments in the step that ends

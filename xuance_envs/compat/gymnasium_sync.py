@@ -36,7 +36,7 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
         observation_mode: ``"same"`` requires equal observation spaces, ``"different"`` only equal
             shapes and dtypes. Alternatively the batched observation space, alone or in a tuple
             ``(batched space, single space)``.
-        autoreset_mode: time of the reset after an episode's end: an ``AutoresetMode`` or its value.
+        autoreset_mode: when to reset after an episode's end: an ``AutoresetMode`` or its value.
 
     Raises:
         RuntimeError: the environments' spaces are not compatible.

@@ -59,7 +59,7 @@ def from_gymnasium(
     :class:`~xuance_envs.errors.StateError`.
 
     Args:
-        vector_env: the vectorized environment; closed with the ``VecEnv``.
+        vector_env: the vectorized environment; closing the result closes it, too.
         seed: seed of the first ``reset``, if that call has none.
         copy: False to return read-only views instead of copies; the next step overwrites them.
         check_actions: True to check that every action is in its space.
@@ -197,7 +197,7 @@ class NativeInfoCollector(InfoCollector):
 
 
 class NativeDriver(LocalDriver):
-    """Driver of an engine's environments; ``rests`` are infos outside columns, also of resets."""
+    """Driver of an engine's environments; ``rests`` are infos and reset infos without columns."""
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:
         super().__init__(0, engine.num_envs)

@@ -135,7 +135,7 @@ class CartPoleEngine(NativeEngine):
 
 
 class MaskEngine(NativeEngine):
-    """Engine that resets some environments by ``options["reset_mask"]`` if it takes a mask."""
+    """Engine that resets some environments by ``options["reset_mask"]``, if supported."""
 
     def __init__(self, env: Any, takes_mask: bool = True) -> None:
         super().__init__(env)
@@ -271,7 +271,7 @@ def make_engine(env: Any) -> NativeEngine:
     if env.unwrapped is not env:
         raise TypeError(
             f"vector_env: expected an unwrapped vector environment, got the wrapper {env}: pass "
-            "env.unwrapped, then wrap to_gymnasium(from_gymnasium(env.unwrapped))"
+            "env.unwrapped, and apply wrappers to to_gymnasium(from_gymnasium(env.unwrapped))"
         )
     if _CARTPOLE in kinds:
         return CartPoleEngine(env)

@@ -235,7 +235,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
     @property
     def waiting(self) -> bool:  # type: ignore[override]  # an attribute in Stable-Baselines3
-        """True while a step is pending."""
+        """True from :meth:`step_async` to :meth:`step_wait`."""
         return self._stepper.waiting
 
     @property

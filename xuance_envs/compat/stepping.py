@@ -55,7 +55,7 @@ class Stepper:
 
     @exclusive_step
     def start_step(self, actions: Any) -> None:
-        """Start a step; numbers of an unexpected shape are passed on, as in other libraries."""
+        """Start a step; like other libraries, pass on numeric actions of an unexpected shape."""
         ledger = self._ledger
         if ledger.pending or self._groups.closed:
             self._groups.check_idle("step or step_async")

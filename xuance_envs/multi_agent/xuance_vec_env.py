@@ -79,7 +79,7 @@ class XuanCeVecMultiAgentEnv(ClosedOnExit):
 
     @property
     def waiting(self) -> bool:
-        """True while a step is pending."""
+        """True while a step that :meth:`step_async` started is pending."""
         return self.envs_of_agents.waiting
 
     def reset(self, **given: Any) -> tuple[_Dicts, _Dicts]:

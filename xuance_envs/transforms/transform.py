@@ -127,7 +127,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     @property
     def waiting(self) -> bool:
-        """True if a step is pending."""
+        """True while a step that :meth:`step_async` started is pending."""
         return self._stepping or self.vec_env.waiting
 
     @property

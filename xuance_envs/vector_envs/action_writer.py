@@ -96,13 +96,13 @@ def _hint(rows: SpaceRows, actions: Any) -> str:
         single = False
     if not single:
         return ""
-    return ". This is the action of one environment; envs.sample_actions() samples one for each"
+    return ". This is the action of one environment; envs.sample_actions() samples one action each"
 
 
 def check_in_space(
     rows: SpaceRows, envs: Sequence[int], positions: Sequence[int] | None = None
 ) -> None:
-    """Raise a ValueError unless the actions at ``positions``, or all, are in their space."""
+    """Raise a ValueError unless all actions, or those at ``positions``, are in their space."""
     space = rows.layout.space
     if positions is None and all_in_space(space, rows.flat):
         return

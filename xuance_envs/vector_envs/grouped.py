@@ -106,7 +106,7 @@ class GroupedVecEnv(VecEnv):
 
     @property
     def waiting(self) -> bool:
-        """True while a step is pending."""
+        """True while a step that :meth:`step_async` started is pending."""
         return self._ledger.stepping
 
     buf_obs = property(

@@ -1,4 +1,4 @@
-"""Latest results of a vectorized environment: its ``buf_obs``, and what is saved with a state."""
+"""Latest results of a vectorized environment: its ``buf_obs``, and results saved with states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LastResult(NamedTuple):
 
 
 class LastResults:
-    """Latest results, with a writable batch of observations; a large one is copied on access."""
+    """Latest results, with a writable batch of observations; a large batch is copied on access."""
 
     def __init__(self, arrays: StepArrays, copies_lazily: bool) -> None:
         self.arrays_are_current = False

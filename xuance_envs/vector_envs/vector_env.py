@@ -34,17 +34,18 @@ class VecEnv(VecEnvAliases, ABC):
     Used as a context manager, a vectorized environment is closed on exit. After :meth:`close`,
     operations on the environments raise a :class:`~xuance_envs.errors.ClosedVecEnvError`. While a
     step is pending, they raise an :class:`~xuance_envs.errors.AlreadySteppingError`, except
-    :meth:`reset`, :meth:`statistics` and :meth:`close`. :meth:`step_wait` finishes a
-    :meth:`step_async`. After :meth:`send`, call :meth:`recv`, :meth:`async_reset` or :meth:`send`.
+    :meth:`reset`, :meth:`statistics` and :meth:`close`. :meth:`step_wait` finishes a step that
+    :meth:`step_async` started. :meth:`recv` finishes the steps of :meth:`send`; until then,
+    :meth:`send` to other environments and :meth:`async_reset` are allowed.
 
     Arguments named ``env_ids`` are sequences of distinct indices from 0 to ``num_envs - 1``. Other
     values raise a :class:`ValueError`, and nothing is done. An exception of an environment in
     :meth:`call`, :meth:`get_attr`, :meth:`set_attr` or :meth:`render` raises an
     :class:`~xuance_envs.errors.EnvError`. Values that cannot be pickled for a worker raise a
-    :class:`TypeError`. In both cases, the vec env stays usable. It is closed if an environment
-    raises while its state is saved or loaded. If a worker fails in any other operation than a step
-    or reset, the operation raises an error. If the worker is restarted, the error's ``restarted``
-    is True, and the vec env stays usable.
+    :class:`TypeError`. In both cases, the vec env stays usable. An exception during saving or
+    loading of a state closes it. If a worker fails in any other operation than a step or reset,
+    the operation raises an error. If the worker is restarted, the error's ``restarted`` is True,
+    and the vec env stays usable.
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
     and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``
@@ -54,7 +55,7 @@ class VecEnv(VecEnvAliases, ABC):
         num_envs (int): number of environments.
         observation_space (gymnasium.Space): observation space of a single environment.
         action_space (gymnasium.Space): action space of a single environment.
-        obs_shape: shape of a single observation; a dict of shapes for a Dict space.
+        obs_shape: ``observation_space.shape``; for a Dict space, a dict of the shapes by key.
         max_episode_steps (int): step limit of the first environment; 1000 if it has none.
         render_mode (str | None): render mode of the first environment.
         metadata (dict): metadata of the first environment.
@@ -117,7 +118,7 @@ class VecEnv(VecEnvAliases, ABC):
 
     @property
     def waiting(self) -> bool:
-        """True while a step is pending."""
+        """True while a step that :meth:`step_async` started is pending."""
         return False
 
     @property
@@ -264,8 +265,8 @@ class VecEnv(VecEnvAliases, ABC):
 
         Returns:
             A new bool array ``(num_envs, n)``. n is the number of actions for Discrete,
-            ``sum(nvec)`` for MultiDiscrete (part after part), and two per bit for MultiBinary. For
-            Dict and Tuple spaces, a dict or tuple of such arrays.
+            ``sum(nvec)`` for MultiDiscrete (its components' masks, concatenated), and two per bit
+            for MultiBinary. For Dict and Tuple spaces, a dict or tuple of such arrays.
 
         Raises:
             AttributeError: an environment has no mask; the message lists the places searched.
@@ -323,7 +324,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             env_ids: indices of the environments, in the order of the states; None for all.
-            verify: True to verify in each worker that states restore exactly, or warn if it cannot.
+            verify: True to verify that states restore exactly; warns if that is impossible.
 
         Raises:
             StateError: a state cannot be saved, or verification found a difference.

@@ -53,7 +53,7 @@ class VecEnvDelegate:
 
     @property
     def waiting(self) -> bool:
-        """True while a step is pending."""
+        """True while a step that ``step_async`` started is pending."""
         return self.vec_env.waiting
 
     async_reset = _forwarded(VecEnv.async_reset)
