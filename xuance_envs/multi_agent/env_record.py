@@ -109,8 +109,8 @@ class EnvRecord:
             if agent not in known:
                 if agent not in observations:
                     raise BadValueError(
-                        f"agent {agent!r}: expected an observation from {call}, because it is in "
-                        f"agents, got observations of {list(observations)}"
+                        f"agent {agent!r}: expected an observation from {call}, because env.agents "
+                        f"lists the agent, got observations of {list(observations)}"
                     )
                 self._put_observation(agent_set, k, observations[agent])
         for agent, row in agent_set.masked:

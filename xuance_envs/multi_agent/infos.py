@@ -46,7 +46,7 @@ class MultiAgentInfos(LazyInfos):
         return not batch.rest and not any(layout.keys for layout in batch.layouts)
 
     def column(self, *path: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return ``(values, mask)`` of an agent's key, or of a key that belongs to no agent."""
+        """Return ``(values, mask)`` of ``(agent, key)``, or of a key that belongs to no agent."""
         if len(path) == 1 and isinstance(path[0], tuple):
             (path,) = path
         column = self._own_column(path)
@@ -66,7 +66,7 @@ class MultiAgentInfos(LazyInfos):
         return self._infos.column(_merged_key(self._team.agents.index(agent), key))
 
     def columns(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return ``(values, mask)`` of one key for all agents; both arrays are ``(k, A)``."""
+        """Return ``(values, mask)`` of one key: ``(k, A)``, or ``(k, A, *shape)`` for arrays."""
         found = [self.column(agent, key) for agent in self._team.agents]
         return np.stack(_alike(found), axis=1), np.stack([mask for _, mask in found], axis=1)
 

@@ -225,8 +225,8 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
     def agent_mask(self) -> NDArray[np.bool_]:
         """Active agents of the last step, ``(num_envs, A)`` bool, as in XuanCe's infos.
 
-        XuanCe environments report them after the step, even at the end of an episode. For
-        PettingZoo environments these are the agents that acted in the step or, after a reset, the
+        In XuanCe environments, the agents that are active after the step, even if it ended an
+        episode. In PettingZoo environments, the agents that acted in the step; after a reset, the
         active agents.
         """
         return self._reader.agent_mask.copy()

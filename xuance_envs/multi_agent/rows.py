@@ -32,7 +32,7 @@ def per_agent_rows(
     environment.
 
     Args:
-        envs: environments whose agents have equal spaces. They are closed with the result.
+        envs: environments whose agents have equal spaces. Closing the result closes them.
         library: ``"gymnasium"`` for a :class:`gymnasium.vector.VectorEnv` in same-step autoreset
             mode; ``"sb3"`` for a Stable-Baselines3 ``VecEnv``, with ``action_masks`` for algorithms
             with action masks.
