@@ -186,6 +186,6 @@ def test_what_does_not_fit_is_refused(make: Any, reason: str) -> None:
 def test_numbers_cannot_be_scalarized() -> None:
     with (
         DummyVecEnv([lambda: Gym_Env("CartPole-v1")]) as envs,
-        pytest.raises(ValueError, match="no environment has a reward_space"),
+        pytest.raises(ValueError, match="rewards are numbers"),
     ):
         ScalarizeRewards(envs, [1.0])

@@ -12,7 +12,7 @@ ONES_DOT_LIMIT = 4096
 """Maximum size for which a dot product with ones is the fastest sum; BLAS starts threads above."""
 
 NOT_FINITE = (FloatingPointError, RuntimeWarning)
-"""Exceptions raised for non-finite or too large samples; warnings may be errors."""
+"""Exceptions for non-finite or too large samples; RuntimeWarning if warnings are errors."""
 
 MAX_MAGNITUDE = 1e150
 """Largest accepted magnitude. Sums of many such squares are still finite."""

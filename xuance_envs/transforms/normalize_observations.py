@@ -53,7 +53,7 @@ class NormalizeObservations(ObservationTransform):
         ValueError: observations are images or not numbers, an argument is out of range, or the
             observations are already normalized.
         EnvError: in ``reset``, ``step`` or ``recv``, an observation contains NaN or infinity, or,
-            while training, a number whose square overflows (never below 1e150). That call is not
+            while training, a number too large to square (only above 1e150). That call is not
             counted and its results are lost. The environments stay usable: reset the one that the
             error names.
 
@@ -108,7 +108,7 @@ class NormalizeObservations(ObservationTransform):
 
     @property
     def mean(self) -> Any:
-        """Mean of the observations, float64 in their shape; for a Dict space, a dict by key."""
+        """Mean of the observations, float64 in their shape; for Dict spaces, by dotted key."""
         return self._by_name(lambda moments: np.array(moments.mean))
 
     @property

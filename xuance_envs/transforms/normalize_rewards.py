@@ -43,7 +43,7 @@ class NormalizeRewards(RewardTransform):
         \mathrm{clip}\left(\frac{r}{\sqrt{\sigma^2(R) + \epsilon}}, -c, c\right)
 
     Each environment has its own R, which restarts at 0 with each episode. While training, each call
-    first updates the deviation with the returns of all environments that stepped, and then divides
+    first updates the statistics with the returns of all environments that stepped, and then divides
     their rewards. A step that truncates episodes because a worker was restarted is not counted. The
     mean is not subtracted, because this would change the optimal policy. Each component of a vector
     reward is normalized by its own returns.
@@ -58,7 +58,7 @@ class NormalizeRewards(RewardTransform):
     Raises:
         ValueError: an argument is out of range, or the rewards are already normalized.
         EnvError: in ``step`` or ``recv``, while training, a reward or return is NaN or infinite, or
-            its square overflows (never below 1e150). That call is not counted and its results are
+            too large to square (only above 1e150). That call is not counted and its results are
             lost. The environments stay usable.
 
     Example:

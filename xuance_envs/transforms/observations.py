@@ -33,8 +33,9 @@ class ObservationTransformState(NamedTuple):
 class ObservationTransform(Transform):
     """Base class for transforms of observations.
 
-    Define :meth:`_put`; define :meth:`_learn` too if the transform keeps a memory. Their ``parts``
-    are the leaves of observations; ``firsts`` are those after ended episodes, None if none ended.
+    Define :meth:`_put`; define :meth:`_learn` too if the transform keeps a memory. They receive the
+    leaves of the observations as ``parts``. ``firsts`` has the leaves of the first observations
+    after ended episodes; None if no episode ended.
 
     Args:
         vec_env: the vectorized environment.
@@ -138,7 +139,7 @@ class TransformObservations(ObservationTransform):
         vec_env: the vectorized environment.
         function: function of a batch of k observations, for any k: an array ``(k, *obs_shape)``,
             or a dict or tuple of arrays for Dict and Tuple spaces. It returns a batch of k
-            observations in ``space``, each of which must depend only on its own row.
+            observations in ``space``; row i may depend only on row i of the argument.
         space: space of one returned observation.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 

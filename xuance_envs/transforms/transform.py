@@ -116,7 +116,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_observations(self) -> Any:
         """Observations of the last step, reset or ``recv`` before any transform.
 
-        Without ``keep_raw``, the first access returns those of all environments and starts storing.
+        Without ``keep_raw``, storing starts with the first access, which covers all environments.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True

@@ -75,7 +75,7 @@ class Batch:
         return list(range(len(self.rewards))) if self.envs is None else self.envs.tolist()
 
     def call_number_after(self, number: int) -> int:
-        """Return this call's number since the last full reset, from the previous call's."""
+        """Return this call's number since the last full reset; ``number`` is the last call's."""
         is_full_reset = self.envs is None and self.began is not None
         return 0 if is_full_reset else number + 1
 

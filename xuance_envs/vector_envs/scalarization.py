@@ -15,7 +15,7 @@ def checked_weights(name: str, weights: ArrayLike, reward_space: Box | None) -> 
     """Return the weights ``(k,)`` of rewards in this space, as a new array."""
     if reward_space is None:
         raise ValueError(
-            f"{name}: expected vector rewards, but no environment has a reward_space of shape (k,)"
+            f"{name}: expected vector rewards, but the rewards are numbers (reward_space is None)"
         )
     try:
         found = np.array(weights, np.float64)
