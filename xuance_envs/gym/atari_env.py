@@ -229,8 +229,8 @@ class Atari_Env(EnvWrapper):
         episodes.
 
         Args:
-            seed: new seed of the game's random stream. None continues it; the first reset then uses
-                the seed given at construction.
+            seed: new seed of the game's random stream. None continues the stream; in the first
+                reset, None uses the seed given at construction.
             options: passed to ale-py, which has no options yet.
 
         Returns:

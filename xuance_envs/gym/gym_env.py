@@ -111,8 +111,8 @@ class Gym_Env(EnvWrapper):
         """Start a new episode.
 
         Args:
-            seed: new seed of the environment's random stream. None continues it; the first reset
-                then uses the seed given at construction.
+            seed: new seed of the environment's random stream. None continues the stream; in the
+                first reset, None uses the seed given at construction.
             options: passed to the environment.
 
         Returns:

@@ -237,9 +237,9 @@ class MultiAgentRolloutCollector(RolloutCollector):
         return torch.tensor(self._envs.alive, device=self.device)
 
     def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
-        """Compute generalized advantage estimates of each agent; they are 0 where it did not act.
+        """Compute generalized advantage estimates of each agent; 0 where the agent did not act.
 
-        :meth:`~xuance_envs.rollout.results.RolloutResults.advantages` has the arguments and errors.
+        Arguments and errors: :meth:`~xuance_envs.rollout.results.RolloutResults.advantages`.
 
         Returns:
             ``(T, N, A)`` float32, from each agent's own values, up to its own end.

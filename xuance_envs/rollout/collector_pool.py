@@ -189,7 +189,7 @@ class CollectorActorPool:
     # -- calls ------------------------------------------------------------------------
 
     def call_all(self, name: str, caller: str, given: Sequence[Any] | None = None) -> list[Any]:
-        """Call a method of all collectors, of which failed ones are restarted; raise an error."""
+        """Call a method of all collectors; restart failed ones; raise the first error."""
         if self.playing:
             raise AlreadySteppingError(
                 f"{caller}: cannot be called while a rollout is pending; call rollout() first"

@@ -66,9 +66,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
     are bitwise identical for any number of collectors if the agent is deterministic and its outputs
     for a state do not depend on the rest of the batch.
 
-    Collector 0 starts with copies of this process's torch generator and of the agent's own
-    generators: those of torch, NumPy, Python and Gymnasium's spaces that the agent or its parts
-    hold. The other collectors derive their generators from these and from their index.
+    Collector 0 starts with copies of this process's torch generator and of the generators that the
+    agent holds (of torch, NumPy, Python and Gymnasium's spaces). The other collectors derive their
+    generators from these and from their index.
 
     A failed collector is restarted with new seeds and the current weights. It starts new episodes
     and plays the pending rollout from its first step.
@@ -106,8 +106,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
             capacity.
 
     Attributes:
-        policy_lag (torch.Tensor): ``(T, N)`` int32, the number of :meth:`update_agent` calls by
-            which the weights of the acting copy were behind when :meth:`rollout` returned.
+        policy_lag (torch.Tensor): ``(T, N)`` int32, age of the acting weights when :meth:`rollout`
+            returned, as a number of :meth:`update_agent` calls.
         global_steps (int): environment steps of all collected rollouts.
 
     Example:
@@ -258,8 +258,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
     def collect_async(self) -> None:
         """Start the next rollout without waiting; :meth:`rollout` waits for it.
 
-        It uses the current weights and runs while the agent is trained on the last rollout. The
-        call does nothing if a rollout is already pending.
+        The rollout uses the current weights and runs while the agent is trained on the last one.
+        The call does nothing if a rollout is already pending.
 
         Raises:
             ClosedVecEnvError: the collector is closed.
