@@ -39,7 +39,7 @@ _LIMITS = (
     ("--max-envs-per-token", "environments_per_token", 1, "maximum environments per token"),
     ("--max-envs-per-session", "environments_per_session", 1, "maximum environments per session"),
     ("--max-processes", "processes", 1,
-     "maximum concurrent processes. On Linux, a worker and its guardian count as two"),
+     "maximum concurrent processes. On Linux, each worker counts as two"),
     ("--max-processes-per-token", "processes_per_token", 1, "maximum processes per token"),
     ("--max-processes-per-session", "processes_per_session", 1,
      "maximum processes per session. Each request that creates environments starts a worker; at "
@@ -134,8 +134,8 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "address or network of a proxy whose X-Forwarded headers are trusted",
         type=_argument(network_of))  # fmt: skip
     add("--tokens", type=Path, metavar="FILE",
-        help="file whose lines contain a token, or a name, a token and optional settings: limits "
-        "such as max-envs-per-session=8, or 'admin'. The server accepts only requests with one of "
+        help="file with lines TOKEN or NAME TOKEN [OPTION ...], where an option is a limit such as "
+        "max-envs-per-session=8, or 'admin'. The server accepts only requests with one of "
         f"these tokens. The environment variable {TOKENS_VARIABLE} adds tokens, separated by "
         "commas. Without tokens the server accepts every request and listens only on loopback "
         "addresses. SIGHUP reloads the file")  # fmt: skip

@@ -35,7 +35,7 @@ def add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
         help="file that contains only an admin token (default: the token in the environment "
         f"variable {TOKEN_VARIABLE})")  # fmt: skip
     add("--ca", type=Path, metavar="FILE",
-        help="file of CA certificates that verify an https server")  # fmt: skip
+        help="file of CA certificates for an https server")  # fmt: skip
     add("--end", type=int, action="append", default=[], metavar="SESSION",
         help="number of a session to end; may be repeated")  # fmt: skip
     add("--json", action="store_true", help="print the server's reply as JSON")

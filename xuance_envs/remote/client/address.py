@@ -19,13 +19,13 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, schemes: tuple[str, ...]) -> Address:
-        """Parse an address; the error does not contain it, because it may contain a password."""
+        """Parse an address; errors omit the address, because it may contain a password."""
         parts = urlsplit(text.rstrip("/"))
         login, at, netloc = parts.netloc.rpartition("@")
         netloc = netloc.encode("idna").decode()
         is_valid = bool(parts.path) if parts.scheme == "unix" else _NETLOC.fullmatch(netloc)
         if parts.scheme not in schemes or not is_valid or parts.query or parts.fragment:
-            raise ValueError(f"expected {' or '.join(schemes)}, a host, and at most a path")
+            raise ValueError(f"expected {' or '.join(schemes)}, then a host, and at most a path")
         if not text.isprintable() or parts.port == 0:
             raise ValueError("expected printable characters and a port from 1 to 65535")
         if at:

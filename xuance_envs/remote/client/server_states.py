@@ -56,7 +56,7 @@ class RemoteStates:
 
     @property
     def released(self) -> list[int]:
-        """Numbers of up to ``MAX_DROPPED`` states without handles that the server still keeps."""
+        """Numbers of up to ``MAX_DROPPED`` stored states to which no handle refers."""
         return list(islice(self._released, MAX_DROPPED)) if self._released else []
 
     def dropped(self, numbers: Sequence[int]) -> None:

@@ -196,7 +196,7 @@ class PieceWriter(ABC):
 
     @abstractmethod
     def brackets(self, node: Any) -> tuple[bytes, bytes]:
-        """Return what is before and behind the items of a dict or list."""
+        """Return the bytes before and after the items of a dict or list."""
 
 
 class JsonWriter(PieceWriter):

@@ -1,7 +1,7 @@
 """Steps in msgpack messages: the bytes of their arrays, with a layout that is sent once.
 
 A reply is ``{"layout": number, "frame": bytes}``. The request gives the number of the last layout
-that the client received, or 0. A reply with another layout describes it in ``columns``:
+that the client received, or 0. A reply in a new layout describes the layout in ``columns``:
 
 - dtypes and shapes of the arrays;
 - for infos and reset infos, the key and first byte of each column, the kinds of arrays, and the

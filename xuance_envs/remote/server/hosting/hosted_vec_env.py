@@ -225,7 +225,7 @@ class HostedVecEnv(GroupedVecEnv):
 
     @contextmanager
     def dropping(self, numbers: Sequence[int], worker: int = 0) -> Iterator[None]:
-        """Drop states from a worker at the end, unless the worker has ended."""
+        """Drop states from a worker when the context ends, unless the worker has ended."""
         if not numbers:
             yield
             return

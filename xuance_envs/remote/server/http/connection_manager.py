@@ -132,7 +132,7 @@ class ConnectionManager:
                 del started[connection]
 
     def count_unread(self, connection: ManagedConnection) -> None:
-        """Count unread replies to a client without a token; beyond the limit, disconnect others."""
+        """Count unread replies to clients without tokens; beyond a limit, disconnect the oldest."""
         unread = self._unread
         unread.pop(connection, None)
         if connection.has_token or not (size := connection.unread_bytes):
