@@ -38,7 +38,7 @@ def reward_space_of(env: Any) -> Box | None:
     """Return the space ``(k,)`` of an environment's vector rewards; None if they are numbers.
 
     The outermost layer with a ``reward_space`` takes precedence. Only a Box of shape ``(k,)``
-    declares vectors; None in a wrapper declares numbers again.
+    declares vectors. A wrapper with ``reward_space = None`` declares numbers.
     """
     space = None
     for layer in env_layers(env):

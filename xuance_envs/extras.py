@@ -32,7 +32,7 @@ LEFT_OUT_FROM = {
     **{"Box2D": 14, "mo_gymnasium": 14, "mpe2": 14},
     **{"ale_py": 15, "pettingzoo": 15, "ray": 15},
 }
-"""Minor versions of Python from which on an extra leaves a module out, for want of wheels."""
+"""First minor versions of Python for which modules have no wheels, so that extras omit them."""
 
 
 def missing_modules(extra: str) -> list[str]:

@@ -47,7 +47,7 @@ MAX_MAKING_SECONDS = 0.5
 """Seconds for making all candidates' environments; this limits their number."""
 
 MIN_ENVS_PER_CPU = 2
-"""Nothing is measured if there is time to make only fewer environments per CPU than this."""
+"""Nothing is measured if time suffices only for fewer environments per CPU."""
 
 MIN_PARALLEL_SECONDS = 20e-6
 """Worker processes are slower if this process steps all environments in fewer seconds."""

@@ -22,11 +22,11 @@ SAMPLED_STEPS = 64
 """Number of steps for which actions are sampled; sampling can take longer than stepping."""
 
 SLOW_MAKING_SECONDS = 2.0
-"""If making an environment takes longer, no second one is made to exclude the import time."""
+"""Longest making time after which a second environment is made to exclude the import time."""
 
 MAX_WAITING_CPU_FRACTION = 0.7
 MIN_SLEEPS_PER_STEP = 0.5
-"""Environments count as waiting if they use the CPU less, and sleep more often, than this."""
+"""Environments with less CPU use and more frequent sleeps than this count as waiting."""
 
 MAX_WORKERS = 64
 """Maximum number of worker processes for waiting environments."""

@@ -26,7 +26,7 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
     """Check that an environment continues exactly from a saved state.
 
     One environment takes random actions and is saved. A second environment with a different history
-    loads the state. Both then take the same actions, in turn. All observations, rewards, flags and
+    loads the state. Both then take the same actions. All observations, rewards, flags and
     infos must be bitwise identical, also after resets. Only the wall-clock time ``episode["t"]``
     may differ.
 

@@ -46,11 +46,11 @@ _EXCLUDED_NAMES = frozenset({"spec", "_cached_spec", REQUESTED_ATTRIBUTE})
 _RECORDERS = "xuance_envs.state."
 _CACHED: Any = type(functools.lru_cache(len))
 _MAX_BOUNDS = 1 << 12
-"""Bytes of a space's array up to which a change in place is noticed."""
+"""Maximum size in bytes of a space's arrays in which changes in place are detected."""
 
 
 class Prelude(NamedTuple):
-    """Pickle of objects that almost every state uses, before the state; made once, to save time."""
+    """Pickle of objects that almost every state uses; made once, and read before the state."""
 
     content: bytes
     memo: Any

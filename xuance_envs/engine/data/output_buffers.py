@@ -30,7 +30,7 @@ NUM_BUFFERS = 3  # two that the user compares, and one being filled
 
 
 class OutputBuffers:
-    """All buffers, or a group's slice of each; the page before them has the current one's index."""
+    """All buffers, or a group's slice of each, after a page with the current buffer's index."""
 
     def __init__(
         self, layout: SpaceLayout, num_envs: int, memory: Any, start: int, lo: int, hi: int

@@ -114,7 +114,7 @@ class EnvGroup(BaseEnvGroup):
         number: int | None = None,
         places: Collection[int] | None = None,
     ) -> Outcome:
-        """Step all and autoreset; after an interrupt, the same ``number`` resumes the step."""
+        """Step and autoreset; a call with the same ``number`` resumes an interrupted step."""
         rewards = self._rewards
         write_info = self._infos.write
         known_info = self._infos.table.keys

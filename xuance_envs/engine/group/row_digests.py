@@ -19,7 +19,7 @@ class RowDigests:
 
     A digest is the sum of the row's words of up to 32 bits, each multiplied by a random odd 64-bit
     number. A change of one word always changes it. Any other change leaves it equal with a
-    probability of at most 2**-32; with sums of 32 bits, a change of two signs would.
+    probability of at most 2**-32. Sums of 32 bits would miss a change of two signs.
     """
 
     def __init__(self, part: NDArray[Any], values: NDArray[np.uint64]) -> None:

@@ -173,7 +173,7 @@ class ProcessBackend(Backend[ProcessDriver]):
 
 
 class SharedProcessBackend(ProcessBackend):
-    """Group in a worker process of another vec env; only one of its groups may be busy."""
+    """Group in a worker process of another vec env; only one group of a process may be busy."""
 
     _pickling_hint = ""
 

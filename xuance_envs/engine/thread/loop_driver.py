@@ -24,7 +24,7 @@ from xuance_envs.event_loops import EventLoop
 
 
 class GroupLoop(EventLoop):
-    """Event loop with the requests to its groups; it may divide them into single environments."""
+    """Event loop with the requests to its groups; it may divide groups into environments."""
 
     def __init__(
         self, thread: threading.Thread, timeouts: Timeouts, wake_ups: WakeUps, divides: bool
@@ -193,7 +193,7 @@ class LoopDriver(ThreadDriver):
 
     @property
     def running(self) -> dict[int, asyncio.Task[Any]]:
-        """The tasks of environments that are still running, by place; for any thread."""
+        """Running tasks by the place of their environment; any thread may read them."""
         group = getattr(self.host, "group", None)
         return running_tasks(group.calls) if isinstance(group, AsyncGroup) else {}
 
