@@ -199,7 +199,7 @@ def test_more_workers_than_the_operator_or_the_environments_allow_are_refused(
     refused = bob.ask("create", **three)
     assert (refused.status_code, error_of(refused)) == (
         429,
-        ("workers", "this server allows num_workers=2 per request, got 3"),
+        ("workers", "num_workers: this server allows at most 2 per request, got 3"),
     )
     assert alice.ask("create", **three).status_code == 200
     refused = alice.ask("create", env_id="Counting", num_envs=2, num_workers=3)
@@ -209,7 +209,7 @@ def test_more_workers_than_the_operator_or_the_environments_allow_are_refused(
 
 
 def test_a_client_has_one_worker_unless_the_operator_allows_more(server: Server) -> None:
-    with pytest.raises(errors.RemoteLimitError, match="allows num_workers=1 per request, got 2"):
+    with pytest.raises(errors.RemoteLimitError, match="num_workers: this server allows at most 1"):
         RemoteVecEnv(server.url, "Counting", 4, num_workers=2)
     for number in (0, 1.5, True):
         with pytest.raises(ValueError, match="num_workers: expected an int of at least 1"):

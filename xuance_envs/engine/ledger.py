@@ -131,7 +131,7 @@ class Ledger:
         return outcomes
 
     def _complete_submission(self) -> None:
-        """Submit what an interrupt left unsubmitted."""
+        """Submit the requests that an interrupt left unsubmitted."""
         tag, actions = self._tag, self._actions
         if self.common is None or not self.common.start(tag, actions):
             for k, driver in enumerate(self.drivers):

@@ -16,7 +16,7 @@ _MIN_BANDS = 8
 """Below this number of bands, updating bands separately saves little."""
 
 _THIN = 8
-"""Maximum height of a band, in rows, if the image is not resized in bands."""
+"""Maximum height, in rows, of bands for finding changes, if images are resized as a whole."""
 
 
 def resize(image: Image, size: tuple[int, int]) -> Image:

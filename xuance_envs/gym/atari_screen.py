@@ -23,7 +23,7 @@ Image = NDArray[np.uint8]
 _COLORS = 256
 
 _UNKNOWN = b"\xff"
-"""Table entry of unseen color numbers. Colors with this byte cause an extra check."""
+"""Bytes of unseen colors in the table; seen colors with such a byte cause an extra check."""
 
 _UNUSED_NUMBER = 255
 """A number that no color has: the console's color numbers are even."""

@@ -264,7 +264,7 @@ class StepReader:
     def _settle_masks(
         self, unread: NDArray[np.bool_], gives_masks: NDArray[np.bool_], envs: NDArray[np.intp]
     ) -> None:
-        """Decide whether to return masks, from the first reset of each environment."""
+        """Decide after each environment's first reset whether to return masks."""
         any_mask = bool((gives_masks & unread[envs]).any())
         unread[envs] = False
         if any_mask or not unread.any():

@@ -102,6 +102,6 @@ class XuanCeAgentsEnv(AgentsEnv):
 
 
 def _method_or_attribute(env: Any, name: str) -> Any:
-    """Return a value: XuanCe's environments have a method for it, its wrapper an attribute."""
+    """Return a method's result (XuanCe's environments) or an attribute (XuanCe's wrapper)."""
     value = getattr(env, name, None)
     return value() if callable(value) else value

@@ -234,9 +234,9 @@ class RolloutLoop(RolloutResults, AgentLoop):
             render_every: number of steps between two images.
 
         Raises:
-            ValueError: ``render_every`` is below 1, the environments do not render images, or an
+            ValueError: ``render_every`` is below 1, ``render`` did not return an image, or an
                 output of the agent is invalid.
-            TypeError, VecEnvError: as for :meth:`rollout`.
+            TypeError, VecEnvError: as for :meth:`rollout`; also if ``render`` raises.
         """
         if render_every < 1:
             raise ValueError(f"render_every: expected at least 1 step, got {render_every}")

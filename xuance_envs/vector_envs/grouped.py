@@ -63,7 +63,7 @@ class GroupedVecEnv(VecEnv):
         check_actions: True to check that every action is in its space and, once
             ``action_masks`` has been called, allowed by its mask.
         info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
-            not fit are copied one by one in each step, or pickled for workers in other processes.
+            not fit are copied one by one in each step; workers in other processes pickle them.
     """
 
     def __init__(self, groups: Groups, *, copy: bool = True, check_actions: bool = False) -> None:

@@ -46,7 +46,7 @@ _LIMITS = (
      "the limit, the new environments share an existing worker"),
     ("--max-workers", "workers", 1,
      "maximum num_workers of a request: worker processes that step its environments in parallel; "
-     "increase --max-processes-per-session with it"),
+     "increase --max-processes-per-session, too"),
     ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
      "maximum requests per second per token"),
     ("--max-requests-per-second", "requests_rate_per_session", 1,

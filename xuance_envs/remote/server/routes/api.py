@@ -179,7 +179,7 @@ class Api:
             expected = f"expected at most {message.num_envs}, one per environment, got {workers}"
             raise RefusedError(422, "num_workers", f"num_workers: {expected}")
         if workers > (limit := session.account.limits.workers):
-            text = f"this server allows num_workers={limit} per request, got {workers}"
+            text = f"num_workers: this server allows at most {limit} per request, got {workers}"
             raise RefusedError(429, "workers", text)
         host, ids = await self.sessions.create_envs(session, message, functions)
         return dumps({"episode_ids": ids, **host.description}, head.reply_format)
