@@ -66,8 +66,8 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
             step, the state before that step is returned.
         action_masks: whether to return action masks. Environments provide them under the key
             ``"action_mask"`` of an agent's observation or info, or as XuanCe's ``avail_actions``.
-            With ``"auto"``, masks are returned until every environment has had its first reset, and
-            afterwards only if one of them provided a mask at its first reset.
+            With ``"auto"``, masks are returned unless all environments have been reset and none of
+            them provided a mask at its first reset.
         check_actions: True to check that the action of every active agent is in its space.
         allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         in_series: environments per worker, as for the class of the backend.
@@ -97,8 +97,8 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
         metadata (dict): metadata of the first environment.
 
     Raises:
-        EnvError: a callable raised, did not return a multi-agent environment, or returned one with
-            unsupported spaces (the message names the agent), or one that does not fit ``groups``,
+        EnvError: a callable raised or did not return a multi-agent environment; or the environment
+            has unsupported spaces (the message names the agent), or does not fit ``groups``,
             ``state`` or ``action_masks``.
         ValueError: there is no such backend, ``env_fns`` is empty, two callables returned the same
             object, or no backend has all the options.

@@ -7,7 +7,7 @@ overwrite the returned buffer.
 
 A buffer is free if no array refers to it. Other processes must not see returned buffers. So before
 the main process forks, or if a worker could not be killed, the buffers become private memory
-(:meth:`OutputBuffers.detach`), and the main process copies observations from then on.
+(:meth:`OutputBuffers.detach`). From then on, the main process copies observations.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ Invariants:
    the record that it happened are made in a single C call (``list.extend(map(os.write, ...))``),
    and related attributes are assigned in one statement.
 6. A second wake-up in the same step has no effect. So the main process wakes all teams itself if a
-   worker reads its request from its pipe or fails, or if the bell has not rung after ``PATIENCE``
-   seconds, because a worker may have been stopped. A worker wakes a team only if its code is
-   ``WAITING``, and before it replaces the code, thus never in a later step.
+   worker reads its request from its pipe or fails. It also does so if the bell has not rung after
+   ``PATIENCE`` seconds, because a worker may have been stopped. A worker wakes a team only if its
+   code is ``WAITING``, and before it replaces the code, thus never in a later step.
 """
 
 from __future__ import annotations
