@@ -35,7 +35,7 @@ def has_itself(layer: Any, name: str) -> bool:
 
 
 def reward_space_of(env: Any) -> Box | None:
-    """Return the space ``(k,)`` of an environment's vector rewards; None if they are numbers.
+    """Return the space ``(k,)`` of an environment's vector rewards; None if rewards are numbers.
 
     The outermost layer with a ``reward_space`` takes precedence. Only a Box of shape ``(k,)``
     declares vectors. A wrapper with ``reward_space = None`` declares numbers.

@@ -28,7 +28,7 @@ Outcome = tuple[Any, BaseException | None]
 
 
 class NotAnExceptionError(Exception):
-    """A coroutine raised a BaseException, such as SystemExit; it is this error's ``__cause__``."""
+    """A coroutine raised a BaseException such as SystemExit: this error's ``__cause__``."""
 
 
 class EventLoop:

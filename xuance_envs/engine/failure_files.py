@@ -22,7 +22,7 @@ _NAME = "failure"
 
 
 class FailureRecord:
-    """Content of a failure file; reading one unpickles functions, so it must be trusted."""
+    """Content of a failure file; reading a file unpickles functions, so trust is required."""
 
     def __init__(self, path: Path) -> None:
         data = path.read_bytes()

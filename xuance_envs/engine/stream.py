@@ -36,7 +36,7 @@ class Sender:
         return sum(self._written) == len(self._message)
 
     def _write(self) -> bool:
-        """Write as much of the message as fits; return whether all of it did."""
+        """Write as much of the message as fits; return whether it is written completely."""
         written = self._written
         rest = memoryview(self._message)[sum(written) :] if written else self._message
         try:

@@ -22,9 +22,9 @@ __all__ = ["as_parallel_env"]
 def as_parallel_env(envs: MultiAgentVecEnv, index: int = 0) -> Any:
     """Return a PettingZoo parallel environment that controls one environment of ``envs``.
 
-    It steps only this environment, in its worker, and never resets it automatically. Use it for
-    tests and evaluation. ``envs`` does not track these steps: reset the environment in ``envs``
-    before you step it there again.
+    The view steps only this environment, in its worker, and never resets it automatically. Use the
+    view for tests and evaluation. ``envs`` does not track these steps: reset the environment in
+    ``envs`` before you step it there again.
 
     Args:
         envs: the vectorized environment; closing the view does not close it.

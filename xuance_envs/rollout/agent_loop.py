@@ -41,8 +41,8 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         state_space (gymnasium.Space): observation space of one environment.
         state_shape: shape of one state; a dict of shapes for a Dict space.
         action_space (gymnasium.Space): action space of one agent.
-        reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of vector rewards; None if they
-            are numbers or scalarized.
+        reward_space (gymnasium.spaces.Box | None): space ``(k,)`` of vector rewards; None if
+            rewards are numbers or scalarized.
         action_dtype (torch.dtype): float32 for Box, otherwise int32.
         device (torch.device): device of the tensors.
         statistics (EpisodeHistory): statistics of finished episodes.

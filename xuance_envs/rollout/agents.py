@@ -28,8 +28,8 @@ class Agent(Protocol):
     """Interface of an agent that chooses actions and estimates values.
 
     The device is taken from an attribute ``device``, or from the first parameter of a
-    :class:`torch.nn.Module`. If ``get_actions_and_values`` has a parameter ``masks``, it receives
-    the action masks, ``(n, m)`` bool for m actions, of
+    :class:`torch.nn.Module`. If ``get_actions_and_values`` has a parameter ``masks``, collectors
+    pass the action masks, ``(n, m)`` bool for m actions; see
     :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`. If the parameter has
     a default, the environments need not provide masks.
     """

@@ -145,8 +145,7 @@ class EnvStates:
             ValueError: the number of values differs from the number of environments.
         """
         if len(values) != len(self):
-            expected = f"{counted(len(self), 'value')}, one per environment"
-            raise ValueError(f"values: expected {expected}, got {len(values)}")
+            raise ValueError(f"values: expected {len(self)} values, got {len(values)}")
         envs = [
             replace(env, extras={**env.extras, name: dumps_plain(value)})
             for env, value in zip(self.envs, values, strict=True)

@@ -91,7 +91,7 @@ def new_resource(name: str) -> Any:
 
 
 def dict_iterator(owner: dict[Any, Any], name: str, is_reversed: bool, left: int) -> Any:
-    """Return an iterator over a dict's keys, values or items, with some of them left."""
+    """Return an iterator over a dict's keys, values or items, of which ``left`` remain."""
     view: Any = {"keys": owner.keys, "values": owner.values, "items": owner.items}[name]()
     made = reversed(view) if is_reversed else iter(view)
     for _ in range(len(owner) - left):

@@ -33,9 +33,8 @@ class ObservationTransformState(NamedTuple):
 class ObservationTransform(Transform):
     """Base class for transforms of observations.
 
-    Define :meth:`_put`; define :meth:`_learn` too if the transform keeps a memory. They receive the
-    leaves of the observations as ``parts``. ``firsts`` has the leaves of the first observations
-    after ended episodes; None if no episode ended.
+    Define :meth:`_put`, and :meth:`_learn` if the transform keeps a memory. ``parts`` are leaves of
+    observations, ``firsts`` the leaves of first observations after ended episodes, or None.
 
     Args:
         vec_env: the vectorized environment.

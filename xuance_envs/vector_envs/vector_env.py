@@ -42,10 +42,10 @@ class VecEnv(VecEnvAliases, ABC):
     values raise a :class:`ValueError`, and nothing is done. An exception of an environment in
     :meth:`call`, :meth:`get_attr`, :meth:`set_attr` or :meth:`render` raises an
     :class:`~xuance_envs.errors.EnvError`. Values that cannot be pickled for a worker raise a
-    :class:`TypeError`. In both cases, the vec env stays usable. An exception during saving or
-    loading of a state closes it. If a worker fails in any other operation than a step or reset,
-    the operation raises an error. If the worker is restarted, the error's ``restarted`` is True,
-    and the vec env stays usable.
+    :class:`TypeError`. In both cases, the vec env stays usable. The vec env is closed if an
+    environment raises while its state is saved or loaded. If a worker fails in any other operation
+    than a step or reset, the operation raises an error. If the worker is restarted, the error's
+    ``restarted`` is True, and the vec env stays usable.
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
     and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``
@@ -307,7 +307,7 @@ class VecEnv(VecEnvAliases, ABC):
     def set_attr(self, name: str, values: Any, env_ids: EnvIds = None) -> None:
         """Set an attribute of all or some environments.
 
-        It is set on the outermost wrapper that has it, or else on the innermost environment.
+        The outermost wrapper with the attribute is changed, or else the innermost environment.
 
         Args:
             name: name of the attribute.

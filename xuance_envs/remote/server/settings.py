@@ -55,8 +55,8 @@ class Limits:
         replies: bytes for all large replies in progress.
         kept: bytes for all large replies that are stored in case their request is repeated.
         states: saved environment states; also per token and per session.
-        state_bytes: bytes of saved environment states; also per token and per session. They are in
-            the memory of worker processes, so the limits on memory include them.
+        state_bytes: bytes of saved environment states; also per token and per session. States
+            are in the memory of worker processes, so the limits on memory include them.
         repeats: steps of one environment per request.
         idle: seconds after which an idle session is closed.
         request: seconds that environments may take per request before their process is killed.

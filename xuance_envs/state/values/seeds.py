@@ -15,7 +15,7 @@ from xuance_envs._override import override
 class LazySeedSequence(ISpawnableSeedSequence):
     """Lazily built :class:`numpy.random.SeedSequence`.
 
-    Few programs need it, mainly to spawn generators. It takes half of a generator's build time.
+    Few programs use it (to spawn generators). Building it is half of a generator's build time.
     """
 
     def __init__(self, seed_parameters: tuple[Any, ...]) -> None:
