@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_frozen_when_it_is_written():
 def test_an_info_that_is_no_dict_is_refused(before, wrong):
     columns = Columns()
     columns.after(before)
-    with pytest.raises(ValueError, match=rf"the info must be a dict.*{type(wrong).__name__}"):
+    with pytest.raises(ValueError, match=rf"info: expected a dict.*{type(wrong).__name__}"):
         columns.after(wrong)
 
 

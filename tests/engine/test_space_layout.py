@@ -147,7 +147,7 @@ def test_another_shape_does_not_fit(value, shape):
 
 
 def test_what_numpy_makes_no_array_of_does_not_fit():
-    with pytest.raises(BadValueError, match=r"expected .*shape \(2,\).*float32.*got a list of 2"):
+    with pytest.raises(BadValueError, match=r"expected .*shape \(2,\).*float32.*list of length 2"):
         fit([[1.0], [1.0, 2.0]], np.dtype(np.float32), (2,))
 
 
@@ -242,10 +242,10 @@ def test_leaves_say_what_their_values_look_like(space, seed):
     [
         ({"camera": 0}, r"^expected a dict with .*'camera', 'rest'.*got the keys \['camera'\]"),
         ({"camera": 0, "rest": (0, {"a b": 0}), "x": 0}, "got the keys .*'x'"),
-        ([0, 0], "expected a dict .*got a list of 2"),
+        ([0, 0], "expected a dict .*got a list of length 2"),
         (np.zeros(3), r"expected a dict .*got an array of shape \(3,\) and dtype float64"),
-        ({"camera": 0, "rest": (0,)}, r"\['rest'\]: expected a tuple of 2, got a tuple of 1"),
-        ({"camera": 0, "rest": {0: 0, 1: 0}}, r"\['rest'\]: expected a tuple of 2, got \{0: 0"),
+        ({"camera": 0, "rest": (0,)}, r"\['rest'\]: expected a tuple of length 2, got .* length 1"),
+        ({"camera": 0, "rest": {0: 0, 1: 0}}, r"\['rest'\]: expected a tuple .*2, got \{0: 0"),
         ({"camera": 0, "rest": (0, {"a": 0})}, r"\['rest'\]\[1\]: expected a dict .*'a b'"),
     ],
 )
@@ -256,7 +256,7 @@ def test_a_value_of_another_structure_is_refused_naming_the_place(value, message
 
 def test_values_are_described_in_a_few_words():
     assert describe(np.zeros((2, 3), np.int8)) == "an array of shape (2, 3) and dtype int8"
-    assert describe([1, 2]) == "a list of 2"
-    assert describe(()) == "a tuple of 0"
+    assert describe([1, 2]) == "a list of length 2"
+    assert describe(()) == "a tuple of length 0"
     assert describe(None) == "None (NoneType)"
     assert describe("x" * 1000) == f"'{'x' * 56}... (str)"

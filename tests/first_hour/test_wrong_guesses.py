@@ -133,7 +133,7 @@ OWN_ENVIRONMENT: dict[str, Guess] = {
     "one environment's action": (
         lambda: walks().step(walks().action_space.sample()),
         ValueError,
-        "envs.sample_actions() samples one action each",
+        "envs.sample_actions() returns one per environment",
     ),
     "too few actions": (
         lambda: walks().step(np.zeros(3, int)),

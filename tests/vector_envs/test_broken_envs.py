@@ -63,8 +63,8 @@ OBSERVATIONS = {
     "a key missing": (DICT, {"box": np.zeros(2)}, r"number.*got the keys \['box'\]"),
     "a key too many": (DICT, {"box": 0, "number": 0, "x": 0}, "number.*got the keys.*'x'"),
     "wrong below a key": (DICT, {"box": np.zeros(3), "number": 0}, r"\['box'\].*got shape \(3,\)"),
-    "too few in a tuple": (TUPLE, (np.zeros(2),), "expected a tuple of 2, got a tuple of 1"),
-    "an array for a tuple": (TUPLE, np.zeros(2), "expected a tuple of 2, got an array"),
+    "too few in a tuple": (TUPLE, (np.zeros(2),), "expected a tuple of length 2, got .*length 1"),
+    "an array for a tuple": (TUPLE, np.zeros(2), "expected a tuple of length 2, got an array"),
     "wrong deep inside": (DEEP, {"pair": (np.zeros(2), 0.5)}, r"\['pair'\]\[1\].*int64.*got.*0.5"),
 }
 
@@ -135,9 +135,9 @@ def test_an_observation_that_does_not_fit_its_space_fails_the_automatic_reset(ma
 OBS = np.zeros(2, np.float32)
 
 STEPS = {
-    "four values": ((OBS, 0.0, False, {}), r"tuple \(observation, reward, .*got a tuple of 4"),
-    "six values": ((OBS, 0.0, False, False, {}, 1), "got a tuple of 6"),
-    "a list": ([OBS, 0.0, False], "got a list of 3"),
+    "four values": ((OBS, 0.0, False, {}), r"tuple \(observation, reward, .*got .*length 4"),
+    "six values": ((OBS, 0.0, False, False, {}, 1), "got a tuple of length 6"),
+    "a list": ([OBS, 0.0, False], "got a list of length 3"),
     "only an observation": (OBS, "got an array"),
     "None": (None, "got None"),
     "a number": (7, "got 7"),
@@ -176,7 +176,7 @@ def test_four_values_come_with_advice(make):
 
 RESETS = {
     "only an observation": (OBS, r"tuple \(observation, info\), got an array"),
-    "three values": ((OBS, {}, 1), "got a tuple of 3"),
+    "three values": ((OBS, {}, 1), "got a tuple of length 3"),
     "None": (None, "got None"),
     "info None": ((OBS, None), "info.* dict.*got.*NoneType"),
     "info an empty list": ((OBS, []), "info.* dict.*got.*list"),

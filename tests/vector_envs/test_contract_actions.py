@@ -376,10 +376,10 @@ WRONG = {
     "too few dicts": (DICT, dicts(4), "expected a list of 5 values, got .*4"),
     "one wrong dict": (DICT, [*dicts(4), {"move": boxes(0)[0]}], "expected .*jump.*got"),
     "one that is no dict": (DICT, [*dicts(4), 7], "expected .*dict.*got 7"),
-    "too few batches": (TUPLE, (np.arange(5),), "expected a tuple of 2, got a tuple of 1"),
-    "tuple of actions": (TUPLE, tuple(tuples()), "expected a tuple of 2, got a tuple of 5"),
+    "too few batches": (TUPLE, (np.arange(5),), "expected a tuple of length 2, got .*length 1"),
+    "tuple of actions": (TUPLE, tuple(tuples()), "expected a tuple of length 2, got .*length 5"),
     "too few tuples": (TUPLE, tuples(4), "expected a list of 5 values, got .*4"),
-    "too few words": (TEXT, ["a", "b"], "expected a list of 5 values, got a list of 2"),
+    "too few words": (TEXT, ["a", "b"], "expected a list of 5 values, got .*length 2"),
     "one word": (TEXT, "abcde", "expected .*5 .*got 'abcde'"),
     "words under a key": (TEXT_AND_NUMBER, {"text": ["a"], "number": range(5)}, "expected .*5"),
 }
@@ -451,7 +451,7 @@ def test_sampled_actions_are_what_step_takes(make_local, space):
 def test_one_action_for_several_environments_is_refused_with_a_hint(make_local):
     envs = make_local([partial(EchoEnv, PLAIN, BOX)] * 3)
     envs.reset(seed=0)
-    with pytest.raises(ValueError, match=r"envs\.sample_actions\(\) samples one action each"):
+    with pytest.raises(ValueError, match=r"envs\.sample_actions\(\) returns one per environment"):
         envs.step(BOX.sample())
     with pytest.raises(ValueError, match="expected shape") as caught:
         envs.step(np.zeros((3, 9), np.float32))

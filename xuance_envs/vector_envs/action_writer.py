@@ -96,7 +96,7 @@ def _hint(rows: SpaceRows, actions: Any) -> str:
         single = False
     if not single:
         return ""
-    return ". This is the action of one environment; envs.sample_actions() samples one action each"
+    return ". This is one environment's action; envs.sample_actions() returns one per environment"
 
 
 def check_in_space(

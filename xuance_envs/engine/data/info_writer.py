@@ -141,7 +141,7 @@ class InfoWriter:
     def _rewrite(self, i: int, info: dict[str, Any]) -> None:
         self.changed = True
         if not isinstance(info, dict):
-            raise BadValueError(f"the info must be a dict, got {type(info).__name__}")
+            raise BadValueError(f"info: expected a dict, got {type(info).__name__}")
         form = (*info, *map(type, info.values()))
         if form in self._cached_forms and self._write_cached(i, info, self._cached_forms[form]):
             return

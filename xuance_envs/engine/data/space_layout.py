@@ -103,10 +103,12 @@ class _Node:
         if self.is_dict:
             if not isinstance(value, Mapping) or value.keys() != set(self.keys):
                 got = f"the keys {list(value)}" if isinstance(value, Mapping) else describe(value)
-                raise BadValueError(f"{self.prefix}expected a dict with {self.keys}, got {got}")
+                raise BadValueError(
+                    f"{self.prefix}expected a dict with the keys {self.keys}, got {got}"
+                )
         elif not isinstance(value, tuple | list) or len(value) != len(self.keys):
             raise BadValueError(
-                f"{self.prefix}expected a tuple of {len(self.keys)}, got {describe(value)}"
+                f"{self.prefix}expected a tuple of length {len(self.keys)}, got {describe(value)}"
             )
         for key, node in zip(self.keys, self.children, strict=True):
             node.flatten(value[key], parts)
@@ -176,6 +178,6 @@ def describe(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     if isinstance(value, list | tuple):
-        return f"a {type(value).__name__} of {len(value)}"
+        return f"a {type(value).__name__} of length {len(value)}"
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

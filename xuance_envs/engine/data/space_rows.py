@@ -177,7 +177,7 @@ class SpaceRows:
         if isinstance(batch, list) and not self.layout.flat:
             if len(batch) != count:
                 raise BadValueError(
-                    f"expected a list of {counted(count, 'value')}, got a list of {len(batch)}"
+                    f"expected a list of {counted(count, 'value')}, got {len(batch)}"
                 )
             values = [self.layout.flatten(value) for value in batch]
             parts = [list(part) for part in zip(*values, strict=True)]
