@@ -28,7 +28,7 @@ Outcome = tuple[Any, BaseException | None]
 
 
 class NotAnExceptionError(Exception):
-    """A coroutine raised a BaseException such as SystemExit: this error's ``__cause__``."""
+    """Its ``__cause__`` is a BaseException, such as SystemExit, that a coroutine raised."""
 
 
 class EventLoop:

@@ -22,7 +22,7 @@ SAMPLED_STEPS = 64
 """Number of steps for which actions are sampled; sampling can take longer than stepping."""
 
 SLOW_MAKING_SECONDS = 2.0
-"""Longest making time after which a second environment is made to exclude the import time."""
+"""A second environment is made, to exclude imports, if the first took less time than this."""
 
 MAX_WAITING_CPU_FRACTION = 0.7
 MIN_SLEEPS_PER_STEP = 0.5

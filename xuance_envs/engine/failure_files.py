@@ -22,7 +22,7 @@ _NAME = "failure"
 
 
 class FailureRecord:
-    """Content of a failure file; reading a file unpickles functions, so trust is required."""
+    """Content of a failure file; reading it unpickles functions, so the file must be trusted."""
 
     def __init__(self, path: Path) -> None:
         data = path.read_bytes()

@@ -20,7 +20,7 @@ class PackedCommand(NamedTuple):
 
 
 class PicklingDriver(WorkerDriver):
-    """Driver of a worker that is not in this process; it may end by itself and be restarted."""
+    """Driver of a worker outside this process; the worker may end by itself and be restarted."""
 
     kind_name = "a worker"  # in error messages
 

@@ -38,7 +38,7 @@ frames). The emulator certainly executed the first one.
 
 _MAX_STICKINESS = 0.9
 _MAX_REQUESTS = 512
-"""At stickiness 0.9, all of these requests are replaced with a probability of 10^-23."""
+"""At stickiness 0.9, the probability that none of these requests was executed is 10^-23."""
 
 # Layout of a serialized state: the episode's frame count, mode and difficulty, and the last random
 # generator (for sticky actions), preceded by a mark and the length of its text.

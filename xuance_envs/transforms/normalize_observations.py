@@ -108,7 +108,7 @@ class NormalizeObservations(ObservationTransform):
 
     @property
     def mean(self) -> Any:
-        """Mean of the observations, float64 in their shape; for Dict spaces, by dotted key."""
+        """Mean of observations, float64 in their shape; a dict by dotted key for Dict spaces."""
         return self._by_name(lambda moments: np.array(moments.mean))
 
     @property

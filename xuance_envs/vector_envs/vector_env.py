@@ -324,7 +324,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             env_ids: indices of the environments, in the order of the states; None for all.
-            verify: True to verify that states restore exactly; warns if that is impossible.
+            verify: True to test first that states restore exactly; warns if the test cannot run.
 
         Raises:
             StateError: a state cannot be saved, or verification found a difference.

@@ -15,7 +15,7 @@ from xuance_envs._override import override
 class LazySeedSequence(ISpawnableSeedSequence):
     """Lazily built :class:`numpy.random.SeedSequence`.
 
-    Few programs use it (to spawn generators). Building it is half of a generator's build time.
+    Few programs use it (to spawn generators). It takes half of the time to build a generator.
     """
 
     def __init__(self, seed_parameters: tuple[Any, ...]) -> None:

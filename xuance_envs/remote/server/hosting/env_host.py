@@ -275,7 +275,7 @@ class EnvHost:
     def state_loader(
         self, envs: Sequence[int], numbers: Sequence[int], holders: Mapping[EnvHost, Sequence[int]]
     ) -> Callable[[HostedVecEnv], tuple[Any, Any]]:
-        """Return a command that loads states; ``holders`` maps a host per process to numbers."""
+        """Return a command that loads states; ``holders`` has state numbers by host."""
         others = [host for host in holders if host.process is not self.process]
         for host in others:
             host.process.remove_readers()
