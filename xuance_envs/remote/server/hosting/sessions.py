@@ -110,7 +110,7 @@ class Sessions:
     ) -> tuple[EnvHost, list[str]]:
         session.quota.check(environments=message.num_envs)
         groups = sum(len(each.hosts) + (each.pending_host is not None) for each in self)
-        if self._capacity.max_groups is not None and groups >= self._capacity.max_groups:
+        if groups >= self._capacity.max_groups:
             remedy = "create more environments per request, or close a session"
             text = f"the server has no file descriptors for more environments: {remedy}"
             raise RefusedError(429, "full", text)

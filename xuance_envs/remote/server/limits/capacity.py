@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 
 from xuance_envs.engine.system.current import system
@@ -24,9 +25,9 @@ class Capacity:
     def __init__(self, settings: Settings) -> None:
         self._given = settings
         system.raise_open_files_limit()
-        open_files = system.open_files_limits()
-        self._max_files: int | None = None if open_files is None else open_files[0]
-        if self._max_files is not None and self._max_files < MIN_FILES:
+        max_files, _ = system.open_files_limits() or (None, None)
+        self._max_files: float = math.inf if max_files is None else max_files
+        if self._max_files < MIN_FILES:
             raise ValueError(
                 f"the server needs a limit of at least {MIN_FILES} open files, got "
                 f"{self._max_files}: raise it with ulimit -n or LimitNOFILE"
@@ -39,10 +40,8 @@ class Capacity:
         return self.settings.limits
 
     @property
-    def max_groups(self) -> int | None:
-        """Maximum number of groups that file descriptors permit; None for no limit."""
-        if self._max_files is None:
-            return None
+    def max_groups(self) -> float:
+        """Maximum number of groups that file descriptors permit; may be infinite."""
         workers = self.limits.processes // PROCESSES_PER_WORKER
         available = self._max_files - RESERVED_FDS - self.limits.connections
         return available - (FDS_PER_WORKER - 2) * workers
@@ -67,12 +66,13 @@ class Capacity:
         limits = replace(limits, **shares)
         self.settings = replace(self._given, limits=limits)
         fields = {name: value or "no limit" for name, value in vars(limits).items()}
+        fields["open_files"] = "unlimited" if self._max_files == math.inf else self._max_files
         logger.info(
             "limits: %(sessions)s sessions (%(sessions_per_token)s per token), %(environments)s "
             "environments (%(environments_per_token)s per token), %(processes)s processes "
             "(%(processes_per_token)s per token), %(connections)s connections, %(open_files)s open "
             "files",
-            fields | {"open_files": self._max_files or "unlimited"},
+            fields,
         )
         if limits.processes < wanted.processes or limits.connections < given.connections:
             logger.warning(
@@ -87,14 +87,12 @@ class Capacity:
 
     def _fit(self, limits: Limits) -> Limits:
         """Reduce workers and connections so that file descriptors suffice for all of them."""
-        if self._max_files is None:
-            return limits
         available = self._max_files - RESERVED_FDS
         connections, workers = self._connections, limits.processes // PROCESSES_PER_WORKER
         if connections is None:
             scale = min(1.0, available / (limits.connections + FDS_PER_WORKER * workers))
             connections = max(1, int(limits.connections * scale))
-        most = max(1, (available - connections) // FDS_PER_WORKER)
+        most = max(1, (available - connections) / FDS_PER_WORKER)
         if workers > most:
-            limits = replace(limits, processes=most * PROCESSES_PER_WORKER)
+            limits = replace(limits, processes=int(most) * PROCESSES_PER_WORKER)
         return replace(limits, connections=connections)
