@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xuance_envs.errors import RemoteAuthenticationError, RemoteError
 from xuance_envs.remote.cli.serve import ServeError
 from xuance_envs.remote.wire.constants import API_PREFIX
-
-if TYPE_CHECKING:
-    from xuance_envs.remote.client.api_client import ApiClient
 
 TOKEN_VARIABLE = "XUANCE_ENVS_TOKEN"
 
@@ -56,7 +54,8 @@ def run_sessions(args: argparse.Namespace) -> None:
     try:
         for number in args.end:
             connection.request("DELETE", f"{API_PREFIX}/sessions/{number}")
-        print(_session_table(connection, args.json))
+        answer = connection.request("GET", f"{API_PREFIX}/sessions", repeatable=True)
+        print(json.dumps(answer) if args.json else _session_table(answer["sessions"]))
     except RemoteAuthenticationError as error:
         remedy = f"give --token-file FILE or set {TOKEN_VARIABLE}"
         raise ServeError(f"{connection.server} requires an admin token: {remedy}") from error
@@ -66,11 +65,8 @@ def run_sessions(args: argparse.Namespace) -> None:
         connection.close()
 
 
-def _session_table(connection: ApiClient, as_json: bool) -> str:
-    answer: Any = connection.request("GET", f"{API_PREFIX}/sessions", repeatable=True)
-    if as_json:
-        return json.dumps(answer)
-    rows = [COLUMNS, *([str(each[name]) for name in COLUMNS] for each in answer["sessions"])]
+def _session_table(sessions: Sequence[Mapping[str, Any]]) -> str:
+    rows = [COLUMNS, *([str(each[name]) for name in COLUMNS] for each in sessions)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

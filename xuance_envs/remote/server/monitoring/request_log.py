@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from xuance_envs.remote.server.access.proxies import Proxies
 from xuance_envs.remote.server.monitoring.metrics import Metrics
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger("xuance_envs.access")
 
