@@ -115,10 +115,9 @@ class HostedVecEnv(GroupedVecEnv):
         ):
             return None
         layouts_of = self._groups.info_collector.layouts
-        layouts = layouts_of(0)
-        for k in range(1, len(self._drivers)):
-            if layouts_of(k) != layouts:
-                return None
+        layouts, *others = [layouts_of(k) for k in range(len(self._drivers))]
+        if any([other != layouts for other in others]):
+            return None
         return self._step_frames.frame(layouts, bool(self.watched_masks), layout)
 
     def collect_infos(self) -> None:
