@@ -121,9 +121,7 @@ class ConnectionManager:
         if not self._replies.send_budget.has_room(size) and started:
             slowest = min(started, key=started.__getitem__)
             if monotonic() - started[slowest] > SLOW_READER_TIMEOUT:
-                reason = "its client read a reply slowly while others waited"
-                self.log_limit("closed a connection", reason)
-                slowest.abort()
+                self.disconnect(slowest, "its client read a reply slowly while others waited")
         async with self._replies.send_budget.reserve(size, self.limits.write):
             started[connection] = monotonic()
             try:
@@ -142,8 +140,11 @@ class ConnectionManager:
             oldest = next(iter(unread))
             del unread[oldest]
             if oldest.unread_bytes:
-                self.log_limit("closed a connection", "too many replies have not been read")
-                oldest.abort()
+                self.disconnect(oldest, "too many replies have not been read")
+
+    def disconnect(self, connection: ManagedConnection, reason: str) -> None:
+        self.log_limit("closed a connection", reason)
+        connection.abort()
 
     def log_limit(self, event: str, reason: str) -> None:
         """Log that a limit was reached, at most once a second per kind."""

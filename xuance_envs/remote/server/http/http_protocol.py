@@ -125,7 +125,7 @@ class ServerConnection(HttpToolsProtocol):
         if self.flow.read_paused and self._head_since is not None:
             self._head_since = now  # the connection reads the rest after earlier requests
         if self._head_since is not None and now - self._head_since > limits.head:
-            self._abort_because(f"no complete request head within {limits.head:g} s")
+            self.manager.disconnect(self, f"no complete request head within {limits.head:g} s")
             return
         if self.requests and self.is_idle and now - self.idle_since > KEEP_ALIVE_TIMEOUT:
             self.transport.close()
@@ -135,11 +135,8 @@ class ServerConnection(HttpToolsProtocol):
         if not pending or sent - self._write_progress[0] >= MIN_WRITE_PROGRESS:
             self._write_progress = sent, now
         elif now - self._write_progress[1] > limits.write:
-            self._abort_because(f"its client did not read a reply within {limits.write:g} s")
-
-    def _abort_because(self, reason: str) -> None:
-        self.manager.log_limit("closed a connection", reason)
-        self.abort()
+            reason = f"its client did not read a reply within {limits.write:g} s"
+            self.manager.disconnect(self, reason)
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -163,7 +160,7 @@ class ServerConnection(HttpToolsProtocol):
         self._keep_unparsed(self._unparsed[self._position :] + data)
         self._parse()
         if self._unparsed and self.manager.unparsed_bytes > MAX_UNPARSED:
-            self._abort_because("too many pipelined requests are waiting")
+            self.manager.disconnect(self, "too many pipelined requests are waiting")
 
     def _keep_unparsed(self, data: bytes) -> None:
         self.manager.unparsed_bytes += len(data) - len(self._unparsed)

@@ -217,5 +217,4 @@ class TlsHandshake(asyncio.Protocol):
     def check_timeouts(self, now: float) -> None:
         limit = self._manager.limits.head  # the event loop limits a handshake that has started
         if self._task is None and now - self.waiting_since > limit:
-            self._manager.log_limit("closed a connection", f"no TLS handshake within {limit:g} s")
-            self.abort()
+            self._manager.disconnect(self, f"no TLS handshake within {limit:g} s")

@@ -71,8 +71,7 @@ class RequestCycle:
                 async with manager.reserve_send(connection, len(reply.body)):
                     await self._send_in_pieces(reply)
         except RefusedError as error:  # no budget to send the reply
-            manager.log_limit("closed a connection", str(error))
-            connection.abort()
+            manager.disconnect(connection, str(error))
         except asyncio.CancelledError:  # the server is shutting down
             connection.abort()
             raise
