@@ -86,8 +86,9 @@ class SessionProcess:
             self.thread.shutdown(wait=False)
             self._count(0)
             self.states.drop(self.states.sizes)
+            cpu = sum(usage.cpu for usage in self.usages.values())
             for quota in self.quota.chain:
-                quota.cpu += self.usage.cpu
+                quota.cpu += cpu
             self.usages = {}
 
     @property
@@ -102,11 +103,6 @@ class SessionProcess:
     @property
     def pids(self) -> list[int]:
         return [worker.pid for worker in self._workers()]
-
-    @property
-    def usage(self) -> Usage:
-        usages = self.usages.values()
-        return Usage(sum(each.cpu for each in usages), sum(each.memory for each in usages))
 
     def count(self) -> int:
         """Return the number of running workers, 0 if any has failed; others leave the quotas."""

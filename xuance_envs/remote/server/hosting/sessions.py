@@ -176,7 +176,8 @@ class Sessions:
             (session.quota, [session]),
             (account.quota, [each for each in self if each.account is account]),
         ):
-            usages = [process.usage for each in sessions for process in each.processes]
+            processes = [process for each in sessions for process in each.processes]
+            usages = [usage for process in processes for usage in process.usages.values()]
             cpu = quota.cpu + sum(usage.cpu for usage in usages)
             memory = sum(usage.memory for usage in usages)
             for used, limit, unit in (
