@@ -307,11 +307,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of each environment in ``indices``, or of all if None; return a list.
-
-        sb3-contrib requests action masks in each step. After the first request, workers return
-        them with each step.
-        """
+        """Call a method of each environment in ``indices``, or of all if None; return a list."""
         masks_of_all = (
             method_name == MASK_METHOD and indices is None and not (method_args or method_kwargs)
         )

@@ -272,8 +272,7 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
         Args:
             actions: an array ``(num_envs, A, *action_shape)`` with the agents in order; with
                 groups, a dict of such arrays by group; or a list with one dict ``{agent: action}``
-                per environment. Actions of inactive agents are ignored, and may be missing in
-                dicts.
+                per environment. Actions of inactive agents are ignored; dicts may omit them.
 
         Returns:
             The results of all environments, in their order.
