@@ -53,8 +53,9 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
     if no such call is pending, and ``multiprocessing.TimeoutError`` after ``timeout`` seconds.
 
     Args:
-        shared_memory: True to reject spaces that Gymnasium cannot put into shared memory. Unless
-            ``worker`` is given, workers share memory with this process in either case.
+        shared_memory: True to raise an error for spaces that Gymnasium cannot put into shared
+            memory, as Gymnasium does. Unless ``worker`` is given, workers share memory with this
+            process in either case.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None
             selects ``"spawn"`` if forking is unsafe, else Python's default. ``"thread"`` selects
             threads, as in :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.

@@ -37,7 +37,7 @@ def make_game(
     if kwargs.get("continuous") or kwargs.get("sound_obs"):
         raise ValueError(
             "continuous and sound_obs are not supported: expected Discrete actions, and screen "
-            "or RAM observations; use Gym_Env for ale-py's other modes"
+            "or RAM observations; use Gym_Env for continuous actions or sound observations"
         )
     load_ale()
     load_cv2()

@@ -24,7 +24,7 @@ class MultiAgentInfos(LazyInfos):
     """Infos of one step: one dict per environment, built on first access.
 
     ``infos[i]`` is ``{agent: {...}}`` with an entry for each agent that acted; after a reset, for
-    each active agent. Info entries that belong to no agent keep their own keys.
+    each active agent. Entries that belong to no agent are in ``infos[i]`` under their own keys.
     Action masks are not included; they are in the step's ``action_masks``. Repeated access returns
     the same dict, and ``infos[i] = {...}`` replaces it.
     """

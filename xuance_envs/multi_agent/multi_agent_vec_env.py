@@ -225,9 +225,9 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
     def agent_mask(self) -> NDArray[np.bool_]:
         """Active agents of the last step, ``(num_envs, A)`` bool, as in XuanCe's infos.
 
-        In XuanCe environments, the agents that are active after the step, even if it ended an
-        episode. In PettingZoo environments, the agents that acted in the step; after a reset, the
-        active agents.
+        In XuanCe environments, the mask marks the agents that are active after the step. If the
+        step ended an episode, the mask is still that of the ended episode. In PettingZoo
+        environments, it marks the agents that acted in the step; after a reset, the active agents.
         """
         return self._reader.agent_mask.copy()
 

@@ -257,7 +257,7 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         Raises:
             ValueError: the state has a different version or number of environments.
             StateError: the state cannot be read; nothing has changed.
-            StateMismatchError: the state's environments differ from these; nothing has changed.
+            StateMismatchError: the state is from different environments; nothing has changed.
         """
         shapes = [part.shape for part in self._layout.parts(self.t_states)]
         self.restore_loop(LoopState.from_dict(state, self.num_envs, shapes, trusted))
@@ -279,7 +279,7 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         """Continue from the result of :meth:`loop_state`.
 
         Raises:
-            StateMismatchError: the state's environments differ from these; nothing has changed.
+            StateMismatchError: the state is from different environments; nothing has changed.
         """
         if self.vec_env.waiting:
             self.vec_env.step_wait()

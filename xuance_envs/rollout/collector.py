@@ -242,7 +242,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
         Arguments and errors: :meth:`~xuance_envs.rollout.results.RolloutResults.advantages`.
 
         Returns:
-            ``(T, N, A)`` float32, from each agent's own values, up to its own end.
+            ``(T, N, A)`` float32. An agent's estimates use only its own values, and end where the
+            agent itself is terminated or truncated.
         """
         count = self._num_segments()
         masks, seen = self.action_masks, {"obs": self.end_obs, "state": self.end_states}

@@ -351,7 +351,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
             ClosedVecEnvError: the collector is closed.
             ValueError: the state has a different version or number of environments.
             StateError: the state cannot be read; nothing has changed.
-            StateMismatchError: the state's environments differ from these; nothing has changed.
+            StateMismatchError: the state is from different environments; nothing has changed.
             WorkerDiedError: a collector failed and no restarts are left.
         """
         self._check_open()

@@ -219,8 +219,8 @@ def _abbreviated(value: Any) -> str:
 def describe_difference(one: Any, other: Any) -> str | None:
     """Describe where two values differ; None if they are bitwise identical.
 
-    The description continues a sentence that names the value: ``" at ['x'] in its length (1, 2)"``.
-    It is empty if the values differ as a whole.
+    The text can be appended to the value's name, such as ``" at ['x'] in its length (1, 2)"``. It
+    is empty if the values differ, but not in a part that can be named, as two numbers do.
     """
     return _difference(one, other, set())
 

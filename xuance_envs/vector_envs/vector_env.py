@@ -260,8 +260,8 @@ class VecEnv(VecEnvAliases, ABC):
 
         If an episode has just ended, its environment's mask is for the first state of the next
         episode. An environment provides its mask in its info under ``"action_mask"``, or else under
-        ``"avail_actions"``, or else by its method ``action_masks()``. Once masks have been
-        requested, workers call this method after each step and reset.
+        ``"avail_actions"``, or else by its method ``action_masks()``. After the first request for
+        masks, workers call the environment's method after each step and reset.
 
         Returns:
             A new bool array ``(num_envs, n)``. n is the number of actions for Discrete,
