@@ -110,9 +110,62 @@ class CountingMore(Counting):
     pass
 
 
-@pytest.mark.parametrize("kind", [Counting, CountingMore])
+class Mixin:
+    started = finished = 1
+
+    def step_wait(self):
+        self.finished += 1
+        return super().step_wait()
+
+
+class Mixed(Mixin, DummyVecEnv):
+    finished = 0
+
+
+class Whole(DummyVecEnv):
+    """Vectorized environment that counts whole steps."""
+
+    started = 0
+
+    def step(self, actions):
+        self.started += 1
+        return super().step(actions)
+
+
+class WholeAndCounting(Mixin, Whole):
+    finished = 0
+    started = 0
+
+
+class CountingInBoth(DummyVecEnv):
+    started = finished = 0
+
+    def step(self, actions):
+        self.started += 1
+        return super().step(actions)
+
+    def step_wait(self):
+        self.finished += 1
+        return super().step_wait()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Counting, CountingMore, Mixed, WholeAndCounting, CountingInBoth],
+    ids=lambda k: k.__name__,
+)
 def test_step_calls_the_methods_of_a_subclass(kind):
     with kind([partial(ReusingEnv, (2,))] * 2) as envs:
         envs.reset()
         envs.step([0, 0])
         assert (envs.started, envs.finished) == (1, 1)
+
+
+def test_step_calls_methods_that_were_replaced_later(monkeypatch):
+    calls = []
+    step_wait = DummyVecEnv.step_wait
+    monkeypatch.setattr(DummyVecEnv, "step_wait", lambda envs: calls.append(1) or step_wait(envs))
+    with DummyVecEnv([partial(ReusingEnv, (2,))] * 2) as envs:
+        envs.reset()
+        envs.step([0, 0])
+    assert calls == [1]

@@ -205,15 +205,16 @@ class GroupedVecEnv(VecEnv):
     _finish_step: Callable[..., StepResult] = step_wait.__wrapped__  # type: ignore[attr-defined]
 
     @override
+    def step(self, actions: Any) -> StepResult:
+        cls = type(self)
+        if cls.step_async is _STEP_ASYNC and cls.step_wait is _STEP_WAIT:
+            return self._step(actions)
+        return super().step(actions)  # calls the subclass's methods
+
     @exclusive_step
-    def step(self, actions: Any) -> StepResult:  # checked once instead of twice
+    def _step(self, actions: Any) -> StepResult:  # checked once instead of twice
         self._start_step(actions)
         return self._finish_step()
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if "step" not in vars(cls) and not vars(cls).keys().isdisjoint(("step_async", "step_wait")):
-            cls.step = VecEnv.step  # type: ignore[method-assign]  # calls the subclass's methods
 
     # -- asynchronous stepping --------------------------------------------------------
 
@@ -382,6 +383,9 @@ class GroupedVecEnv(VecEnv):
     @override
     def close_extras(self) -> None:
         self._groups.close()
+
+
+_STEP_ASYNC, _STEP_WAIT = GroupedVecEnv.step_async, GroupedVecEnv.step_wait
 
 
 def _check_reset(command: str, ids: Iterable[int], never_reset: Container[int]) -> None:
