@@ -51,18 +51,21 @@ class Mixed(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.steps = 0
-        return self.observation(), {}
+        return self.observation(), {"calls": self.calls}
 
     def step(self, action: Any) -> Any:
         self.steps += 1
-        return self.observation(), 0.0, False, self.steps == self.length, {}
+        return self.observation(), 0.0, False, self.steps == self.length, {"calls": self.calls}
 
 
 def group_of(envs: Sequence[Any], digests: bool) -> ResumableGroup:
     group = make_group(checked_recipe(envs, None), copy_of)
     group.attach(StepArrays.allocate(spaces_of(group.envs[0]), len(envs), digests=digests))
-    group.reset([(i, None, None) for i in range(len(envs))])
     return group
+
+
+def reset(group: ResumableGroup) -> Outcome:
+    return group.reset([(i, None, None) for i in range(len(group.envs))])
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["of the worker", "of the main process"])
@@ -71,6 +74,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[ReplayLog]:
     group = group_of([partial(Mixed, 3), partial(Mixed, 4)], digests=request.param)
     log = ReplayLog(group.arrays, with_results=True)
     snapshot = LastSnapshot(group.arrays, log.actions)
+    snapshot.record_reset(reset(group), range(2))
     for _ in range(7):
         snapshot.record_step(group.step(), range(2))
         log.count = log.record(snapshot.last_step)
@@ -81,6 +85,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[ReplayLog]:
 @pytest.mark.parametrize("digests", [True, False])
 def test_equal_steps_do_not_differ(log: ReplayLog, digests: bool) -> None:
     twin = group_of([partial(Mixed, 3), partial(Mixed, 4)], digests)
+    reset(twin)
     assert twin.replay(log.steps(), log.results()) == ""
 
 
@@ -101,7 +106,9 @@ def test_every_leaf_of_every_environment_is_compared(
     changed = [(call, leaf) if i == env else None for i in range(2)]
     fns = [partial(Mixed, 3 + i, each) for i, each in enumerate(changed)]
     for digests in (True, False):
-        difference = group_of(fns, digests).replay(log.steps(), log.results())
+        twin = group_of(fns, digests)
+        reset(twin)
+        difference = twin.replay(log.steps(), log.results())
         assert re.search(found.format(env), difference), difference
 
 
@@ -112,25 +119,27 @@ def shown(arrays: StepArrays, outcome: Outcome) -> list[list[int]]:
     return [*numbers, *([*map(int, texts)] for texts in outcome.rest.observations)]
 
 
-def test_restored_observations_are_the_latest() -> None:
+def test_restored_observations_and_infos_are_the_latest() -> None:
     group = group_of([partial(Mixed, 2), partial(Mixed, 3)], digests=False)
     arrays, everything = group.arrays, range(2)
     snapshot = LastSnapshot(arrays)
+    snapshot.record_reset(reset(group), everything)
     snapshot.record_step(group.step(), everything)
 
     def restored() -> list[list[int]]:
         for part in arrays.observations.arrays:
             part[...] = 0
         lost = StepExtras(observations=[[None, None]])
-        return shown(arrays, snapshot.restore(Outcome(rest=lost)))
+        found = shown(arrays, snapshot.restore(Outcome(rest=lost)))
+        return [*found, [info["calls"] for info in snapshot.infos()]]
 
-    assert restored() == [[2, 2]] * 4
+    assert restored() == [[2, 2]] * 5
     snapshot.record_step(group.step(), everything)  # the end of environment 0, which is reset
-    assert restored() == [[4, 3]] * 4
+    assert restored() == [[4, 3]] * 5
     snapshot.record_reset(group.reset([(1, None, None)]), [1])
-    assert restored() == [[4, 4]] * 4
+    assert restored() == [[4, 4]] * 5
     snapshot.record_step(group.step(), everything)
     snapshot.record_reset(group.reset([(0, None, None)]), [0])
-    assert restored() == restored() == [[6, 5]] * 4
+    assert restored() == restored() == [[6, 5]] * 5
     snapshot.record_step(group.step(), everything)
-    assert restored() == [[7, 6]] * 4
+    assert restored() == [[7, 6]] * 5
