@@ -367,7 +367,8 @@ def test_two_threads_in_one_are_refused(kind: Any, released: threading.Event) ->
         user.start()
         while not envs.waiting:
             time.sleep(0.01)
-        for use in (envs.step_wait, envs.reset, lambda: envs.recv()):
+        step = partial(envs.step, [0, 0])
+        for use in (step, envs.step_wait, envs.reset, lambda: envs.recv()):
             refused = pytest.raises(VecEnvError, match="another thread is using this")
             with refused:
                 use()
