@@ -78,10 +78,6 @@ class RayBackend(Backend[ActorDriver]):
             self._attach_actor(self.actors[number])
 
     @override
-    def allocate(self, spaces: StepSpaces, num_envs: int, digests: bool = False) -> StepArrays:
-        return super().allocate(spaces, num_envs)  # actors send no digests
-
-    @override
     def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
         self._arrays = arrays
         packed = dumps_for_worker(spaces)
