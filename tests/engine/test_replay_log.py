@@ -150,7 +150,8 @@ def test_of_actions_without_a_fixed_shape_none_are_kept() -> None:
 @pytest.mark.parametrize(("size", "recorded"), [(6553, 6553), (6554, 8)])
 def test_an_observation_is_recorded_as_a_copy_or_a_digest(size: int, recorded: int) -> None:
     observations = spaces.Box(0, 255, (size,), np.uint8)
-    arrays = StepArrays.allocate(StepSpaces(observations, spaces.Discrete(3)), 1)
+    step_spaces = StepSpaces(observations, spaces.Discrete(3))
+    arrays = StepArrays.allocate(step_spaces, 1, digests=True)
     copier = StepCopier(arrays, with_digests=True)
     infos = InfoColumns(arrays.infos, np.zeros(1, np.intp)).snapshot()
     result = copier.result(copier.copy(infos, None, None))

@@ -224,7 +224,7 @@ class ResumableGroup(EnvGroup):
         """Create the same environments again, as another group."""
         freeze_info = self._freeze_info
         twin = type(self)(self.recipe, self._freeze, thaw=self.thaw, freeze_info=freeze_info)
-        twin.attach(StepArrays.allocate(spaces_of(twin.envs[0]), len(twin.envs)))
+        twin.attach(StepArrays.allocate(spaces_of(twin.envs[0]), len(twin.envs), digests=True))
         return twin
 
     def _flag_in_infos(self, key: str) -> None:

@@ -35,18 +35,15 @@ class RowDigests:
 
 
 class StepDigests:
-    """Digests of a group's large observations and reset observations."""
+    """Digests of a group's large observations and reset observations, in its arrays."""
 
     def __init__(self, arrays: StepArrays) -> None:
         observations, resets = arrays.observations.arrays, arrays.reset_observations.arrays
         max_bytes = _MAX_COPIED_BYTES // (2 * len(observations) + 3)  # 3: reward and flags
         large = [k for k, part in enumerate(observations) if part.nbytes > max_bytes]
-        shape = len(arrays.rewards), len(observations)
-        self.are_shared = arrays.digests is not None  # the group updates them
-        self.values, self.reset_values = (
-            np.zeros(shape, np.uint64) if values is None else values
-            for values in (arrays.digests, arrays.reset_digests)
-        )
+        assert arrays.digests is not None
+        assert arrays.reset_digests is not None
+        self.values, self.reset_values = arrays.digests, arrays.reset_digests
         self.copied = [part for k, part in enumerate(observations) if k not in large]
         self.copied_resets = [part for k, part in enumerate(resets) if k not in large]
         self._rows = [RowDigests(observations[k], self.values[:, k]) for k in large]

@@ -99,7 +99,7 @@ class StepCopy(NamedTuple):
 
 
 class StepCopier:
-    """Copier of a group's actions and results; it can replace large arrays with digests."""
+    """Copier of a group's actions and results; it can replace large arrays with their digests."""
 
     def __init__(
         self,
@@ -111,12 +111,11 @@ class StepCopier:
     ) -> None:
         scalars = [arrays.rewards, arrays.terminated, arrays.truncated]
         observations, resets = arrays.observations.arrays, arrays.reset_observations.arrays
-        digests = StepDigests(arrays) if with_results and with_digests else None
-        self.has_digests, self._to_update = bool(digests), None
-        if digests:
+        self.has_digests = False
+        if with_digests and arrays.digests is not None and (digests := StepDigests(arrays)):
+            self.has_digests = True
             observations = [*digests.copied, digests.values]
             resets = [*digests.copied_resets, digests.reset_values]
-            self._to_update = None if digests.are_shared else digests
         self._actions = _Rows(actions)
         self._observations = _Rows(observations if with_results else [])
         self._scalars = _Rows(scalars if with_results else [])
@@ -131,8 +130,6 @@ class StepCopier:
         self, infos: Snapshot, reset_infos: Snapshot | None, rest: StepExtras | None
     ) -> StepCopy:
         """Copy the actions and results in the arrays."""
-        if self._to_update is not None:
-            self._to_update.update(with_resets=reset_infos is not None)
         rows = [*self._memory, *infos[0]]
         if reset_infos is not None:
             rows += self._resets.memory
