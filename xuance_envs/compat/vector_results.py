@@ -84,7 +84,8 @@ class InfoBatcher:
 
 
 def _built(batch: InfoBatch, envs: NDArray[np.intp]) -> Iterator[tuple[int, dict[Any, Any]]]:
-    return ((env, batch.build(env, env)) for env in envs.tolist())
+    ids = envs.tolist()
+    return zip(ids, map(batch.build, ids, ids), strict=True)
 
 
 def merged_infos(
