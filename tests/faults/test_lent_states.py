@@ -186,6 +186,10 @@ def test_groups_keep_nothing_after_a_refusal() -> None:
         assert envs.call("kept") == (0,) * 6
 
 
+class Heavier(Heavy):
+    """Has a fingerprint of its own."""
+
+
 def test_what_is_saved_comes_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     extend = SharedMemory.allocate
@@ -194,7 +198,7 @@ def test_what_is_saved_comes_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes.append(nbytes)
         return extend(self, nbytes, *rest)
 
-    with subproc([Heavy] * N) as envs:
+    with subproc([Heavy, Heavier] * (N // 2)) as envs:
         envs.reset(seed=1)
         before = shared_bytes(envs)
         whole = envs.save_state()
@@ -206,6 +210,7 @@ def test_what_is_saved_comes_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
             assert envs.save_state() == whole
             assert [round(size / one) for size in sizes] == turns
             assert shared_bytes(envs) == before
+        envs.load_state(whole)  # with the fingerprint of each
 
 
 SAVING = "save_states", "copy_saved_states"

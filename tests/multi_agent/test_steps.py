@@ -25,6 +25,7 @@ from agents_envs import (
     Uneven,
 )
 from bare_agents import assert_like_bare_loops
+from gymnasium import spaces
 
 from xuance_envs import DummyVecEnv, MultiAgentStep, MultiAgentVecEnv
 from xuance_envs.errors import ClosedVecEnvError, EnvError, NotSteppingError, WorkerDiedError
@@ -591,3 +592,27 @@ def test_a_step_shows_shapes_instead_of_values():
         assert "infos=<2 dicts>, first=None, env_ids=int64(2,))" in repr(step)
         assert len(repr(step)) < 500
         assert repr(step.next()).startswith("MultiAgentStart(env_ids=int64(2,), obs=float32(2, ")
+
+
+class Whole(Herd):
+    """Its agents' actions are integers of one type, up to the largest."""
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self.last = int(np.iinfo(dtype).max)
+        self.dtype = np.dtype(dtype).type
+
+    def action_space(self, agent):
+        return spaces.Discrete(7, start=min(self.last, 2**62) - 6, dtype=self.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "longlong"])
+def test_integers_of_any_type_reach_the_agents(dtype):
+    with MultiAgentVecEnv([partial(Whole, dtype)], backend="dummy") as envs:
+        envs.reset(seed=1)
+        (env,) = envs.environments
+        start = env.action_space("sheep_0").start
+        envs.step(np.array([[start, start + 3, start + 6]]))
+        given = list(env.given[-1].values())
+        assert given == [start, start + 3, start + 6]
+        assert {type(action) for action in given} == {np.dtype(dtype).type}

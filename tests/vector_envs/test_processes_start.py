@@ -18,6 +18,8 @@ from process_env import ProcessEnv
 from scripts import run_script
 
 from xuance_envs import SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.engine.process import process_backend, worker_process
+from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.worker_process import WorkerProcess
 
 METHODS = multiprocessing.get_all_start_methods()
@@ -231,3 +233,30 @@ def test_fork_passes_over_classes_that_have_no_module():
         _ = names["nameless"].__module__
     with SubprocVecEnv([ProcessEnv], context="fork") as envs:
         assert envs.reset()[0].shape[0] == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal reaches the main thread only")
+def test_an_interrupt_at_a_start_loses_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread receives the signal, so blocking it in the main thread does not suffice."""
+    pids: list[int] = []
+    done = threading.Event()
+
+    def interrupted(worker: WorkerProcess, *given: Any) -> ProcessDriver:
+        pids.append(worker.pid)
+        if len(pids) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+        return ProcessDriver(worker, *given)
+
+    monkeypatch.setattr(process_backend, "ProcessDriver", interrupted)
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            SubprocVecEnv([ProcessEnv] * 3, num_workers=3, context="forkserver")
+    finally:
+        done.set()
+        other.join()
+    assert len(pids) == 2
+    assert multiprocessing.active_children() == []
+    assert not worker_process._tracked_fds
