@@ -205,14 +205,11 @@ class GroupedVecEnv(VecEnv):
     _finish_step: Callable[..., StepResult] = step_wait.__wrapped__  # type: ignore[attr-defined]
 
     @override
-    def step(self, actions: Any) -> StepResult:
-        cls = type(self)
-        if cls.step_async is _STEP_ASYNC and cls.step_wait is _STEP_WAIT:
-            return self._step(actions)
-        return super().step(actions)  # calls the subclass's methods
-
     @exclusive_step
-    def _step(self, actions: Any) -> StepResult:  # checked once instead of twice
+    def step(self, actions: Any) -> StepResult:  # checked once instead of twice
+        cls = type(self)
+        if cls.step_async is not _STEP_ASYNC or cls.step_wait is not _STEP_WAIT:
+            return super().step(actions)  # calls the subclass's methods
         self._start_step(actions)
         return self._finish_step()
 

@@ -110,7 +110,6 @@ class SpaceRows:
     def __init__(self, layout: SpaceLayout, parts: list[Any], n: int) -> None:
         self.layout = layout
         self.parts = parts
-        self.arrays: list[NDArray[Any]] = [part for part in parts if not isinstance(part, list)]
         self.objects = [part for part in parts if isinstance(part, list)]
         self._copiers = [None if isinstance(part, list) else make_copiers(part) for part in parts]
         copiers = self._copiers[0] if layout.flat else None
@@ -128,6 +127,11 @@ class SpaceRows:
 
     def __len__(self) -> int:
         return self._n
+
+    @property
+    def arrays(self) -> list[NDArray[Any]]:
+        """The parts that are arrays."""
+        return [part for part in self.parts if not isinstance(part, list)]
 
     def slice(self, lo: int, hi: int) -> SpaceRows:
         """Return views for environments ``lo`` to ``hi - 1``; lists of objects are copied."""

@@ -1,9 +1,9 @@
 """Errors for the use of one vectorized environment by two threads at the same time.
 
 ``self._groups.users`` has an entry for each thread that has called a decorated method: True while
-the thread is in one. Decorated methods must not call each other. Entries stay until another thread
-calls a method, because a dict whose keys come and go is rebuilt every few steps. Entries are set
-without a call, so that an interrupt cannot prevent it.
+the thread is in one. A decorated method that has called another one is not checked from then on.
+Entries stay until another thread calls a method, because a dict whose keys come and go is rebuilt
+every few steps. Entries are set without a call, so that an interrupt cannot prevent it.
 """
 
 from __future__ import annotations
