@@ -71,6 +71,26 @@ def test_a_host_that_is_made_when_it_is_cancelled_can_be_closed() -> None:
     assert_nothing_is_left()
 
 
+def test_a_host_that_is_made_when_its_request_is_cancelled_is_ended() -> None:
+    async def cancel() -> None:
+        quota = Quota("in this test")
+        process = SessionProcess(60.0, quota, asyncio.Semaphore(1))
+        message = CreateEpisodes(session_id="", auto_reset=True)
+        host = EnvHost(message, [CountingEnv], SETTINGS, Metrics(), process)
+        creating = asyncio.create_task(host.make())
+        await asyncio.sleep(0)
+        while not host.make_done:  # and the event loop does not know yet
+            time.sleep(0.01)
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        assert not quota._used.total()
+
+    asyncio.run(cancel())
+    wait_until(lambda: not multiprocessing.active_children())
+    assert_nothing_is_left()
+
+
 def test_a_catalogue_keeps_its_own_permissions() -> None:
     allowed = {"speed": (1, 2)}
     catalogue = Catalogue({"Slow": SlowEnv}, allowed)

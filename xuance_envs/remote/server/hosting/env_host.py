@@ -87,10 +87,10 @@ class EnvHost:
         except BaseException:
             if not future.done():
                 process.kill()
-                process.thread.submit(partial(self._end_abandoned, future))
+            process.thread.submit(partial(self._end_abandoned, future))
+            process.count()
             self._quota.add(environments=-self.num_envs)
             process.remove_envs(self.num_envs)
-            process.count()
             raise
 
     def _make(self) -> None:
