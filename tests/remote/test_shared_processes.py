@@ -30,6 +30,13 @@ class UnmakeableEnv(CountingEnv):
         raise ValueError("not this one")
 
 
+class ExitingEnv(CountingEnv):
+    """Environment whose creation ends its process."""
+
+    def __init__(self, env_seed: int = 0) -> None:
+        os._exit(3)
+
+
 def sharing(server: Server, creations: int = 2, **create: Any) -> tuple[Asking, list[list[str]]]:
     """Return a session whose groups share one process, and the episodes of each group."""
     ask = Asking(server)
@@ -151,6 +158,16 @@ def test_what_cannot_be_made_leaves_the_process_to_others(serve: ServerMaker) ->
         answer = ask.ask("create", env_id="Unmakeable")
         assert answer.json()["error"]["code"] == "env_failed"
         assert step(ask, first, 0, 0).status_code == 200
+
+
+def test_a_process_that_a_creation_ends_no_longer_counts(serve: ServerMaker) -> None:
+    served = {"Counting": CountingEnv, "Exiting": ExitingEnv}
+    server = serve(served, tokens=("a",), processes_per_token=PROCESSES_PER_WORKER)
+    ask, other = Asking(server, "a"), Asking(server, "a")
+    assert ask.ask("create", env_id="Counting").status_code == 200
+    assert other.ask("create", env_id="Counting").status_code == 429
+    assert ask.ask("create", env_id="Exiting").status_code == 409
+    assert other.ask("create", env_id="Counting").status_code == 200
 
 
 def test_a_session_that_ends_amid_a_command_ends_all_that_share_the_process(
