@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
 import time
 
@@ -17,8 +18,9 @@ from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http.messages import CreateEpisodes
 from xuance_envs.remote.server.limits.admission import Quota
 from xuance_envs.remote.server.monitoring.metrics import Metrics
-from xuance_envs.remote.settings import Catalogue, Settings
+from xuance_envs.remote.settings import Catalogue, Limits, Settings
 from xuance_envs.remote.wire.failures import RefusedError
+from xuance_envs.remote.wire.formats import WireFormat
 
 
 class SlowEnv(CountingEnv):
@@ -88,6 +90,33 @@ def test_a_host_that_is_made_when_its_request_is_cancelled_is_ended() -> None:
 
     asyncio.run(cancel())
     wait_until(lambda: not multiprocessing.active_children())
+    assert_nothing_is_left()
+
+
+def test_a_saved_state_that_exceeds_a_limit_by_then_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def save() -> None:
+        quota = Quota("in this test")
+        quota.limit(Limits(states=1))
+        process = SessionProcess(60.0, quota, asyncio.Semaphore(1))
+        message = CreateEpisodes(session_id="", auto_reset=True)
+        host = EnvHost(message, [CountingEnv], SETTINGS, Metrics(), process)
+        await host.make()
+        await host.run(lambda vec_env: vec_env.reset()[0], WireFormat.MSGPACK)
+        dropped: list[int] = []
+        monkeypatch.setattr(host._vec_env, "drop_stored", dropped.extend)
+        saving = asyncio.create_task(host.save_states([0], itertools.count(7), WireFormat.MSGPACK))
+        await asyncio.sleep(0)
+        quota.add(states=1)  # another request saves a state meanwhile
+        with pytest.raises(RefusedError, match="environment states in this test to 1"):
+            await saving
+        assert dropped == [7]
+        quota.add(states=-1)
+        await host.close()
+        assert not quota._used.total()
+
+    asyncio.run(save())
     assert_nothing_is_left()
 
 
