@@ -625,6 +625,13 @@ def test_a_reset_throws_it_away(cut: Any) -> None:
     assert [each[0].tolist() for each in cut.step([0, 0])[0]] == [[0, 0, 3], [1, 1, 1]]
 
 
+def test_a_reset_of_no_environments_keeps_it(cut: Any) -> None:
+    observations, infos = cut.reset_specific_envs([])
+    assert (observations.shape, infos) == ((0, 3), [])
+    assert cut.waiting
+    assert cut.step_wait()[0][0].tolist() == [[0, 0, 2]]
+
+
 def test_a_failure_is_told_when_it_is_asked_for(make: Made, monkeypatch: Any) -> None:
     env = make(2, 1, "Mischievous")
     env.reset()

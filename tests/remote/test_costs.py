@@ -9,8 +9,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from xuance_envs.remote.server.access.permissions import Permissions
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.http import connection_manager, http_protocol, listener
 from xuance_envs.remote.server.http.messages import RequestModel
+from xuance_envs.remote.server.limits.admission import ByteBudget
 from xuance_envs.remote.server.routes.api import Api
 from xuance_envs.remote.settings import Catalogue, Settings
 from xuance_envs.remote.wire.bounds import MAX_COLLIDING
@@ -668,6 +669,37 @@ def test_an_answer_counts_as_it_is_written(serve: ServerMaker) -> None:
         assert ask.ask("call", operation="render").status_code == render, "3 MB, 6 as JSON"
         assert ask.ask("call", **many).status_code == 200
     assert ask.ask("vectorized_step", actions=[0]).status_code == 200
+
+
+def test_a_large_reply_is_built_in_memory_that_is_reserved(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    building: list[int] = []
+    reserve = ByteBudget.reserve
+
+    @asynccontextmanager
+    async def count(self: ByteBudget, size: int, timeout: float) -> AsyncIterator[None]:
+        async with reserve(self, size, timeout):
+            if timeout == 54.0:  # not for the sending of a reply
+                building.append(size)
+            yield
+
+    monkeypatch.setattr(ByteBudget, "reserve", count)
+    server = serve({"Large": LargeEnv}, request=54.0)
+    ask = Asking(server)
+    assert ask.ask("create", auto_reset=True).status_code == 200
+    for path, message in (
+        ("vectorized_reset", {}),
+        ("vectorized_step", {"actions": [0]}),
+        ("states", {"operation": "clone", "sources": ask.episodes, "episode_ids": ask.episodes}),
+    ):
+        assert ask.ask(path, **message).status_code == 200
+        assert len(building) == 1
+        assert building.pop() >= 8 * LargeEnv.size
+    student = Asking(server).begin("Large")
+    assert len(building) == 1, "its reset"
+    assert student.ask("vectorized_step", actions=[0], steps=2).status_code == 200
+    assert building.pop() == 2 * building.pop()
 
 
 def graph(size: int) -> spaces.GraphInstance:
