@@ -646,6 +646,12 @@ def test_a_failure_is_told_when_it_is_asked_for(make: Made, monkeypatch: Any) ->
     assert env.reset(seed=3)[0].tolist() == [[3, 1, 0], [4, 1, 0]], "it was made once"
 
 
+def test_all_environments_are_reset_in_the_given_order(make: Made) -> None:
+    env = make(2, 1)
+    assert env.reset_specific_envs([1, 0], seed=[8, 5])[0].tolist() == [[8, 0, 0], [5, 0, 0]]
+    assert [each[0].tolist() for each in env.step([0, 0])[0]] == [[5, 0, 1], [8, 0, 1]]
+
+
 def test_the_processes_that_fork_from_it_have_no_share_in_it(make: Made) -> None:
     env = make(2, 1)
     env.reset(seed=0)
