@@ -2,8 +2,8 @@
 
 One environment is saved and loaded into another; one is cloned into eight over two workers.
 Loading a state is compared with repeating the actions. Throughput with on_worker_failure="resume"
-is compared with "restart", in alternating turns. Environments that record actions are compared with
-environments that do not.
+is compared with "restart", in turns of fresh pairs. Environments that record actions are compared
+with environments that do not.
 """
 
 from __future__ import annotations
@@ -98,25 +98,24 @@ def of_many(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_losses(name: str, num_envs: int, args: argparse.Namespace) -> float:
-    """Return the throughput with "resume" relative to "restart".
+    """Return the throughput with "resume" relative to "restart", as the median of fresh pairs.
 
-    States are saved every few hundred to 2,048 steps, so a turn covers several saves.
+    The speed of equal processes differs by several percent, depending on where they run. States are
+    saved every few hundred to 2,048 steps, so a turn covers several saves.
     """
-    functions, seconds = [ENVS[name]] * num_envs, 2 * args.seconds
-    with (
-        SubprocVecEnv(functions, on_worker_failure="restart") as restarting,
-        SubprocVecEnv(functions, on_worker_failure="resume") as resuming,
-    ):
-        actions = [actions_of(restarting, 1)[0]] * num_envs
-        for envs in (restarting, resuming):
-            envs.reset(seed=0)
-            rate(envs, actions, seconds)
-        ratios = []
-        for round_ in range(2 * ((args.rounds + 1) // 2)):  # each runs first equally often
-            pair = [restarting, resuming]
-            if round_ % 2:
-                pair.reverse()
-            rates = {envs: rate(envs, actions, seconds) for envs in pair}
+    functions, seconds, ratios = [ENVS[name]] * num_envs, args.seconds, []
+    for _ in range(args.rounds):
+        with (
+            SubprocVecEnv(functions, on_worker_failure="restart") as restarting,
+            SubprocVecEnv(functions, on_worker_failure="resume") as resuming,
+        ):
+            actions = [actions_of(restarting, 1)[0]] * num_envs
+            for envs in (restarting, resuming):
+                envs.reset(seed=0)
+                rate(envs, actions, seconds)
+            rates: dict[Any, float] = dict.fromkeys((restarting, resuming), 0.0)
+            for envs in (restarting, resuming, resuming, restarting):
+                rates[envs] += rate(envs, actions, seconds)
             ratios.append(rates[resuming] / rates[restarting])
     return float(np.median(ratios))
 
