@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import multiprocessing
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from remote_envs import CountingEnv, MischievousEnv
@@ -31,14 +33,18 @@ class SlowEnv(CountingEnv):
         super().__init__()
 
 
+def new_host(env_fn: Callable[[], Any], settings: Settings = SETTINGS) -> tuple[EnvHost, Quota]:
+    quota = Quota("in this test")
+    process = SessionProcess(60.0, quota, asyncio.Semaphore(1))
+    message = CreateEpisodes(session_id="", auto_reset=True)
+    return EnvHost(message, [env_fn], settings, Metrics(), process), quota
+
+
 def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> None:
     settings = Settings(Catalogue({"Slow": SlowEnv}))
 
     async def give_up() -> None:
-        quota = Quota("in this test")
-        process = SessionProcess(60.0, quota, asyncio.Semaphore(1))
-        message = CreateEpisodes(session_id="", auto_reset=True)
-        host = EnvHost(message, [SlowEnv], settings, Metrics(), process)
+        host, _ = new_host(SlowEnv, settings)
         creating = asyncio.create_task(host.make())
         while not multiprocessing.active_children():
             await asyncio.sleep(0.01)
@@ -52,40 +58,23 @@ def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> No
     assert_nothing_is_left()
 
 
-def test_a_host_that_is_made_when_it_is_cancelled_can_be_closed() -> None:
+@pytest.mark.parametrize("cancelled", ["host", "request"])
+def test_a_host_that_is_made_when_it_is_cancelled_leaves_nothing(cancelled: str) -> None:
     async def cancel() -> None:
-        quota = Quota("in this test")
-        process = SessionProcess(60.0, quota, asyncio.Semaphore(1))
-        message = CreateEpisodes(session_id="", auto_reset=True)
-        host = EnvHost(message, [CountingEnv], SETTINGS, Metrics(), process)
+        host, quota = new_host(CountingEnv)
         creating = asyncio.create_task(host.make())
         await asyncio.sleep(0)
         while not host.make_done:  # and the event loop does not know yet
             time.sleep(0.01)
-        await host.cancel()
-        await creating
-        assert quota._used["environments"] == 1
-        await host.close()
-        assert not quota._used.total()
-
-    asyncio.run(cancel())
-    wait_until(lambda: not multiprocessing.active_children())
-    assert_nothing_is_left()
-
-
-def test_a_host_that_is_made_when_its_request_is_cancelled_is_ended() -> None:
-    async def cancel() -> None:
-        quota = Quota("in this test")
-        process = SessionProcess(60.0, quota, asyncio.Semaphore(1))
-        message = CreateEpisodes(session_id="", auto_reset=True)
-        host = EnvHost(message, [CountingEnv], SETTINGS, Metrics(), process)
-        creating = asyncio.create_task(host.make())
-        await asyncio.sleep(0)
-        while not host.make_done:  # and the event loop does not know yet
-            time.sleep(0.01)
-        creating.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        if cancelled == "host":
+            await host.cancel()
             await creating
+            assert quota._used["environments"] == 1
+            await host.close()
+        else:
+            creating.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await creating
         assert not quota._used.total()
 
     asyncio.run(cancel())
@@ -97,11 +86,8 @@ def test_a_saved_state_that_exceeds_a_limit_by_then_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def save() -> None:
-        quota = Quota("in this test")
+        host, quota = new_host(CountingEnv)
         quota.limit(Limits(states=1))
-        process = SessionProcess(60.0, quota, asyncio.Semaphore(1))
-        message = CreateEpisodes(session_id="", auto_reset=True)
-        host = EnvHost(message, [CountingEnv], SETTINGS, Metrics(), process)
         await host.make()
         await host.run(lambda vec_env: vec_env.reset()[0], WireFormat.MSGPACK)
         dropped: list[int] = []
