@@ -161,11 +161,13 @@ def test_step_calls_the_methods_of_a_subclass(kind):
         assert (envs.started, envs.finished) == (1, 1)
 
 
-def test_step_calls_methods_that_were_replaced_later(monkeypatch):
+@pytest.mark.parametrize("of_class", [True, False])
+def test_step_calls_methods_that_were_replaced_later(monkeypatch, of_class):
     calls = []
-    step_wait = DummyVecEnv.step_wait
-    monkeypatch.setattr(DummyVecEnv, "step_wait", lambda envs: calls.append(1) or step_wait(envs))
     with DummyVecEnv([partial(ReusingEnv, (2,))] * 2) as envs:
+        owner = DummyVecEnv if of_class else envs
+        step_wait = owner.step_wait
+        monkeypatch.setattr(owner, "step_wait", lambda *args: calls.append(1) or step_wait(*args))
         envs.reset()
         envs.step([0, 0])
     assert calls == [1]

@@ -21,7 +21,7 @@ from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.engine.ledger import values_of
-from xuance_envs.engine.system.exclusive import exclusive, exclusive_step, exclusive_wait
+from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, exclusive_wait
 from xuance_envs.errors import EnvError
 from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
@@ -53,7 +53,7 @@ class Stepper:
     def waiting(self) -> bool:
         return self._ledger.stepping
 
-    @exclusive_step
+    @exclusive_start
     def start_step(self, actions: Any) -> None:
         """Start a step; like other libraries, pass on numeric actions of an unexpected shape."""
         ledger = self._ledger

@@ -15,7 +15,7 @@ from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.ledger import Pending, Replies, is_fatal, state_unknown_after
-from xuance_envs.engine.system.exclusive import exclusive, exclusive_step, exclusive_wait
+from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, exclusive_wait
 from xuance_envs.errors import (
     NotResetError,
     RemoteError,
@@ -165,7 +165,7 @@ class GroupedVecEnv(VecEnv):
         return self._ledger.command(packed, take, fail)
 
     @override
-    @exclusive_step
+    @exclusive_start
     def step_async(self, actions: Any) -> None:
         ledger = self._ledger
         if ledger.pending or self._groups.closed:
@@ -201,17 +201,7 @@ class GroupedVecEnv(VecEnv):
         ledger.settle()
         return obs, rewards, terminated, truncated, infos
 
-    _start_step: Callable[..., None] = step_async.__wrapped__  # type: ignore[attr-defined]
     _finish_step: Callable[..., StepResult] = step_wait.__wrapped__  # type: ignore[attr-defined]
-
-    @override
-    @exclusive_step
-    def step(self, actions: Any) -> StepResult:  # checked once instead of twice
-        cls = type(self)
-        if cls.step_async is not _STEP_ASYNC or cls.step_wait is not _STEP_WAIT:
-            return super().step(actions)  # calls the subclass's methods
-        self._start_step(actions)
-        return self._finish_step()
 
     # -- asynchronous stepping --------------------------------------------------------
 
@@ -380,9 +370,6 @@ class GroupedVecEnv(VecEnv):
     @override
     def close_extras(self) -> None:
         self._groups.close()
-
-
-_STEP_ASYNC, _STEP_WAIT = GroupedVecEnv.step_async, GroupedVecEnv.step_wait
 
 
 def _check_reset(command: str, ids: Iterable[int], never_reset: Container[int]) -> None:

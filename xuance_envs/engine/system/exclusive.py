@@ -1,9 +1,9 @@
 """Errors for the use of one vectorized environment by two threads at the same time.
 
 ``self._groups.users`` has an entry for each thread that has called a decorated method: True while
-the thread is in one. A decorated method that has called another one is not checked from then on.
-Entries stay until another thread calls a method, because a dict whose keys come and go is rebuilt
-every few steps. Entries are set without a call, so that an interrupt cannot prevent it.
+the thread is in one. Decorated methods must not call each other. Entries stay until another thread
+calls a method, because a dict whose keys come and go is rebuilt every few steps. Entries are set
+without a call, so that an interrupt cannot prevent it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def exclusive(
     return checked
 
 
-def exclusive_step(method: Callable[[_Self, Any], _Result]) -> Callable[[_Self, Any], _Result]:
-    """Decorate a method that takes actions, with a third of the overhead of :func:`exclusive`."""
+def exclusive_start(method: Callable[[_Self, Any], None]) -> Callable[[_Self, Any], None]:
+    """Decorate a method that starts a step, with a third of the overhead of :func:`exclusive`."""
 
     @functools.wraps(method)
-    def checked(self: Any, actions: Any) -> _Result:
+    def checked(self: Any, actions: Any) -> None:
         users, thread = self._groups.users, get_ident()
         try:
             users[thread] = True
             if len(users) > 1 and _others_are_inside(users, thread):
                 raise _in_use(self._groups.name)
-            return method(self, actions)
+            method(self, actions)
         finally:
             users[thread] = False
 
