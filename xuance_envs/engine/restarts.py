@@ -75,7 +75,8 @@ class RestartingDriver(SavingDriver):
         self._keywords = backend.recipe.keywords[self.lo : self.hi]
         self._restarts = restarts
         self._recording = recording
-        actions = () if recording is None else recording.log.actions
+        # Only a replay log with results shares the snapshot's copies.
+        actions = recording.log.actions if recording is not None and restarts.resumes else ()
         self.last_snapshot = LastSnapshot(arrays, actions)
         self.seeds: list[Seeding] = [(None, 0)] * (self.hi - self.lo)
         self._attributes: dict[tuple[int, str], tuple[Any, AttributeSetter | None]] = {}

@@ -71,8 +71,7 @@ class EnvGroup(BaseEnvGroup):
         arrays.clear()
         self._pending = arrays.pending
         self._outputs = arrays.outputs
-        digests = None if arrays.digests is None else StepDigests(arrays)
-        self._digests = digests or None  # None: no observation is large
+        self._digests = StepDigests.of(arrays)
         self._infos = InfoWriter(arrays.infos, self._freeze_info)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
         self._masks = GroupMasks(arrays.masks, arrays.pending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,16 @@ class RowDigests:
 class StepDigests:
     """Digests of a group's large observations and reset observations, in its arrays."""
 
-    def __init__(self, arrays: StepArrays) -> None:
-        observations, resets = arrays.observations.arrays, arrays.reset_observations.arrays
+    @classmethod
+    def of(cls, arrays: StepArrays) -> StepDigests | None:
+        """Return the digests; None if the arrays have none, or if no observation is large."""
+        observations = arrays.observations.arrays
         max_bytes = _MAX_COPIED_BYTES // (2 * len(observations) + 3)  # 3: reward and flags
         large = [k for k, part in enumerate(observations) if part.nbytes > max_bytes]
+        return cls(arrays, large) if large and arrays.digests is not None else None
+
+    def __init__(self, arrays: StepArrays, large: Sequence[int]) -> None:
+        observations, resets = arrays.observations.arrays, arrays.reset_observations.arrays
         assert arrays.digests is not None
         assert arrays.reset_digests is not None
         self.values, self.reset_values = arrays.digests, arrays.reset_digests
@@ -48,9 +55,6 @@ class StepDigests:
         self.copied_resets = [part for k, part in enumerate(resets) if k not in large]
         self._rows = [RowDigests(observations[k], self.values[:, k]) for k in large]
         self._reset_rows = [RowDigests(resets[k], self.reset_values[:, k]) for k in large]
-
-    def __bool__(self) -> bool:
-        return bool(self._rows)
 
     def update(self, with_resets: bool) -> None:
         for rows in self._rows:

@@ -41,12 +41,15 @@ class StepResult(NamedTuple):
 
     def difference(self, other: StepResult, first: int, thaw: Thaw) -> str | None:
         """Describe the first difference of a repeated step; ``first`` is the first environment."""
+        ended = self.ended()
         for i in range(len(self.scalars[0])):
-            for what, where in self._differences(other, i, thaw):
+            for what, where in self._differences(other, i, i in ended, thaw):
                 return f"the {what} of environment {first + i} {where}"
         return None
 
-    def _differences(self, other: StepResult, i: int, thaw: Thaw) -> Iterator[tuple[str, str]]:
+    def _differences(
+        self, other: StepResult, i: int, has_reset: bool, thaw: Thaw
+    ) -> Iterator[tuple[str, str]]:
         # Imported here because few processes replay steps.
         from xuance_envs.state.checking import describe_difference, describe_info_difference
 
@@ -73,7 +76,6 @@ class StepResult(NamedTuple):
             if (mine[i] != others[i]).any():
                 was, now = (np.squeeze(rows[i].view(dtype)) for rows in (mine, others))
                 yield name, f"was {was} and is {now}"
-        has_reset = i in self.ended()
         for of_reset in (False, True) if has_reset else (False,):
             where = describe_info_difference(info(self, of_reset), info(other, of_reset))
             if where is not None:
@@ -111,9 +113,9 @@ class StepCopier:
     ) -> None:
         scalars = [arrays.rewards, arrays.terminated, arrays.truncated]
         observations, resets = arrays.observations.arrays, arrays.reset_observations.arrays
-        self.has_digests = False
-        if with_digests and arrays.digests is not None and (digests := StepDigests(arrays)):
-            self.has_digests = True
+        digests = StepDigests.of(arrays) if with_digests else None
+        self.has_digests = digests is not None
+        if digests is not None:
             observations = [*digests.copied, digests.values]
             resets = [*digests.copied_resets, digests.reset_values]
         self._actions = _Rows(actions)

@@ -133,6 +133,7 @@ class RemoteSession:
         except RemoteUnreachableError:
             raise  # still pending: the server may have executed it
         except Exception as error:
+            # With a cause, the server may have executed an attempt before the refused one.
             is_refusal = isinstance(error, RemoteError) and error.is_refusal
             if not is_refusal or error.__cause__ is None:
                 self._pending = None
