@@ -224,7 +224,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     shares = share_left(args.env, args.in_workers, args.rounds, args.seconds)
     note = (
-        f"{args.in_workers} in workers: {np.median(shares):.2f} × the throughput without wrappers."
+        f"{args.in_workers} environments in workers, normalized: {np.median(shares):.2f} × the "
+        "throughput without wrappers."
     )
     text = with_notes(
         markdown_table(["wrapper", "µs per vector step", "xuance_envs / wrapper"], rows), [note]

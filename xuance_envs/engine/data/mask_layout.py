@@ -15,7 +15,7 @@ MASK_METHOD = "action_masks"  # environment method for the mask, called if no in
 
 
 def mask_layout(action_space: Space[Any]) -> SpaceLayout | None:
-    """Return the layout of an action space's masks, or None if it has none."""
+    """Return the layout of an action space's masks, or None if the space has no masks."""
     space = _mask_space(action_space)
     return None if space is None else SpaceLayout(space)
 

@@ -271,7 +271,7 @@ class _AwaitedEnv:
 
 
 class _AwaitingClock(StepClock):
-    """Clock whose steps begin when the environments' steps are started."""
+    """Clock that measures from the start of the environments' steps."""
 
     began: float | None = None
 

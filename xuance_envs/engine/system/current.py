@@ -1,6 +1,6 @@
 """The calls of this operating system, as the module ``system``.
 
-The modules ``linux``, ``macos`` and ``windows`` define the same names. No other code in the package
+The modules ``linux``, ``macos`` and ``windows`` define the same names. No code outside this folder
 checks the operating system.
 """
 

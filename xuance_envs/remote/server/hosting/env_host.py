@@ -163,7 +163,7 @@ class EnvHost:
         process.remove_envs(self.num_envs)
 
     def end(self) -> None:
-        """Close the environments and end their workers; blocks the calling thread."""
+        """Close the environments and end their workers; block the calling thread meanwhile."""
         self._vec_env.close()
         self._vec_env.end_workers()
 
