@@ -362,7 +362,7 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
 
 
 def _require(command: str, extra: str, *modules: str) -> None:
-    """Raise an error that names the extra to install if an optional module is missing."""
+    """If an optional module is missing, raise an error that names its extra."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(f"{command} requires {' and '.join(missing)}: {how_to_install(extra)}")

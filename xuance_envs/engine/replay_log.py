@@ -15,7 +15,7 @@ from xuance_envs.engine.group.outcome import NO_EXTRAS, StepExtras
 from xuance_envs.engine.group.step_results import StepCopier, StepCopy, StepResult
 from xuance_envs.errors import name_envs
 
-MAX_OVERHEAD = 0.0025  # target share of step time for saving; recording actions costs as much
+MAX_OVERHEAD = 0.0025  # target share of step time for saving, without recording actions and results
 
 # Limits of the log in steps, bytes of actions and results, and seconds of stepping. A replay must
 # finish within the default start timeout of two minutes.

@@ -114,7 +114,7 @@ class RecordLayout:
         return {fields.group.name: fields.observations.read(records) for fields in self.groups}
 
     def masks(self, records: NDArray[Any]) -> Any:
-        """Read the masks: an array if the team ``is_one``, else a dict by group; None if none."""
+        """Read the masks, if any: an array if the team ``is_one``, else a dict by group."""
         if self.team.is_one:
             return self.groups[0].read_masks(records)
         masks = {fields.group.name: fields.read_masks(records) for fields in self.groups}

@@ -279,7 +279,7 @@ class VecEnv(VecEnvAliases, ABC):
         return ()
 
     def call(self, name: str, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of all or some environments or of their wrappers; return a tuple.
+        """Call a method of all or some environments, or of their wrappers; return a tuple.
 
         Args:
             name: name of the method.
@@ -293,7 +293,7 @@ class VecEnv(VecEnvAliases, ABC):
         self._not_supported("call")
 
     def get_attr(self, name: str, env_ids: EnvIds = None) -> tuple[Any, ...]:
-        """Return an attribute of all or some environments or of their wrappers, as a tuple.
+        """Return an attribute of all or some environments, or of their wrappers, as a tuple.
 
         Args:
             name: name of the attribute.

@@ -50,7 +50,7 @@ class NumberKind:
         return stored.astype(self.dtype)
 
     def each(self, values: NDArray[Any]) -> list[Any]:
-        """Convert an array to values for dicts."""
+        """Return an array's elements as values for info dicts."""
         return values.tolist() if self.type in (int, float, bool) else list(values)
 
 

@@ -26,7 +26,7 @@ class StepSpaces(NamedTuple):
     reward_space: spaces.Box | None = None
 
     def differing(self, other: StepSpaces) -> str | None:
-        """Return the name of the first space that differs between the two, or None."""
+        """Return the name of the first space that differs from the other's, or None."""
         for name, mine, others in zip(self._fields, self, other, strict=True):
             if mine != others:
                 return name

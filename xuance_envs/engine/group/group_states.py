@@ -206,7 +206,7 @@ class GroupStates:
         self.load_states(places)
 
     def first_difference(self, other: GroupStates) -> tuple[str, str, str] | None:
-        """Return path and both values of the first attribute that differs between the groups."""
+        """Return path and values of the first attribute in which the groups differ, or None."""
         for i in range(len(self._group.envs)):
             with suppress(FaultError):
                 found = self._state(i).plan.first_difference(other._state(i).plan)

@@ -77,7 +77,7 @@ class Constants:
         return dict.fromkeys(each for each in found if self._is_own(each.__module__ or ""))
 
     def facts(self, used: Iterable[Any]) -> Facts:
-        """Return the constants that must be equal when a state is loaded."""
+        """Return the constants in which a saved state and its target must agree."""
         found: Facts = {}
         own = self.classes | self._own(used)
         classes, variables = self._reach(own)
