@@ -32,7 +32,7 @@ class Driver(ABC):
         self.hi = hi
 
     def places_of(self, envs: Sequence[int]) -> list[int]:
-        """Return the positions of some of its environments in the group."""
+        """Return the positions of the given environments in the group."""
         return [env - self.lo for env in envs]
 
     @property

@@ -74,7 +74,7 @@ class AgentRows:
         self.masks = None if masks is None else _flattened(masks)
 
     def final_obs_of(self, row: int) -> Any:
-        """Return a copy of the last observation of a row that ended."""
+        """Return a copy of the last observation of a row whose agent's episode ended."""
         return map_batch(lambda array: array[row].copy(), self.final_obs)
 
 
@@ -82,8 +82,8 @@ class GymnasiumRows(VectorEnv[Any, Any, Any]):
     """Rows of agents as a Gymnasium vector environment.
 
     :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted``, and
-    ``action_mask`` if environments provide masks. For rows that ended, ``final_obs`` is the last
-    observation, and ``final_info`` has ``acted``.
+    ``action_mask`` if environments provide masks. For rows whose agent's episode ended,
+    ``final_obs`` is the last observation, and ``final_info`` has ``acted``.
     """
 
     def __init__(self, rows: AgentRows) -> None:

@@ -69,8 +69,8 @@ class RolloutCollector(RolloutLoop):
         device: device of the tensors; None for the agent's device, else CUDA if available, else
             the CPU.
         state_dtype: dtype of the states. ``torch.uint8`` keeps images as bytes, in a quarter of the
-            memory. For a Dict space, an integer dtype applies only to parts whose values it can
-            represent.
+            memory of float32. For a Dict space, an integer dtype applies only to parts whose values
+            it can represent.
         channels_first: True to permute images from (H, W, C) to (C, H, W), False to keep them,
             ``"auto"`` to permute all images that are not already channels-first.
         progress: True to show a progress bar during rollouts.

@@ -74,7 +74,7 @@ class ProcessBackend(Backend[ProcessDriver]):
         self.start_pinning()
 
     def start_pinning(self) -> None:
-        """Start pinning workers to CPUs while their steps are fast."""
+        """Start the pinning of workers to CPUs, which takes effect while steps are fast."""
         pids = [driver.worker.pid for driver in self.workers] if self._pin else ()
         self._pinner = CpuPinner(pids, self._caller_steps, available_cpus())
         self.before_step = self._pinner.step if self._pinner.may_pin else None

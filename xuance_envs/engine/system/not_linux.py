@@ -1,4 +1,4 @@
-"""Substitutes, on other systems, for calls that only Linux has."""
+"""Substitutes for calls that only Linux has."""
 
 from __future__ import annotations
 
