@@ -86,7 +86,7 @@ class Receiver:
         return buffer, self._room_in(buffer)
 
     def _room_in(self, buffer: memoryview) -> tuple[Any, ...]:
-        """Return the arguments of map() for a read into this buffer."""
+        """Return the arguments with which the built-in ``map`` reads into this buffer."""
         return system.readv, (self.fd,), ((buffer,),)
 
     @property

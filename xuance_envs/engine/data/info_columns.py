@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.by_value import has_alias
 from xuance_envs.engine.data.memory_layout import round_up
 
-MAX_COLUMNS = 64  # maximum number of columns; values of further keys go into the rest
+MAX_COLUMNS = 64  # maximum number of columns; values of further keys are pickled in the rest
 INFO_BYTES = 1 << 14  # default number of bytes for the arrays in one environment's info
 ALIGNMENT = 16  # alignment of array columns in bytes; sufficient for every dtype
 

@@ -218,7 +218,7 @@ class EnvGroup(BaseEnvGroup):
     # -- acting states ----------------------------------------------------------------
 
     def _acting_source(self, i: int) -> tuple[bool, Any]:
-        """Return whether the agent acts on the reset rows next, and the rest of their info."""
+        """Return whether the agent acts on a reset next, and its info values outside columns."""
         if i in self._sources_of_others:
             return self._sources_of_others[i]
         ended = self._ended and bool(self._terminated[i] or self._truncated[i])

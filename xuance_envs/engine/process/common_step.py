@@ -300,7 +300,7 @@ class CommonStep(CommonDriver):
     # -- arming -----------------------------------------------------------------------
 
     def disarm(self) -> None:
-        """Stop waiting for the bell, and start steps through the pipes until all workers follow."""
+        """Stop using the bell; start steps through the pipes until all workers have rejoined."""
         if self._armed and self._rung:
             self._wake_all()
         self._armed, self._failed = False, True

@@ -82,7 +82,7 @@ def held_fork() -> Iterator[None]:
 
 
 def make_private_in_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
-    """Make a map private, copy-on-write, in processes forked from this one."""
+    """Make a memory map private (copy-on-write) in processes forked from this one."""
     remap = _private_remapping(memory, fd, offset)
     shared = [weakref.ref(memory)]
 
@@ -94,7 +94,7 @@ def make_private_in_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
 
 
 def make_private(part: memoryview, fd: int, offset: int) -> None:
-    """Make part of a map private, copy-on-write, in this process."""
+    """Make part of a memory map private (copy-on-write) in this process."""
     if not _private_remapping(part, fd, offset)():
         raise OSError(ctypes.get_errno(), "could not make shared memory private")
 

@@ -1,4 +1,4 @@
-"""Open sessions: creating, finding, limiting and ending them."""
+"""Registry of the open sessions, which creates, finds, limits and ends them."""
 
 from __future__ import annotations
 
