@@ -41,7 +41,7 @@ GIF_FPS = 50.0
 
 @dataclass
 class TrainingHistory:
-    """Returns and duration of a training run, and its normalization statistics."""
+    """Episode returns, duration and normalization statistics of a training run."""
 
     steps: int = 0
     seconds: float = 0.0

@@ -28,7 +28,7 @@ Outcome = tuple[Any, BaseException | None]
 
 
 class NotAnExceptionError(Exception):
-    """Its ``__cause__`` is a BaseException, such as SystemExit, that a coroutine raised."""
+    """A coroutine raised a BaseException, such as SystemExit, which is the ``__cause__``."""
 
 
 class EventLoop:

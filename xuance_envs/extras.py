@@ -60,7 +60,7 @@ def missing_extra(feature: str, extra: str, error: ImportError) -> ImportError:
 
 
 def require_attributes(requirement: str, owner: Any, names: str) -> None:
-    """Raise ImportError if a module, class or its instances lack attributes that we need."""
+    """Raise ImportError if a module, or a class and its instances, lacks one of these names."""
     found = set(dir(owner))
     if isinstance(owner, type):  # its methods store the attributes of instances
         methods = [each for each in vars(owner).values() if isinstance(each, FunctionType)]

@@ -115,8 +115,7 @@ def make_vec(
         seed: seed of the first reset; environment i gets ``seed + i``.
         render_mode: render mode of every environment.
         allow_native: True to allow ``"auto"`` to choose ``"native"``, which generates random
-            numbers differently. ``"auto"`` ignores it with ``wrappers``, ``vector_kwargs`` or
-            ``atari_preset``.
+            numbers differently. Ignored with ``wrappers``, ``vector_kwargs`` or ``atari_preset``.
         allow_threads: True to allow ``"auto"`` to choose ``"thread"``, as for
             :func:`~xuance_envs.tuning.autotune`.
         normalize: True to normalize observations and rewards, with

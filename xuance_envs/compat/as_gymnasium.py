@@ -121,7 +121,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]
     ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
-        """Return the indices of ended episodes, their ``reset_obs`` and, if known, the step."""
+        """Return the environments of ended episodes, their ``reset_obs``, and the step if known."""
         if isinstance(infos, StepInfos):
             ends = infos.ends
             if ends is None:

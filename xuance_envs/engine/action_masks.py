@@ -108,7 +108,7 @@ class ActionMasks:
 
     @property
     def watched_rows(self) -> SpaceRows | None:
-        """Masks from the environments' methods, valid until the next step, if there are any."""
+        """Masks from the environments' methods, if any, valid until the next step."""
         return self._method_masks if self._any_watched else None
 
     def invalidate(self, envs: Sequence[int]) -> None:

@@ -97,7 +97,7 @@ class SavingDriver(Driver):
 
     @abstractmethod
     def submit_and_save(self, tag: int, packed: Any, *how: Any) -> None:
-        """Start a command, or a step if ``packed`` is None; ``how`` is for ``run_and_save``."""
+        """Start a command, or a step if ``packed`` is None; pass ``how`` to ``run_and_save``."""
 
 
 class CommonDriver(ABC):

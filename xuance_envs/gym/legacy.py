@@ -59,7 +59,7 @@ def _import_gym() -> Any:
 
 
 def _unwrap_layer(env: Any, *kinds: type) -> tuple[Any, Any]:
-    """Split off the outermost wrapper if it is exactly one of these kinds."""
+    """Split off the outermost wrapper if its type is one of ``kinds``, not a subclass of one."""
     return (env, env.env) if type(env) in kinds else (None, env)
 
 

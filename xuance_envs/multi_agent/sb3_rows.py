@@ -15,8 +15,8 @@ from xuance_envs.multi_agent.agent_rows import AgentRows
 class SB3Rows(VecEnv):
     """Rows of agents as a Stable-Baselines3 vectorized environment.
 
-    :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted``. For rows
-    that ended, they also have ``terminal_observation``, ``TimeLimit.truncated`` and, except for
+    :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted``. Infos of
+    rows that ended also have ``terminal_observation``, ``TimeLimit.truncated`` and, except for
     padding, the return and length in ``episode``. ``seed(s)`` seeds environment i with ``s + i``.
     """
 

@@ -20,7 +20,7 @@ WRAPPER_INFO_KEYS = ("agent_mask", "avail_actions", "state", "episode_step", "ep
 
 
 class XuanCeAgentsEnv(AgentsEnv):
-    """Adapter of XuanCe's ``RawMultiAgentEnv``, in which inactive agents act, too."""
+    """Adapter of XuanCe's ``RawMultiAgentEnv``, which takes actions of inactive agents, too."""
 
     infos_by_agent = False
 

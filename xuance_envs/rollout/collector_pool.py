@@ -124,7 +124,7 @@ class CollectorActorPool:
 
     @property
     def playing(self) -> bool:
-        """True if a rollout is pending or not yet collected."""
+        """True from the start of a rollout until its results have been returned."""
         return bool(self._pending)
 
     def play(self) -> None:
@@ -253,7 +253,7 @@ class CollectorActorPool:
 
 
 def max_cpus_per_collector(cluster: RayCluster, options: ActorOptions, collectors: int) -> int:
-    """Return the most CPUs per collector that fit the free capacity, or else the total capacity."""
+    """Return the maximum CPUs per collector by the free capacity, else by the total capacity."""
     cluster.wait_until_idle(options)
     cpus = zip(*cluster.capacities(ActorOptions()).values(), strict=True)
     actors = zip(*cluster.capacities(options).values(), strict=True)

@@ -1,4 +1,4 @@
-"""Returns and lengths of recently finished episodes."""
+"""Statistics of recently finished episodes: returns and lengths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class EpisodeHistory:
-    """Returns and lengths of each environment's last finished episodes.
+    """The returns and lengths of each environment's last finished episodes.
 
     An episode's return is ``info["episode"]["r"]``, else ``info["episode_score"]``, else the sum of
     its rewards. A return in the info counts only if it has the shape of a reward. For vector

@@ -220,7 +220,7 @@ def describe_difference(one: Any, other: Any) -> str | None:
     """Describe where two values differ; None if they are bitwise identical.
 
     The text can be appended to the value's name, such as ``" at ['x'] in its length (1, 2)"``. It
-    is empty if the values differ, but not in a part that can be named, as two numbers do.
+    is empty if the differing part has no name, for example if the values are numbers.
     """
     return _difference(one, other, set())
 

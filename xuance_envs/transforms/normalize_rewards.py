@@ -29,7 +29,7 @@ __all__ = ["NormalizeRewards"]
 
 
 class _Returns(NamedTuple):
-    """Returns in the rewards' shape, a buffer for the next ones, and the moments of all so far."""
+    """Discounted returns, a buffer for the next ones, and the moments of all returns so far."""
 
     current: NDArray[np.float64]
     spare: NDArray[np.float64]

@@ -24,7 +24,7 @@ FirstObservations = dict[int, list[Any]]
 
 
 class StackObservations(ObservationTransform):
-    """Concatenate an episode's last observations along the last axis, oldest first.
+    """Concatenate the latest observations of an episode along the last axis, oldest first.
 
     An episode starts with ``num_stack`` copies of its first observation, even in ``reset_obs``: a
     stack never crosses an episode boundary. The step that truncates an episode because a

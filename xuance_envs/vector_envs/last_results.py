@@ -49,7 +49,7 @@ class LastResults:
             self._batch = self._copy()
 
     def get(self) -> Any:
-        """Return the batch; copy it first if this was deferred."""
+        """Return the batch; copy it first if the copy was deferred."""
         if self._batch is None:
             if self.arrays_are_current:
                 self._batch = self._rows.copy_writable()

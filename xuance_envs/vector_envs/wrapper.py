@@ -161,7 +161,7 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
 
 
 def checked_vec_env(name: str, vec_env: VecEnv) -> VecEnv:
-    """Return ``vec_env``; raise an error that begins with ``name`` unless it is a ``VecEnv``."""
+    """Return ``vec_env`` if it is a ``VecEnv``, else raise an error that begins with ``name``."""
     if not isinstance(vec_env, VecEnv):
         raise TypeError(
             f"{name}: expected a VecEnv, got {type(vec_env).__name__}; "

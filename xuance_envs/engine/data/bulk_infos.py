@@ -26,7 +26,7 @@ class BulkInfoWriter:
         self._full.clear()
 
     def keep(self, keys: Collection[str]) -> None:
-        """Remove the values of all other keys."""
+        """Remove the values of all keys except these."""
         for key, slot in self.table.slots.items():
             if key not in keys:
                 self._arrays.kinds[slot] = 0

@@ -104,7 +104,7 @@ class ArrayKind:
         return stored
 
     def each(self, values: NDArray[Any]) -> list[Any]:
-        """Convert an array to values for dicts, as copies."""
+        """Return copies of an array's rows as values for info dicts."""
         return [values[i, ...].copy("K") for i in range(len(values))]
 
 

@@ -116,7 +116,7 @@ def _names(letter: str, count: int) -> list[str]:
 def _compile(
     known: Sequence[str], given: Sequence[str], lines: Sequence[str]
 ) -> Callable[..., Any]:
-    """Compile a function of the values named ``known`` that returns one of those ``given``."""
+    """Return a factory that takes the values ``known`` and returns a function of ``given``."""
     body = "\n        ".join(lines)
     source = f"""
 def make({", ".join(known)}):

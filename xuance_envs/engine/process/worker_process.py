@@ -189,7 +189,7 @@ class WorkerProcess:
 
 @contextmanager
 def worker_start(method: str) -> Iterator[None]:
-    """Prepare for the start of a worker process in this context, and defer Ctrl-C until its end."""
+    """Prepare for the start of a worker process, and defer Ctrl-C until the context ends."""
     with deferred_interrupt():
         if method != "fork":
             with _fd_lock, hidden_main(), reserved_descriptors():

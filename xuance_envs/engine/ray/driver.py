@@ -67,7 +67,7 @@ class ActorDriver(PicklingDriver):
         return OUTCOME_OF_REPLY.get(reply.code) or self.unpack(reply.code, reply.payload)
 
     def _wait(self, deadline: float | None) -> None:
-        """Wait for replies, and raise if the worker or one of its siblings has failed."""
+        """Wait for replies, and raise if any worker of the vectorized environment has failed."""
         began = monotonic()
         ends = [began + CHECK_INTERVAL, self.reply_deadline, deadline]
         until = min(end for end in ends if end is not None)

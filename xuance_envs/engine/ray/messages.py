@@ -1,8 +1,8 @@
 """Packed requests and replies between the main process and an actor.
 
-A request has commands for one or more groups of an actor, and one reply. Requests and replies
+A request has commands for one or more groups of an actor, and gets one reply. Requests and replies
 consist of a fixed-size record per group, the data of arrays, and the variable-length data of the
-records. The command ``step`` also has actions in arrays, and a payload only if some are objects.
+records. The command ``step`` has actions in arrays, and a payload only if some are objects.
 """
 
 from __future__ import annotations

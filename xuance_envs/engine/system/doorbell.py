@@ -17,7 +17,7 @@ class Doorbell:
         self._lock.acquire()
 
     def wait(self, timeout: float = -1.0, spin: float = 0.0) -> bool:
-        """Wait until it rings, forever by default; spin for some seconds before blocking."""
+        """Wait until it rings, forever by default; first spin for ``spin`` seconds."""
         if spin and timeout:
             end = perf_counter() + spin
             while perf_counter() < end:

@@ -32,7 +32,7 @@ close_end_watch = os.close
 
 
 def cpu_affinity(pid: int = 0) -> set[int] | None:
-    """Return the CPUs that a process may use; None if the system has no such choice."""
+    """Return the CPUs that a process may use; None on systems without CPU affinity."""
     return os.sched_getaffinity(pid)
 
 

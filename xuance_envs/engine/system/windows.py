@@ -97,7 +97,7 @@ def set_blocking(fd: int, blocking: bool) -> None:
 
 
 class poll:  # noqa: N801
-    """A replacement of ``select.poll``, for sockets only."""
+    """A replacement for ``select.poll``, for sockets only."""
 
     def __init__(self) -> None:
         self._wanted: dict[int, int] = {}
@@ -172,7 +172,7 @@ def truncate(fd: int, size: int) -> None:
 
 
 class pass_descriptor:  # noqa: N801
-    """A pipe's end or a file for the process that is being started."""
+    """A pipe's end or a file, duplicated for the process that is being started."""
 
     def __init__(self, fd: int) -> None:
         import msvcrt

@@ -140,7 +140,7 @@ class ThreadBackend(Backend[ThreadDriver]):
 
 
 def _unsafe_library(env: Any) -> str:
-    """Return the library of an environment that is not safe in threads, or an empty string."""
+    """Return the environment's library that is not safe in threads, or an empty string."""
     if find_layer(env, "legacy_env") is not None:
         return "gym"
     if getattr(find_layer(env, "render_mode"), "render_mode", None) is None:

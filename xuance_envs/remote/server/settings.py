@@ -42,8 +42,8 @@ class Limits:
         requests_per_session: concurrent requests per session, including waiting ones.
         requests_rate_per_token: requests per second per token; also per session.
         steps_rate_per_token: environment steps per second per token; also per session.
-        memory: bytes of data per worker process. It needs Linux: elsewhere its default is None, and
-            other values raise ``ValueError``.
+        memory: bytes of data per worker process, on Linux. On other systems, the default is None,
+            and other values raise ``ValueError``.
         memory_per_token: bytes of memory for all worker processes of a token; also per session.
         cpu_per_token: CPU seconds per token; also per session.
         connections: concurrent connections. If the limit on open files is too low, the server

@@ -15,7 +15,8 @@ from xuance_envs._override import override
 class LazySeedSequence(ISpawnableSeedSequence):
     """Lazily built :class:`numpy.random.SeedSequence`.
 
-    Few programs use it (to spawn generators). It takes half of the time to build a generator.
+    Building it takes half of the time for building a generator, and few programs use it (to spawn
+    generators).
     """
 
     def __init__(self, seed_parameters: tuple[Any, ...]) -> None:

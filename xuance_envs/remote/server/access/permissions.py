@@ -56,7 +56,7 @@ class Permissions:
                 raise _not_allowed("options", what, "for resets", "--allow-option")
 
     def infos_of(self, repeating: bool) -> Names | None:
-        """Return the keys of infos for notebooks (``repeating``) or ``RemoteVecEnv``; None: all."""
+        """Return the info keys for notebooks (``repeating``) or ``RemoteVecEnv``; None for all."""
         if self.infos is None:
             return frozenset() if repeating else None
         return None if ALL_INFOS in self.infos else self.infos

@@ -105,7 +105,7 @@ class SessionProcess:
         return [worker.pid for worker in self._workers()]
 
     def count(self) -> int:
-        """Return the number of running workers, 0 if any has failed; others leave the quotas."""
+        """Return the number of running workers, 0 if any has failed; update the quotas."""
         workers = self._workers()
         failed = self.exit_message is not None or not all([worker.alive for worker in workers])
         running = 0 if failed else len(workers)
