@@ -441,7 +441,7 @@ def test_what_cannot_be_verified_is_told(
         envs.reset(seed=1)
         for _ in range(40):
             assert not envs.step([1, 1])[3].any()
-    assert re.search(f"not verified that failed workers can be resumed.*{why}", caplog.text)
+    assert re.search(f"not verify that failed workers can be resumed.*{why}", caplog.text)
 
 
 def test_a_command_that_is_lost_loses_no_episode() -> None:

@@ -160,7 +160,8 @@ def test_another_version_of_a_simulator(library: str, monkeypatch: pytest.Monkey
 def test_a_state_without_the_version_of_box2d_is_a_warning() -> None:
     now = Fingerprint({}, {"Box2D": "2.3.10"})
     warnings = now.check({}, {})
-    assert warnings[-1] == "it was saved with Box2D of an unknown version, and this is 2.3.10"
+    expected = "it was saved with Box2D of an unknown version, and this process has 2.3.10"
+    assert warnings[-1] == expected
 
 
 def test_another_version_of_another_library_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +169,7 @@ def test_another_version_of_another_library_is_a_warning(monkeypatch: pytest.Mon
     monkeypatch.setattr(np, "__version__", "0.0.1")
     with DummyVecEnv([Collector]) as envs:
         envs.reset(seed=1)
-        with pytest.warns(UserWarning, match=r"may continue differently.* and this is 0\.0\.1"):
+        with pytest.warns(UserWarning, match=r"may continue differently.* process has 0\.0\.1"):
             envs.load_state(state)
 
 

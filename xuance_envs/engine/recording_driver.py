@@ -23,7 +23,7 @@ _CANNOT_RESUME = (
     "from now on, failed workers are restarted instead of resumed, because new environments repeat "
     "the steps of %s differently: %s"
 )
-_NOT_VERIFIED = "not verified that failed workers can be resumed exactly: %s"
+_NOT_VERIFIED = "did not verify that failed workers can be resumed exactly: %s"
 
 # Steps that new environments repeat once, to verify that they can be resumed.
 _VERIFIED_STEPS, _MIN_VERIFIED_STEPS = 32, 2

@@ -185,7 +185,7 @@ def _compare_continuations(
 
 
 _NO_ATTRIBUTE = (
-    "No attribute differed before. The result depends on something outside the attributes, "
+    "No attribute differed before this step. The result depends on something outside them, "
     "such as the generators of random and numpy.random, module variables, or files"
 )
 

@@ -87,7 +87,7 @@ class Fingerprint:
             if name in VERSION_BOUND_LIBRARIES and (saved or name != "Box2D"):
                 raise MismatchError(f"version of {name}", saved, current)
             saved = saved or "of an unknown version"
-            warnings.append(f"it was saved with {name} {saved}, and this is {current}")
+            warnings.append(f"it was saved with {name} {saved}, and this process has {current}")
         return warnings
 
 

@@ -25,9 +25,9 @@ class Address(NamedTuple):
         netloc = netloc.encode("idna").decode()
         is_valid = bool(parts.path) if parts.scheme == "unix" else _NETLOC.fullmatch(netloc)
         if parts.scheme not in schemes or not is_valid or parts.query or parts.fragment:
-            raise ValueError(f"it needs {' or '.join(schemes)}, a host, and at most a path")
+            raise ValueError(f"it needs {' or '.join(schemes)}, a host, and nothing after the path")
         if not text.isprintable() or parts.port == 0:
-            raise ValueError("it needs printable characters, and a port from 1 to 65535 if any")
+            raise ValueError("it must be printable, and its port, if given, from 1 to 65535")
         if at:
             user_and_password = unquote_to_bytes(login if ":" in login else f"{login}:")
             login = f"Basic {base64.b64encode(user_and_password).decode()}"

@@ -34,7 +34,7 @@ _MIN_COMPACT = 64
 """Length from which sequences of numbers and strings are compared as a whole."""
 
 _MAX_NESTED = 50_000
-"""Elements of sets within sets; objects in sets may refer to each other in any number of ways."""
+"""Maximum number of elements of sets within sets, so that a comparison ends in bounded time."""
 
 _Steps = tuple[Any, Step | None] | None
 """Path as a linked list: the path to the container, and the step from there."""
