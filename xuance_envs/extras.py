@@ -49,7 +49,7 @@ def how_to_install(extra: str, *missing: str) -> str:
 
 
 def missing_extra(feature: str, extra: str, error: ImportError) -> ImportError:
-    """Return the error that `feature` needs a missing module; it names the extra to install."""
+    """Return an error about a module that ``feature`` needs, with the extra to install."""
     name = error.name or EXTRAS[extra][0]
     reason = f"which cannot be imported ({error})"
     if isinstance(error, ModuleNotFoundError) and "." not in name:

@@ -64,7 +64,7 @@ class InfoCollector:
         return None if self._newer else self._latest_of_all
 
     def latest(self) -> list[tuple[StepInfos, NDArray[np.intp] | None]]:
-        """Return the latest infos, each with the environments that they belong to; None for all."""
+        """Return the latest infos, each with the indices of its environments, or None for all."""
         found: list[tuple[StepInfos, NDArray[np.intp] | None]] = []
         newer = self._newer
         envs_of: dict[int, list[int]] = {}

@@ -31,7 +31,7 @@ class PicklingDriver(WorkerDriver):
 
     @abstractmethod
     def death_error(self) -> WorkerDiedError:
-        """Return an error that reports how the worker ended; valid only after it has ended."""
+        """Return an error that reports how the worker ended; call only after the worker's end."""
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> bytes:

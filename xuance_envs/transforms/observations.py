@@ -83,7 +83,7 @@ class ObservationTransform(Transform):
         before: ObservationTransformState,
         into: SpaceRows,
     ) -> None:
-        """Transform one call; ``memory`` is the one after it, ``before`` the state before it."""
+        """Transform one call; ``memory`` is the memory after the call, ``before`` the old state."""
         self._put(memory, parts, into)
 
     def _transform(self, batch: Batch) -> ObservationTransformState:

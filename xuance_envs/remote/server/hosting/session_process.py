@@ -165,7 +165,7 @@ class SessionProcess:
                 self.count()
 
     async def acquire_slot(self) -> None:
-        """Wait for a step slot; call :meth:`release_slot` after it."""
+        """Wait for a step slot; after the step, call :meth:`release_slot`."""
         await self._step_slots.acquire()
         self._holds_slot = True
 

@@ -169,7 +169,7 @@ class Accounts:
         self._body_budget = ByteBudget(capacity.limits.bodies, "large requests")
 
     def begin(self, owner: Owner) -> Account:
-        """Return an owner's account with a request added; subtract it when the request ends."""
+        """Count a new request in its owner's account; the caller subtracts it when it has ended."""
         account = self._accounts.get(owner.key)
         if account is None:
             # A server without tokens accepts any token and creates an account for each.

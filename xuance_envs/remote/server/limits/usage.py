@@ -18,7 +18,7 @@ class Usage(NamedTuple):
 
 
 def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
-    """Return the usage of running descendants of this process by id."""
+    """Return the usage of running descendants of this process, by process id."""
     running = {process.pid: process for process in psutil.Process().children(recursive=True)}
     children: dict[int, list[int]] = defaultdict(list)
     for pid, process in running.items():
