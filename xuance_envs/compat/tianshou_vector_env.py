@@ -263,7 +263,7 @@ for _key in GYM_RESERVED_KEYS:
 
 
 def common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
-    """Return environment 0's description; raise if another's observations differ in form."""
+    """Return environment 0's description; raise if another environment's spaces do not match."""
     (_, first), *others = described
     for index, other in others:
         for name, (form, expected) in _forms(first).items():

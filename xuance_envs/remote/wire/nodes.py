@@ -75,7 +75,7 @@ def non_finite_name(value: float) -> str:
 
 
 def shortened(value: Any) -> str:
-    """Describe a value for an error message, at most 60 characters."""
+    """Describe a value for an error message, in at most 60 characters."""
     if isinstance(value, int) and value not in INTS:
         return "an integer of more than 64 bits"
     if not isinstance(value, str | int | float | list | None):
