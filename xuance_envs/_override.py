@@ -1,4 +1,4 @@
-"""Names for annotations, without ``typing_extensions`` at run time."""
+"""Names for annotations, which need no ``typing_extensions`` at run time."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def value_of(value: Any, error: BaseException | None) -> Any:
 
 
 class Finisher:
-    """Waiter for results that may be awaitables; starts a thread for the first awaitable."""
+    """Waiter for results that may be awaitables; the first awaitable starts a thread."""
 
     def __init__(self) -> None:
         self._loop: EventLoop | None = None

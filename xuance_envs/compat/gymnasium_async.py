@@ -43,7 +43,7 @@ from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 @with_options(ProcessOptions, SyncVectorEnv, SubprocVecEnv)
 class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
-    """Environments in worker processes; replaces :class:`gymnasium.vector.AsyncVectorEnv`.
+    """Environments in worker processes, in place of :class:`gymnasium.vector.AsyncVectorEnv`.
 
     Gymnasium starts one process per environment. Here each worker steps several environments, and
     there is one worker per CPU by default.

@@ -27,7 +27,7 @@ from xuance_envs.engine.group.single_env import spaces_of
 
 
 class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
-    """Environments in this process; replaces :class:`gymnasium.vector.SyncVectorEnv`.
+    """Environments in this process, in place of :class:`gymnasium.vector.SyncVectorEnv`.
 
     Args:
         env_fns: callables that make one environment each.

@@ -108,7 +108,7 @@ class _StepperVecEnv(StatesMixin, sb3.VecEnv):
 
 
 class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
-    """Environments in this process; replaces Stable-Baselines3's ``DummyVecEnv``.
+    """Environments in this process, in place of Stable-Baselines3's ``DummyVecEnv``.
 
     Args:
         env_fns: callables that make one environment each.
@@ -171,7 +171,7 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
 
 @with_options(ProcessOptions, subproc_vec_env.SubprocVecEnv)
 class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
-    """Environments in worker processes; replaces Stable-Baselines3's ``SubprocVecEnv``.
+    """Environments in worker processes, in place of Stable-Baselines3's ``SubprocVecEnv``.
 
     Stable-Baselines3 starts one process per environment. Here each worker steps several
     environments, and there is one worker per CPU by default.

@@ -26,7 +26,7 @@ __all__ = ["DummyVectorEnv", "RayVectorEnv", "ShmemVectorEnv", "SubprocVectorEnv
 
 
 class DummyVectorEnv(TianshouVectorEnv, tianshou.DummyVectorEnv):  # type: ignore[misc]  # as above
-    """Environments in the main process; replaces Tianshou's ``DummyVectorEnv``.
+    """Environments in the main process, in place of Tianshou's ``DummyVectorEnv``.
 
     Args:
         env_fns: callables that make one environment each.
@@ -59,7 +59,7 @@ class DummyVectorEnv(TianshouVectorEnv, tianshou.DummyVectorEnv):  # type: ignor
 
 @with_options(ProcessOptions, DummyVectorEnv, SubprocVecEnv)
 class SubprocVectorEnv(TianshouVectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[misc]  # as above
-    """Environments in worker processes; replaces Tianshou's ``SubprocVectorEnv``.
+    """Environments in worker processes, in place of Tianshou's ``SubprocVectorEnv``.
 
     Tianshou starts one process per environment. Here each worker steps several environments, and
     there is one worker per CPU by default. With ``wait_num`` or ``timeout``, the default is one
@@ -134,7 +134,7 @@ class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore
 
 @with_options(RayActorOptions, DummyVectorEnv, RayVecEnv)
 class RayVectorEnv(TianshouVectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # as above
-    """Environments in Ray actors; replaces Tianshou's ``RayVectorEnv``.
+    """Environments in Ray actors, in place of Tianshou's ``RayVectorEnv``.
 
     Args:
         env_fns: callables that make one environment each; they are called in the actors.

@@ -86,7 +86,7 @@ class Driver(ABC):
 
     @abstractmethod
     def times(self) -> StepTimes:
-        """Return the group's step times; may be called at any time."""
+        """Return the group's step times, even while a request is pending."""
 
 
 class SavingDriver(Driver):
@@ -115,7 +115,7 @@ class CommonDriver(ABC):
 
     @abstractmethod
     def started_by_drivers(self, tag: int) -> None:
-        """Prepare for common steps; called when a step that the drivers started has ended."""
+        """Prepare for common steps, after the end of a step that the drivers started."""
 
     @abstractmethod
     def hand_over(self) -> None:

@@ -40,7 +40,7 @@ class RestartPolicy:
     count: int = 0
 
     def consume(self, error: WorkerFailure) -> None:
-        """Count a restart, or raise the error if none is allowed."""
+        """Count a restart, or raise the error if no restarts are left."""
         if self.raises:
             raise error
         if self.limit is not None and self.count >= self.limit:

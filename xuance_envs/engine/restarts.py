@@ -182,7 +182,7 @@ class RestartingDriver(SavingDriver):
         return places
 
     def _advance(self, deadline: float | None) -> None:
-        """Wait for the worker's reply and process it; can be repeated after an interrupt."""
+        """Wait for the worker's reply and process it; this can be repeated after an interrupt."""
         if self._worker_state is WorkerState.FAILED:
             self._restart_worker()
         worker = self._worker
@@ -264,7 +264,7 @@ class RestartingDriver(SavingDriver):
             raise error
 
     def _restart_worker(self) -> None:
-        """Restart the worker; can be repeated after an interrupt."""
+        """Restart the worker; this can be repeated after an interrupt."""
         command, arguments = self._command
         tag, state, keywords = self.tag, WorkerState.RUNNING, self._keywords
         then: Command

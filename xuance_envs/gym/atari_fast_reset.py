@@ -79,7 +79,7 @@ class FastReset:
 
 @functools.cache
 def state_after_reset(rom: str, mode: int | None, difficulty: int | None) -> bytes | None:
-    """Return the state after every reset of the game, or None if it varies; takes 100 ms."""
+    """Return the state after every reset of the game, None if it varies; this takes 100 ms."""
     ale = load_ale().ALEInterface()
     ale.setFloat("repeat_action_probability", 0.0)
     ale.setInt("random_seed", 0)

@@ -216,7 +216,7 @@ class SyncVecEnv(RolloutCollector):
 
     @property
     def envs(self) -> list[Any]:
-        """The environments; raises :class:`AttributeError` unless ``backend="dummy"``."""
+        """The environments with ``backend="dummy"``; other backends raise :class:`AttributeError`."""
         envs: list[Any] = self.vec_env.envs
         return envs
 

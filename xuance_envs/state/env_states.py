@@ -154,7 +154,7 @@ class EnvStates:
         return EnvStates(envs, self.facts, {**self.shared, **more}, self.trusted)
 
     def extra(self, name: str) -> list[Any] | None:
-        """Return each environment's value that :meth:`adding` stored; None if one has no value.
+        """Return each environment's value that :meth:`adding` stored; None if a value is missing.
 
         Args:
             name: name of the data.

@@ -97,7 +97,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         return actions
 
     def _merge_partial(self, batch: Batch) -> None:
-        """Update ``_state`` with results of some environments; may run again after an interrupt."""
+        """Update ``_state`` with results of some environments, again after an interrupt."""
 
     def _update_buf_obs(self, batch: Batch) -> None:
         """Update ``buf_obs`` after a reset of some environments."""
@@ -326,7 +326,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     # -- pending results ----------------------------------------------------------------
 
     def _drain_pending(self) -> None:
-        """Receive all pending results; called before a reset of some environments."""
+        """Receive all pending results, before a reset of some environments."""
         if self.waiting:
             self.step_wait()
         while self._sending:
@@ -336,7 +336,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
                 self._sending = False
 
     def _discard_pending(self) -> None:
-        """Discard all pending results; called before a reset of all environments."""
+        """Discard all pending results, before a reset of all environments."""
         self._stepping = self._sending = False
         self._received = self._transformed = self._awaiting_first_result = None
 

@@ -275,7 +275,7 @@ class VecEnv(VecEnvAliases, ABC):
         self._not_supported("action_masks")
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """Return the timing statistics of each worker; may be called while a step is pending."""
+        """Return the timing statistics of each worker, even while a step is pending."""
         return ()
 
     def call(self, name: str, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> tuple[Any, ...]:

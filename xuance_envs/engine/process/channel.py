@@ -171,7 +171,7 @@ class Channel(Sender):
         return self.tag == tag and self._has_reply and self._message == message
 
     def wait_reply(self, deadline: float | None = None) -> tuple[int, bytes]:
-        """Wait for the reply to the last request; can be called repeatedly."""
+        """Wait for the reply to the last request; repeated calls return the same reply."""
         if self._wait_code is not None and (code := self._wait_code(deadline)):
             self._has_reply = True
             return code, b""

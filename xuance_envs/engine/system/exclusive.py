@@ -3,7 +3,7 @@
 ``self._groups.users`` has an entry for each thread that has called a decorated method: True while
 the thread is in one. Decorated methods must not call each other. Entries stay until another thread
 calls a method, because a dict whose keys come and go is rebuilt every few steps. Entries are set
-without a call, so that an interrupt cannot prevent it.
+without a call, so that an interrupt cannot prevent the assignment.
 """
 
 from __future__ import annotations

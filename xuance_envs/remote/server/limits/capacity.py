@@ -41,7 +41,7 @@ class Capacity:
 
     @property
     def max_groups(self) -> float:
-        """Maximum number of groups that file descriptors permit; may be infinite."""
+        """Maximum number of groups that file descriptors permit, possibly infinite."""
         workers = self.limits.processes // PROCESSES_PER_WORKER
         available = self._max_files - RESERVED_FDS - self.limits.connections
         return available - (FDS_PER_WORKER - 2) * workers
