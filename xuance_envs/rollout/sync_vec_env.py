@@ -216,7 +216,7 @@ class SyncVecEnv(RolloutCollector):
 
     @property
     def envs(self) -> list[Any]:
-        """The environments with ``backend="dummy"``; other backends raise :class:`AttributeError`."""
+        """The environments with ``backend="dummy"``; other backends raise an ``AttributeError``."""
         envs: list[Any] = self.vec_env.envs
         return envs
 
