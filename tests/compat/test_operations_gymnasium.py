@@ -188,4 +188,4 @@ def test_any_operations_in_any_order_do_what_gymnasiums_do(name, mode):
 @pairs
 @modes
 def test_thousands_of_sequences_of_operations_do_what_gymnasiums_do(name, mode, part):
-    assert_alike(name, mode, operations.tenth(part, 1_000 if name == "sync" else 200))
+    assert_alike(name, mode, operations.tenth(part, 400 if name == "sync" else 80))

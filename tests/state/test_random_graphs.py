@@ -472,12 +472,12 @@ def test_a_random_graph_with_tensors_goes_on_exactly_or_is_refused(
     check(recipe, hidden, before)
 
 
-SECONDS = 60
+SECONDS = 20
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("run", range(10))
-def test_random_graphs_go_on_exactly_for_ten_minutes(run: int) -> None:
+def test_random_graphs_go_on_exactly_for_minutes(run: int) -> None:
     has_torch = importlib.util.find_spec("torch") is not None
     kinds = recipes(KINDS), recipes([*KINDS, *ABOUT_MEMORY[: 5 * has_torch]])
     settings = hypothesis.settings(max_examples=400, deadline=None, database=None)

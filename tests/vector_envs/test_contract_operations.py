@@ -286,10 +286,10 @@ def test_however_environments_are_split(backend):
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(10))
 def test_thousands_of_sequences_of_operations_do_what_a_loop_would(make_on_all, part):
-    counts = {DUMMY.name: 3_000, MACHINES.name: 30}
-    counts |= {each.name: 1_000 for each in (WORKERS, CALLER_STEPS, REMOTE)}
+    counts = {DUMMY.name: 1_000, MACHINES.name: 30}
+    counts |= {each.name: 300 for each in (WORKERS, CALLER_STEPS, REMOTE)}
     backend = make_on_all.backend
-    count = counts.get(backend.name, 1_000 if backend.here else 100)
+    count = counts.get(backend.name, 300 if backend.here else 50)
     operations.assert_alike(pair_of(backend), draw, operations.tenth(part, count), 60)
 
 
@@ -297,4 +297,4 @@ def test_thousands_of_sequences_of_operations_do_what_a_loop_would(make_on_all, 
 @pytest.mark.parametrize("part", range(10))
 @pytest.mark.parametrize("backend", OTHERS, ids=str)
 def test_thousands_of_sequences_however_environments_are_split(backend, part):
-    operations.assert_alike(pair_of(backend), draw, operations.tenth(part, 1_000), 60)
+    operations.assert_alike(pair_of(backend), draw, operations.tenth(part, 300), 60)
