@@ -83,9 +83,10 @@ demo: $(if $(ENV),$(GAMES),$(DEMO)) ## train an agent and measure steps per seco
 test: $(DEV) ## run the tests, files in parallel
 	@$(RUN) -m pytest $(IN_PARALLEL)
 
-test-long: $(DEV) ## run the tests marked long, which take minutes
+test-long: $(DEV) $(XUANCE)/.installed ## run the tests marked long, which take minutes
 	@$(LONG) --numprocesses auto --dist worksteal $(COMPARING) || failed=1; \
 	$(LONG) $(IN_PARALLEL) $(addprefix --ignore=,$(COMPARING)) || failed=1; \
+	$(XUANCE)/bin/python -m pytest -q -p no:cacheprovider -m long tests/multi_agent/test_xuance_agents.py || failed=1; \
 	[ -z "$$failed" ]
 
 libraries: $(LIBRARIES)
@@ -95,8 +96,6 @@ test-libraries: $(LIBRARIES) ## run the tests with XuanCe, Tianshou and TorchRL 
 	@for library in xuance tianshou torchrl; do \
 	  .venv-$$library/bin/python -m pytest -q -p no:cacheprovider tests/compat/test_$$library.py || failed=1; \
 	done; \
-	$(XUANCE)/bin/python -m pytest -q -p no:cacheprovider -m long tests/multi_agent/test_xuance_agents.py \
-	  || failed=1; \
 	[ -z "$$failed" ]
 
 test-oldest: $(FLOORS) ## run the tests with the minimum versions of setup.py

@@ -1,6 +1,6 @@
 """XuanCe's own algorithms learn the same on our classes as on XuanCe's, bit for bit.
 
-They run where XuanCe is: in an environment of its own, with ``make test-libraries``.
+They run where XuanCe is: in an environment of its own, with ``make test-long``.
 """
 
 from __future__ import annotations
