@@ -310,7 +310,7 @@ def kill_workers(kills: int, instants: Sequence[str], **options: Any) -> None:
 
 
 def test_workers_killed_between_the_wake_up_and_the_bell(teams: bool) -> None:
-    kill_workers(100, INSTANTS + WAKING * teams, context="fork")
+    kill_workers(50, INSTANTS + WAKING * teams, context="fork")
 
 
 @pytest.mark.long

@@ -77,7 +77,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("vector", 3, {"processes": 1}, marks=pytest.mark.long),
         ("vector", 2, {"processes": 2}),
         pytest.param("vector", 1, {"processes": 4, "halves": 2}, marks=pytest.mark.long),
-        ("dict", 2, {"processes": 1}),
+        pytest.param("dict", 2, {"processes": 1}, marks=pytest.mark.long),
     ],
 )
 def test_the_tensors_are_those_of_one_collector(space: str, count: int, options: Any) -> None:
