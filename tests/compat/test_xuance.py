@@ -293,7 +293,7 @@ def test_the_benchmark_trains(whose, tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -316,7 +316,7 @@ def test_the_benchmark_of_many_agents_trains(whose, tmp_path, monkeypatch):
         input=json.dumps(settings(example, 2)),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -221,7 +221,7 @@ def fewest_opcodes(workers: int, **options: Any) -> int:
     with make(workers + bool(options), context="fork", **options) as envs:
         envs.reset()
         step(envs)
-        for _ in range(10):
+        for _ in range(50):
             with Opcodes() as opcodes:
                 envs.step_async([0] * envs.num_envs)
                 envs.step_wait()
