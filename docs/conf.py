@@ -1,9 +1,11 @@
 """Sphinx configuration. "make docs" treats warnings as errors and needs no network."""
 
 import inspect
+import multiprocessing
 import pydoc
 import re
 import runpy
+import sys
 import types
 from pathlib import Path
 from typing import Any, get_origin
@@ -210,7 +212,18 @@ def expand_alias(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     return nodes.literal(text=stringify_annotation(alias, "smart").replace("~typing.", ""))
 
 
+def start_workers_quickly(app: Any) -> None:
+    """Fork the workers of examples from a process that has imported their modules."""
+    if app.builder.name == "doctest":
+        sys.path.append(str(Path(__file__).parents[1] / "tests" / "shared"))
+        from starts import start_by
+
+        multiprocessing.set_forkserver_preload(["tests.shared.preloaded", "sphinx.cmd.build"])
+        start_by("forkserver")
+
+
 def setup(app: Any) -> None:
+    app.connect("builder-inited", start_workers_quickly)
     app.connect("missing-reference", expand_alias)
     app.connect("missing-reference", find_public_name)
     app.connect("autodoc-skip-member", skip_constants)
