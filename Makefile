@@ -86,7 +86,8 @@ test: $(DEV) ## run the tests, files in parallel
 test-long: $(DEV) $(XUANCE)/.installed ## run the tests marked long, which take minutes
 	@$(LONG) --numprocesses auto --dist worksteal $(COMPARING) || failed=1; \
 	$(LONG) $(IN_PARALLEL) $(addprefix --ignore=,$(COMPARING)) || failed=1; \
-	$(XUANCE)/bin/python -m pytest -q -p no:cacheprovider -m long tests/multi_agent/test_xuance_agents.py || failed=1; \
+	$(XUANCE)/bin/python -m pytest -q -p no:cacheprovider -m long tests/multi_agent/test_xuance_agents.py \
+	  || failed=1; \
 	[ -z "$$failed" ]
 
 libraries: $(LIBRARIES)
