@@ -81,9 +81,9 @@ class AgentRows:
 class GymnasiumRows(VectorEnv[Any, Any, Any]):
     """Rows of agents as a Gymnasium vector environment.
 
-    :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted``, and
-    ``action_mask`` if environments provide masks. For rows whose agent's episode ended,
-    ``final_obs`` is the last observation, and ``final_info`` has ``acted``.
+    :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it and describes ``acted``, an info
+    of each row. If environments provide masks, the infos also have ``action_mask``. For rows whose
+    agent's episode ended, ``final_obs`` is the last observation, and ``final_info`` has ``acted``.
     """
 
     def __init__(self, rows: AgentRows) -> None:

@@ -28,7 +28,7 @@ __all__ = ["CollectorOptions", "MultiAgentRolloutCollector", "RolloutCollector"]
 
 
 class PlayOptions(TypedDict, total=False):
-    """Optional arguments of collectors, except for recorders."""
+    """Optional arguments of collectors, without ``recorder``."""
 
     device: torch.device | str | None
     state_dtype: torch.dtype

@@ -29,8 +29,8 @@ class EnvStates:
 
     Args:
         envs: state of each environment.
-        facts: for each digest in ``envs``, a description of the environment and the versions of its
-            libraries.
+        facts: for each kind of environment, identified by the ``digest`` of its states, a
+            description of the environment and the versions of its libraries.
         shared: data kept for all environments together, by name.
         trusted: True if the states may name classes of any module.
 
