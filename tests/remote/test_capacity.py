@@ -1,4 +1,4 @@
-"""Limits in force, which depend on the number of tokens and on file descriptors."""
+"""Limits in force, which depend on the number of names and on file descriptors."""
 
 from __future__ import annotations
 

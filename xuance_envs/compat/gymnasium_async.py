@@ -180,7 +180,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         self._call.state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """Finish the reset; return the results of ``SyncVectorEnv.reset``."""
+        """Finish the reset; return results in the form of ``SyncVectorEnv.reset``."""
         if self._stepper is None:
             return super().reset_wait(timeout)
         self._assert_is_running()

@@ -45,7 +45,7 @@ class WakeUps(Poller):
         self.wake_loop()
 
     def wait_for_reply(self, *ends: float | None) -> bool:
-        """Wait for a ring, at most for ``POLL_INTERVAL`` or until the first of ``ends``."""
+        """Wait for a reply, at most for ``POLL_INTERVAL`` or until the earliest of ``ends``."""
         now = monotonic()
         until = min(end for end in (now + POLL_INTERVAL, *ends) if end is not None)
         return self._replied.wait(max(0.0, until - now), self.spin)

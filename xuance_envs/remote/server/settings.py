@@ -175,7 +175,7 @@ class Catalogue:
     ) -> list[Callable[..., Any]]:
         """Return ``num_envs`` factories of an environment, or refuse ``env_id`` or its ``kwargs``.
 
-        ``env_id`` may be None if there is only one.
+        ``env_id`` may be None if the server offers only one environment.
         """
         offered = f"this server offers {', '.join(map(repr, self._environments))}"
         if env_id is None:

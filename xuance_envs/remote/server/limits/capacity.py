@@ -47,7 +47,7 @@ class Capacity:
         return available - (FDS_PER_WORKER - 2) * workers
 
     def update_limits(self) -> None:
-        """Adjust the limits to the number of tokens."""
+        """Adjust the limits to the number of names in the tokens and to the file descriptors."""
         given, names = self._given.limits, self._given.tokens.count_names()
         by_tokens = self._given.limits_by_tokens if names else frozenset()
         least = {"sessions": 1, "environments": 1, "processes": PROCESSES_PER_WORKER}
