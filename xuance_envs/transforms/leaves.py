@@ -48,7 +48,7 @@ def select_leaves(
         if no_images and leaf.dtype == np.uint8 and len(leaf.shape) > 1:
             raise ValueError(
                 f"{name}: expected observations{where} other than images, got {leaf.space}: divide "
-                f"images by 255 instead{choose}"
+                f"images by 255 instead of normalizing them{choose}"
             )
     return chosen
 

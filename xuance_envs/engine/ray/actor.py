@@ -1,7 +1,7 @@
-"""Ray actor without Ray: it steps groups of environments on its own arrays.
+"""Implementation of the Ray actors that step groups of environments; it does not import Ray.
 
-Requests and replies are bytes (:mod:`~xuance_envs.engine.ray.messages`), which arrive as calls or
-through a direct connection.
+An actor has its own arrays. Requests and replies are bytes
+(:mod:`~xuance_envs.engine.ray.messages`), which arrive as calls or through a direct connection.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class SessionProcess:
     async def wait_for_replies(
         self, receivers: Mapping[int, Callable[[], int]], fds: Sequence[int]
     ) -> int | None:
-        """Wait for all workers; return the received bytes, or None if one ends or is too slow."""
+        """Wait for all workers; return the number of bytes, or None if one ends or is too slow."""
         loop = self._loop
         event = self._reply_event = loop.create_future()
         self._received = dict.fromkeys(receivers, 0)
