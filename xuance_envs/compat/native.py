@@ -197,7 +197,7 @@ class NativeInfoCollector(InfoCollector):
 
 
 class NativeDriver(LocalDriver):
-    """Driver of an engine's environments; ``rests`` are infos and reset infos without columns."""
+    """Driver of an engine's environments; ``rests`` are infos and reset infos outside columns."""
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:
         super().__init__(0, engine.num_envs)

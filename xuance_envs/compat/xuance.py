@@ -103,7 +103,7 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
     Raises:
         ImportError: XuanCe is not installed.
         RuntimeError: the XuanCe version is not supported.
-        TypeError: an option is unknown. Invalid values raise when an environment is made.
+        TypeError: an option is unknown. Invalid values raise only when XuanCe makes environments.
 
     Example:
         .. code-block:: python

@@ -26,8 +26,9 @@ class RemoteError(VecEnvError):
         server (str): the server's address.
         status (int | None): HTTP status of the response; None if there was none.
         is_refusal (bool): True for the statuses 403 and 429: the server executed nothing, unless it
-            ended the session for its CPU or memory usage. If the error has a ``__cause__``, the
-            reply to an earlier attempt was lost, and the server may have executed that one.
+            ended the session for using too much CPU time or memory. If the error has a
+            ``__cause__``, the reply to an earlier attempt was lost, and the server may have
+            executed that attempt.
 
     Example:
         >>> try:
