@@ -6,9 +6,10 @@ command after the failure:
 
 - Step: the environments are reset, and the step reports their episodes as truncated.
 - Step of some environments: these are reset, and their episodes reported as truncated. The next
-  step of the other environments truncates their episodes, unless the user resets them first.
-- Reset: the given environments are reset. The next step of the other environments truncates their
-  episodes.
+  step that includes the worker's other environments truncates the episodes of all stepped
+  environments, unless the user resets the others first.
+- Reset: the given environments are reset. The next step that includes the worker's other
+  environments truncates the episodes of all stepped environments.
 - Any other command: if the worker failed during the command, the command raises, because it may
   have partially executed. If the worker had failed before, the command runs on the reset
   environments. In both cases, the next step truncates the episodes.
