@@ -62,7 +62,7 @@ class WorkerDriver(Driver):
         self._rewards = arrays.rewards
 
     def _running_env(self, place: int | None) -> int | None:
-        """Return the running environment's index; ``place`` is its known position in the group."""
+        """Return the running environment's index; ``place`` is its place in the group, if known."""
         if place is None and self._command == "step" and self._rewards is not None:
             place = first_unstepped(self._rewards)
         return None if place is None else self.lo + place

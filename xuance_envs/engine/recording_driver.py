@@ -32,7 +32,7 @@ _MAX_COST_FACTOR = 4  # maximum cost of a save, as a multiple of saving without 
 
 
 class RecordingDriver(Driver):
-    """Driver around another one that keeps the replay log of its group."""
+    """Driver that wraps the driver of a group and keeps the group's replay log."""
 
     def __init__(
         self, driver: SavingDriver, recording: Recording, snapshot: LastSnapshot | None = None

@@ -47,7 +47,7 @@ class Saver(ABC):
 
     @abstractmethod
     def verify(self, ids: Ids) -> None:
-        """Check saving with new environments; raise an error if they continue differently."""
+        """Check saving with new environments; raise an error if they diverge from the originals."""
 
     @abstractmethod
     def save(self, ids: Ids) -> EnvStates: ...
@@ -304,7 +304,8 @@ class _ClonePlan(NamedTuple):
 def warn_of_doubts(doubts: Sequence[str]) -> None:
     for doubt in dict.fromkeys(doubts):
         warnings.warn(
-            f"the loaded state may continue differently: {doubt}", stacklevel=caller_stacklevel()
+            f"loaded environments may continue differently than the saved ones: {doubt}",
+            stacklevel=caller_stacklevel(),
         )
 
 

@@ -115,7 +115,7 @@ def _contiguous(parts: Sequence[memoryview | NDArray[Any]]) -> list[Any]:
 
 
 def _load(data: Any, start: int, parts: Sequence[memoryview | NDArray[Any]]) -> int:
-    """Copy bytes to the parts; return the end offset. Raise ValueError if they are too few."""
+    """Copy bytes to the parts; return the end offset. Raise ValueError if bytes are missing."""
     view = memoryview(data)
     for part in parts:
         end = start + part.nbytes

@@ -28,7 +28,7 @@ CLOSE_TIMEOUT = 1.0  # seconds that the loop's thread gets to end
 
 
 class AsyncGroup(ResumableGroup):
-    """Group that starts the calls of its asynchronous environments before its ordinary code."""
+    """Group that starts its asynchronous environments' calls before its ordinary code runs."""
 
     survives_fork = False
 

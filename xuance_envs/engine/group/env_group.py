@@ -218,7 +218,7 @@ class EnvGroup(BaseEnvGroup):
     # -- acting states ----------------------------------------------------------------
 
     def _acting_source(self, i: int) -> tuple[bool, Any]:
-        """Return whether the agent acts on a reset next, and its info values outside columns."""
+        """Return whether the next action follows a reset, and the info values outside columns."""
         if i in self._sources_of_others:
             return self._sources_of_others[i]
         ended = self._ended and bool(self._terminated[i] or self._truncated[i])
@@ -358,7 +358,7 @@ class EnvGroup(BaseEnvGroup):
         return result
 
     def outcome(self) -> Outcome:
-        """Return the command's outcome; call it again if an interrupt prevented the reply."""
+        """Return the command's outcome; repeat the call if an interrupt prevented the reply."""
         return self._outcomes.outcome(self._last_reset >= 0)
 
     def _update_masks(self, places: Iterable[int]) -> None:

@@ -40,7 +40,7 @@ class StepResult(NamedTuple):
         return np.flatnonzero(np.hstack(self.scalars[1:]).any(axis=1))
 
     def difference(self, other: StepResult, first: int, thaw: Thaw) -> str | None:
-        """Describe the first difference of a repeated step; ``first`` is the first environment."""
+        """Describe how a repeated step differs; ``first`` is the index of the first environment."""
         ended = self.ended()
         for i in range(len(self.scalars[0])):
             for what, where in self._differences(other, i, i in ended, thaw):

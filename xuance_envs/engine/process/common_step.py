@@ -337,7 +337,7 @@ class Follower:
         if settings is None:
             return
         self._tokens, self._bell, *starts = [passed.fd for passed in settings.counters]
-        self._starts, self._others = starts[:2], starts[2:]  # its team's, and of the team it wakes
+        self._starts, self._others = starts[:2], starts[2:]  # of its team; of a team to wake
         self._full = eventfds.increment(settings.workers - 1)
         codes = memory.map(settings.start, settings.workers)
         system.make_private_in_forks(codes, memory.fd, settings.start)

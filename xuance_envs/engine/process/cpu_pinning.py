@@ -34,7 +34,7 @@ class CpuPinner:
         self._affinities = [self._all_cpus] * len(pids)
         self._sample_start: float | None = None
         self._slow_samples = 0
-        # With fewer processes than CPUs, the kernel has spare ones; with more, they share anyway.
+        # With fewer processes than CPUs, some CPUs are free; with more, processes share one anyway.
         self.may_pin = len(pids) + caller_steps == cpus == len(self._all_cpus) and (
             self._current_cpu is not None or not caller_steps
         )

@@ -173,7 +173,7 @@ class ProcessBackend(Backend[ProcessDriver]):
 
 
 class SharedProcessBackend(ProcessBackend):
-    """Group in a worker process of another vec env; only one group of a process may be busy."""
+    """Group in another vec env's worker process; one group of a process may be busy at a time."""
 
     _pickling_hint = ""
 

@@ -70,7 +70,7 @@ class GroupActor:
         return *self._listener.address, self._listener.key
 
     def serve(self, seconds: float) -> None:
-        """Accept the main process, and answer its requests until the connection ends."""
+        """Accept the main process's connection, and answer requests until it ends."""
         listener = self._listener
         try:
             connection = listener.accept(seconds)

@@ -50,7 +50,7 @@ class Listener:
         self.key = secrets.token_bytes(32)
 
     def accept(self, seconds: float) -> socket.socket:
-        """Wait for a peer, among several that authenticate concurrently, and stop listening."""
+        """Wait until one of the concurrent peers has authenticated itself, and stop listening."""
         deadline = monotonic() + seconds
         callers: list[_Caller] = []  # the oldest first
         with self._socket, selectors.DefaultSelector() as selector:

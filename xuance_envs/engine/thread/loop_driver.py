@@ -24,7 +24,7 @@ from xuance_envs.event_loops import EventLoop
 
 
 class GroupLoop(EventLoop):
-    """Event loop with the requests to its groups; it may divide groups into environments."""
+    """Event loop that serves its groups; it may divide them into groups of one environment."""
 
     def __init__(
         self, thread: threading.Thread, timeouts: Timeouts, wake_ups: WakeUps, divides: bool

@@ -148,7 +148,7 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
         return StepTimes.read(self.host.group.clock.memory)
 
     def end(self, *functions: Callable[[], Any]) -> None:
-        """Let the thread call ``functions`` and end, after its current request and ``wake_all``."""
+        """Let the thread finish its request and, after ``wake_all``, call ``functions`` and end."""
         self._announce()
         self._request = END, functions
         self._reply = self._request, None, None
