@@ -205,7 +205,8 @@ class Settings:
         context: start method of worker processes; by default the fastest that is safe with threads.
         access_log: whether requests are logged.
         allowed_hosts: additional accepted host names for a server without tokens.
-        pages_need_token: whether the status page and ``/metrics`` require a token.
+        pages_need_token: whether the status page's data, ``/metrics`` and ``/openapi.json`` require
+            a token.
         watch_tokens: whether the server reloads the tokens file after each change. SIGHUP always
             reloads it.
         shutdown_grace: seconds for requests in progress to finish when the server stops; None (the

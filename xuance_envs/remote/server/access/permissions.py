@@ -25,7 +25,8 @@ class Permissions:
         sets: attributes that clients may set.
         options: options that clients may pass to reset.
         infos: keys of infos that the server sends; ``"*"`` among them allows all. None sends all
-            keys to ``RemoteVecEnv`` and none to notebook clients.
+            keys to ``RemoteVecEnv``. Notebook clients always receive ``step``, ``terminated`` and
+            ``truncated``, and with None no other keys.
         tracebacks: whether clients receive the tracebacks of failed environments.
         any_action: whether environments receive actions outside the action space.
     """

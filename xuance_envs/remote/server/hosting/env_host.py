@@ -109,7 +109,7 @@ class EnvHost:
         try:
             if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
                 raise WireError(
-                    "multi-agent environments are reset automatically: create the session with "
+                    "multi-agent environments are reset automatically: create them with "
                     "auto_reset=true, as RemoteVecEnv does"
                 )
             self.description = commands.describe(self._vec_env)
@@ -307,7 +307,7 @@ class EnvHost:
         return vec_env.clone_state(sources, envs, fork_rng=fork_rng)
 
     def _object_sizes(self, envs: Sequence[int]) -> list[int]:
-        """Return the bytes of each environment's latest result if parts have no fixed shape."""
+        """Return the bytes of each environment's last result; 0 if all parts have fixed shapes."""
         if not self._has_objects:
             return [0] * len(envs)
         distinct = list({*envs})

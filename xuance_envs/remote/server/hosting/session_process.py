@@ -64,7 +64,7 @@ class SessionProcess:
         self._step_slots = step_slots
         self._holds_slot = False
         self._loop = asyncio.get_running_loop()  # cached, because get_running_loop() calls getpid()
-        self.thread = ThreadPoolExecutor(1, "xuance_envs-host")  # :meth:`run` counts its commands
+        self.thread = ThreadPoolExecutor(1, "xuance_envs-host")  # :meth:`run` records its commands
         self._command_future: Future[Any] | None = None
         self._watched_fds: Sequence[int] = ()
         self._received: dict[int, int] = {}  # bytes of each worker's reply, by descriptor
@@ -154,7 +154,7 @@ class SessionProcess:
                 raise no_session() from None
 
     async def run(self, act: Callable[[], T]) -> T:
-        """Run a command, or one step of it, in the thread."""
+        """Run a command, or one part of it, in the thread."""
         self.remove_readers()
         running = self.thread.submit(act)
         self._command_future = running
