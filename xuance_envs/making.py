@@ -114,8 +114,9 @@ def make_vec(
             the result is stored in the attribute ``autotuned``.
         seed: seed of the first reset; environment i gets ``seed + i``.
         render_mode: render mode of every environment.
-        allow_native: True to allow ``"auto"`` to choose ``"native"``, which generates random
-            numbers differently. Ignored with ``wrappers``, ``vector_kwargs`` or ``atari_preset``.
+        allow_native: True to allow ``"auto"`` to choose ``"native"``, whose random numbers differ
+            from those of other backends. Ignored with ``wrappers``, ``vector_kwargs`` or
+            ``atari_preset``.
         allow_threads: True to allow ``"auto"`` to choose ``"thread"``, as for
             :func:`~xuance_envs.tuning.autotune`.
         normalize: True to normalize observations and rewards, with

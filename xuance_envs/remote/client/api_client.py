@@ -53,7 +53,7 @@ class ApiClient:
         headers = {"Content-Type": WireFormat.MSGPACK.value, "Accept-Encoding": "identity"}
         if token is not None:
             if not is_token(token):
-                got = "others" if token else "an empty string"
+                got = "other characters" if token else "an empty string"
                 expected = "None, or visible ASCII characters without spaces"
                 raise ValueError(f"user_token: expected {expected}, got {got}")
             if server.login:
@@ -130,7 +130,7 @@ class ApiClient:
     def _send_with_retries(
         self, method: str, path: str, content: bytes | None, repeatable: bool, timeout: float | None
     ) -> tuple[Response, Exception | None]:
-        """Return the response, and the error of an earlier attempt that may have been executed."""
+        """Return the response, and the error of an earlier attempt that the server may have run."""
         timeout = self._timeout if timeout is None else timeout
         deadline, exchange = monotonic() + timeout, self._transport.exchange
         attempt = 0

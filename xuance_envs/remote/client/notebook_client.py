@@ -46,12 +46,13 @@ _ENDED = "ended"  # saved states store under this name whether the episode has e
 class StudentGymEnvVectorized:
     """Environments on a server, with action repeat and without autoreset.
 
-    :func:`~xuance_envs.create_student_gym_env_vectorized` creates it. One request steps each
-    environment up to ``step_size`` times. Use it as a context manager, or call :meth:`close`. For
-    Dict and Tuple spaces, observations and actions are dicts or tuples of the described arrays.
+    :func:`~xuance_envs.create_student_gym_env_vectorized` creates this object. Use it as a context
+    manager, or call :meth:`close`. One request steps each environment up to ``step_size`` times.
+    For Dict and Tuple spaces, observations and actions are dicts or tuples of the arrays that the
+    methods describe.
 
     If Ctrl-C or a timeout interrupts a step, repeat the ``step`` call with the same actions, or
-    call :meth:`step_wait`, to get its result. Until then, other requests than resets raise
+    call :meth:`step_wait`, to get its result. Until then, requests other than resets raise
     :class:`~xuance_envs.errors.AlreadySteppingError`.
 
     Methods that send a request raise :class:`~xuance_envs.errors.RemoteError` if the server refuses
