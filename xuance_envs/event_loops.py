@@ -28,7 +28,7 @@ Outcome = tuple[Any, BaseException | None]
 
 
 class NotAnExceptionError(Exception):
-    """A coroutine raised a BaseException, such as SystemExit, which is the ``__cause__``."""
+    """A coroutine raised a BaseException such as SystemExit; it is the ``__cause__``."""
 
 
 class EventLoop:
@@ -106,7 +106,7 @@ class EventLoop:
 
 
 async def outcome_of(awaitable: Awaitable[Any]) -> Outcome:
-    """Return a result or any exception, such as a SystemExit, which would end the loop."""
+    """Return a result, or any exception instead of raising it: a SystemExit would end the loop."""
     try:
         return await awaitable, None
     except BaseException as error:

@@ -47,10 +47,10 @@ MAX_MAKING_SECONDS = 0.5
 """Seconds for making all candidates' environments; this limits their number."""
 
 MIN_ENVS_PER_CPU = 2
-"""Nothing is measured if time suffices only for fewer environments per CPU."""
+"""Nothing is measured if time suffices only for fewer environments per CPU than this."""
 
 MIN_PARALLEL_SECONDS = 20e-6
-"""Worker processes are slower if this process steps all environments in fewer seconds."""
+"""If this process steps all environments in fewer seconds than this, workers would be slower."""
 
 MIN_EXPECTED_RATIO = 0.5
 """Candidates with less than this fraction of the highest estimate are not measured."""

@@ -26,7 +26,7 @@ SLOW_MAKING_SECONDS = 2.0
 
 MAX_WAITING_CPU_FRACTION = 0.7
 MIN_SLEEPS_PER_STEP = 0.5
-"""Environments with less CPU use and more frequent sleeps than this count as waiting."""
+"""Environments with less CPU use and more frequent sleeps than these count as waiting."""
 
 MAX_WORKERS = 64
 """Maximum number of worker processes for waiting environments."""

@@ -100,7 +100,7 @@ _PERMISSIONS = (
      "step, terminated and truncated, and RemoteVecEnv receives all keys"),
 )  # fmt: skip
 
-# Seconds that the event loop may hold the GIL while the threads of notebook clients' steps wait.
+# Seconds that the event loop may hold the GIL while threads that step for notebook clients wait.
 SWITCH_INTERVAL = 1e-4
 
 

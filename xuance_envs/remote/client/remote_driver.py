@@ -71,7 +71,7 @@ class RemoteDriver(Driver):
         self._step_frames = StepFrameReader(arrays)
         self._frame_was_last = self._after_frame = False
         self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
-        self.blocking = False  # the main process waits for the next step itself, without the thread
+        self.blocking = False  # if True, the main process sends the next step, not the thread
         sockets = ExitStack()
         self._close_sockets = weakref.finalize(self, sockets.close)
         self._wake_reader, self._wake_writer = map(sockets.enter_context, socket.socketpair())
@@ -89,7 +89,7 @@ class RemoteDriver(Driver):
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
         if self._wait_reply is not None:
-            self.discard()  # it may bring a layout
+            self.discard()  # the pending reply may bring a layout
         message = {
             "actions": self._actions() if actions is None else actions,
             "layout": self._step_frames.number,

@@ -172,7 +172,7 @@ class _Stream(io.RawIOBase):
 
     def __init__(self, connected: socket.socket) -> None:
         if isinstance(connected, ssl.SSLSocket):
-            # An end of the connection without TLS's own end may cut off a response.
+            # A connection that ends without TLS's close_notify may have cut off a response.
             connected.suppress_ragged_eofs = False  # type: ignore[attr-defined]
         self.socket = connected
         self._poll = system.poll()
@@ -211,7 +211,7 @@ class _Stream(io.RawIOBase):
             return None
         if not self.budget:
             raise _too_large("response head", MAX_HEAD)
-        _seconds_until(self.deadline)  # a fast response must not take longer, either
+        _seconds_until(self.deadline)  # raises after the deadline, even if data keeps arriving
         room = min(len(buffer), self.budget)
         size = self._transfer(self.socket.recv_into, system.POLLIN, buffer, room)
         if not size and not self.may_end:

@@ -29,7 +29,7 @@ try:
 except ImportError:  # there is no wheel for this system
     orjson = None  # type: ignore[assignment]
 
-LARGE_MESSAGE = 2**20  # bytes; its writer is replaced, because a packer keeps its buffer
+LARGE_MESSAGE = 2**20  # bytes; beyond, the writer is replaced, because it keeps its large buffer
 BLOCK = 8192  # maximum values to encode in one call, because other threads wait during the call
 
 _CONTAINERS = frozenset({dict, list, LazyList})
@@ -54,7 +54,7 @@ def dumps(message: Any, wire_format: WireFormat, limit: int | None = None) -> by
         if limit is None:
             return encode_json(message)
         return JsonWriter().write(message, limit)
-    # Taken while in use, because after an error its buffer holds part of a message.
+    # Removed while in use, because after an error its buffer holds part of a message.
     writer = _local.__dict__.pop("writer", None) or _MsgpackWriter()
     packed: bytes = writer.write(message, float("inf") if limit is None else limit)
     if len(packed) <= LARGE_MESSAGE:

@@ -54,7 +54,7 @@ class StepFrameWriter:
     def frame(
         self, layouts: tuple[ColumnLayout, ColumnLayout], masks: bool, known: int
     ) -> dict[str, Any] | None:
-        """Return the reply to the last step; None if its infos need other messages."""
+        """Return the reply to the last step; None if its infos do not fit into a frame."""
         if layouts != self._layouts or masks is not self._extents.masks:
             self._layouts = layouts
             self._extents = Extents(layouts[0].extent, layouts[1].extent, masks)

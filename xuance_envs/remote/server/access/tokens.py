@@ -21,7 +21,7 @@ logger = logging.getLogger("xuance_envs")
 
 TOKENS_VARIABLE = "XUANCE_ENVS_TOKENS"
 
-ADMIN = "admin"  # word after a token in the file; its owner may list and end all sessions
+ADMIN = "admin"  # word after a token in the file: the token's owner may list and end all sessions
 
 TokenLimits = Mapping[str, Callable[[str], Mapping[str, float | None]]]
 
@@ -113,7 +113,7 @@ class Tokens:
         self._owners = owners
 
     def _same_token(self, one: Owner, other: Owner) -> str:
-        # Tokens that the server got without a file, such as from the environment, have no names.
+        # Tokens that the server got without a file, such as from TOKENS_VARIABLE, have no names.
         names = [each.name for each in (one, other) if each.key.startswith(b"name ")]
         who = " and ".join(names) if len(names) == 2 else f"{names[0]} and an entry without a name"
         return f"{self._file}: expected different tokens, got the same one for {who}: change one"

@@ -26,7 +26,7 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 
 Answer = dict[str, Any]
 
-LARGE_INFOS = 256 * 2**10  # pickled bytes of a reply's infos, from which few are in memory
+LARGE_INFOS = 256 * 2**10  # pickled bytes; a reply's larger infos are unpickled one at a time
 
 
 def describe(vec_env: VecEnv) -> Answer:

@@ -74,8 +74,9 @@ class HostedVecEnv(GroupedVecEnv):
         self._saver = groups.saver
         self._drivers: list[ProcessDriver] = list(groups.backend.workers)
         channels = [driver.channel for driver in self._drivers]
-        # Descriptors of replies, with functions that read them; and those of workers' ends, too.
+        # Descriptors of replies, with functions that read them.
         self.receivers = {channel.replies: channel.receive_available for channel in channels}
+        # The same, and descriptors that become readable when a worker ends.
         self.watched_fds = [*self.receivers, *(driver.worker.peer for driver in self._drivers)]
         leaves = self._arrays.observations.layout.leaves
         native = all([leaf.dtype is not None and leaf.dtype.isnative for leaf in leaves])
@@ -105,7 +106,7 @@ class HostedVecEnv(GroupedVecEnv):
         self._outcomes = outcomes
         rests = [outcome.rest for _, outcome in outcomes if outcome.rest is not None]
         if rests:
-            self.collect_infos()  # with observations that are objects
+            self.collect_infos()  # also stores observations without a fixed shape
         self._last.mark_all_new(None)
         self._ledger.settle()
         if (
@@ -137,7 +138,7 @@ class HostedVecEnv(GroupedVecEnv):
         self._outcomes, self._infos = None, infos
 
     def watch_masks(self, envs: Sequence[int]) -> list[Any]:
-        """Return action masks, or None for each; collect masks with every later step."""
+        """Return action masks, or a list of None; collect masks with every later step."""
         self._groups.check_idle("action_masks")
         if self._arrays.masks is None:
             return [None] * len(envs)
@@ -246,7 +247,7 @@ class HostedVecEnv(GroupedVecEnv):
         return reply
 
     def close_extras(self) -> None:
-        """Reject further commands without waiting for workers, as the event loop may call this."""
+        """Reject further commands. The event loop may call this, so nothing waits for workers."""
         self._groups.mark_closed()
 
     def end_workers(self) -> None:

@@ -50,7 +50,7 @@ class Session:
         self._lock = asyncio.Lock()
         self._sequence = 0
         self._digest = b""
-        self._reply: Reply | None = None  # unless it is large
+        self._reply: Reply | None = None  # the last one, unless it is large
 
     @property
     def environments(self) -> int:

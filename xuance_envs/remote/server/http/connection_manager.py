@@ -22,7 +22,7 @@ logger = logging.getLogger("xuance_envs")
 SLOW_READER_TIMEOUT = 5.0  # seconds that a large reply may take while others wait for the budget
 MAX_PIPELINED_STARTS = 4  # per turn of the event loop; a step of another client takes five turns
 MAX_UNREAD = 8 * 2**20  # bytes of unread replies to all clients without a token
-EVICTED_FRACTION = 16  # a connection beyond the limit replaces one connection in this many
+EVICTED_FRACTION = 16  # a connection beyond the limit closes up to limit / 16 idle ones
 
 
 class ManagedConnection(Protocol):

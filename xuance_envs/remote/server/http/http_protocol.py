@@ -43,7 +43,7 @@ MAX_UNPARSED = 64 * 2**20  # bytes of pipelined requests that all connections to
 WRITE_BUFFER = 64 * 2**10  # bytes of unread replies at which no further request starts
 TLS_WRITE = 16 * 2**10  # maximum bytes to encrypt at a time: a TLS record
 TLS_BUFFERS = 192 * 2**10  # approximate bytes below the transport if a TLS client reads nothing
-MIN_WRITE_PROGRESS = 2**20  # bytes to read within the write timeout, unless fewer remain
+MIN_WRITE_PROGRESS = 2**20  # bytes a client must read within the write timeout, or all that remain
 
 # Seconds.
 DISCARD_PAUSE = 0.02  # between reads of a refused request, so that other requests are read first
@@ -220,7 +220,7 @@ class ServerConnection(HttpToolsProtocol):
         in_body = cycle is not None and cycle.more_body
         super().data_received(data)
         if self._in_head:
-            # After other requests, the head's start in the data is unknown, so count later data.
+            # After other requests, the head's start in the data is unknown: count only later data.
             if self.requests == requests and not in_body:
                 self._head_bytes += len(data)
             if self._head_bytes >= MAX_HEAD or len(self.headers) > MAX_HEADERS:

@@ -63,7 +63,7 @@ class RequestHead:
         accept = fields.get(b"accept")
         accepted = None if accept is None else _accepted_format(accept)
         self.reply_format = accepted or self.body_format or WireFormat.JSON
-        self.digest = f"{path} {self.reply_format.content_type}".encode()  # with the body's
+        self.digest = f"{path} {self.reply_format.content_type}".encode()  # without the body
 
 
 def _accepted_format(accept: bytes) -> WireFormat | None:

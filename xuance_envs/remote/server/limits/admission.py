@@ -17,7 +17,7 @@ from xuance_envs.remote.wire.failures import RefusedError, body_too_large
 BURST = 1.0  # maximum seconds for which unused rate accumulates; a burst may use all of it
 MAX_DELAY = 10.0  # maximum seconds to delay a request for a rate; requests beyond are refused
 BYTES_PER_NODE = 100  # maximum bytes of memory per value, list or dict of a decoded message
-MAX_ACCOUNTS = 4096  # number of accounts from which idle accounts are removed
+MAX_ACCOUNTS = 4096  # at this number of accounts, idle accounts are removed
 
 
 class RateLimiter:
@@ -44,8 +44,8 @@ class RateLimiter:
         return max(0.0, seconds)
 
 
-# Error code and unit of limits on states; other limits use their names for both.
 _COUNTED = "environments", "processes", "states", "state_bytes"
+# Error code and unit of limits on states; other limits use their names for both.
 _STATE_UNITS = {
     "states": ("states", "environment states"),
     "state_bytes": ("states", "bytes of environment states"),
@@ -53,7 +53,7 @@ _STATE_UNITS = {
 
 
 class Quota:
-    """Usage and limits of a session, token or server; starting environments count as used."""
+    """Usage and limits of a session, token or server; usage includes environments being started."""
 
     def __init__(self, scope: str, *parents: Quota) -> None:
         self.scope = scope
