@@ -139,7 +139,7 @@ class EnvRecord:
         return {}
 
     def _store_flags(self, agent_set: AgentSet, terminated: Any, truncated: Any) -> None:
-        has_flags, self.has_flags = False, True  # after an error, the next step stores its flags
+        has_flags, self.has_flags = False, True  # if this raises, the next step stores its flags
         for name, flags in (("terminated", terminated), ("truncated", truncated)):
             stored = self._flags[name]
             if _ALL_AGENTS in flags:  # agents need no flags of their own

@@ -174,7 +174,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
         vec_env: the environments, whose agents have equal spaces; ``close`` closes them.
         agent: agent that selects the actions; see :class:`~xuance_envs.rollout.agents.MultiAgent`.
         steps_per_env: steps per environment and rollout.
-        scalarize: conversion of vector rewards to numbers, which is required: k weights of the
+        scalarize: conversion of vector rewards to numbers, required for these: k weights of the
             components, or a function that maps rewards ``(n, A, k)`` to numbers ``(n, A)``.
         **options: the other arguments of :class:`RolloutCollector`.
 

@@ -40,8 +40,8 @@ _MAX_STICKINESS = 0.9
 _MAX_REQUESTS = 512
 """At stickiness 0.9, the probability that none of these requests was executed is 10^-23."""
 
-# Layout of a serialized state: the episode's frame count, mode and difficulty, and the last random
-# generator (for sticky actions), preceded by a mark and the length of its text.
+# Layout of a serialized state: the episode's frame count, mode and difficulty, and the text of the
+# last random generator (for sticky actions). A mark and the length of the text precede it.
 _EPISODE_FRAMES = slice(12, 16)
 _SETTINGS = slice(16, 24)
 _OVER = struct.pack("=i", 2**30)

@@ -185,8 +185,8 @@ def _compare_continuations(
 
 
 _NO_ATTRIBUTE = (
-    "No attribute differed before this step. The result depends on something outside them, "
-    "such as the generators of random and numpy.random, module variables, or files"
+    "No attribute differed before this step. The result depends on something outside the "
+    "attributes, such as the generators of random and numpy.random, module variables, or files"
 )
 
 _CLOCKS = tuple(f"RecordEpisodeStatistics.{n}" for n in ("episode_start_time", "time_queue"))

@@ -369,7 +369,7 @@ class StatePlan:
 
 _SAMPLE = Layer(threading.Event())
 _HOLDERS = max(map(sys.getrefcount, [_SAMPLE.attributes]))
-"""References to the dict of a layer's attributes if the environment holds no other one."""
+"""Reference count of the dict of a layer's attributes if the environment does not hold it."""
 
 
 def _is_recorder_method(value: Any) -> bool:

@@ -97,7 +97,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         return actions
 
     def _merge_partial(self, batch: Batch) -> None:
-        """Update ``_state`` with results of some environments, again after an interrupt."""
+        """Update ``_state`` with results of some environments; called again after an interrupt."""
 
     def _update_buf_obs(self, batch: Batch) -> None:
         """Update ``buf_obs`` after a reset of some environments."""
@@ -116,7 +116,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_observations(self) -> Any:
         """Observations of the last step, reset or ``recv`` before any transform.
 
-        Without ``keep_raw``, storing starts with the first access, which covers all environments.
+        Without ``keep_raw``, the first access returns those of all environments and starts storing.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True
