@@ -57,8 +57,9 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
             memory, as Gymnasium does. Unless ``worker`` is given, workers share memory with this
             process in either case.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None
-            selects ``"spawn"`` if forking is unsafe, else Python's default. ``"thread"`` selects
-            threads, as in :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
+            selects Python's default, or ``"spawn"`` if that is ``"fork"`` and forking is unsafe.
+            ``"thread"`` selects threads, as in
+            :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
         daemon: no effect unless ``worker`` is given. Environments can always start processes of
             their own, which Gymnasium allows only with ``daemon=False``.
         worker: replacement for Gymnasium's worker function. It selects Gymnasium's own

@@ -33,13 +33,15 @@ class ObservationTransformState(NamedTuple):
 class ObservationTransform(Transform):
     """Base class for transforms of observations.
 
-    Define :meth:`_put`, and :meth:`_learn` if the transform keeps a memory. ``parts`` are leaves of
-    observations, ``firsts`` the leaves of first observations after ended episodes, or None.
+    A subclass defines :meth:`_put`. A subclass that keeps data from earlier calls (a *memory*),
+    such as running statistics, also defines :meth:`_learn`. Their argument ``parts`` has the leaves
+    of the batched observations. ``firsts`` has those of the first observations after ended
+    episodes, or is None if no episode ended.
 
     Args:
         vec_env: the vectorized environment.
         space: space of one transformed observation.
-        memory: the initial memory.
+        memory: the initial memory; None for a transform without one.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
     """
 
