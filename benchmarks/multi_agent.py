@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     for world in args.worlds:
         make_runners = partial(contenders, world, args.num_envs, chosen_peers(args, PEERS), results)
-        measured = race(args, world, make_runners, results.note)
+        measured = race(args, WORLDS[world], make_runners, results.note)
         rows += [record(world, each, measured) for each in measured.values()]
     print(f"\n{args.num_envs} environments, random actions, {args.rounds} rounds\n")
     header = (

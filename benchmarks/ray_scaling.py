@@ -171,8 +171,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     tables = {
         "Environment steps per second": markdown_table(HEADER, rows_of(comparisons), words=2),
         "Rollout steps per second": markdown_table(HEADER, rows_of(rollouts), words=2),
-        "Requests per vector step, and bytes per environment": markdown_table(
-            ("environments", "requests", "there", "back"), traffic
+        "Requests per vector step, and bytes per environment step": markdown_table(
+            ("environments", "requests", "bytes sent", "bytes received"), traffic
         ),
         "Costs of a step": markdown_table(("cost", "value"), cost_rows(costs)),
         f"Model check, {args.model_envs} environments of 4 ms per actor": markdown_table(
@@ -371,11 +371,11 @@ def rows_of(comparisons: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests per vector step, and bytes per environment in both directions."""
+    """Requests per vector step, and bytes per environment step in both directions."""
 
     requests: float
-    there: float
-    back: float
+    sent: float
+    received: float
 
 
 def count_traffic(
@@ -419,7 +419,7 @@ def measure_traffic(args: argparse.Namespace) -> list[list[str]]:
         for kind, label in (("core", "2 actors"), ("machine", "one actor with 2 workers")):
             half = math.ceil(args.num_envs / 2)
             traffic = count_traffic([function] * args.num_envs, half, 50, kind)
-            figures = (f"{traffic.requests:g}", f"{traffic.there:.1f}", f"{traffic.back:.1f}")
+            figures = (f"{traffic.requests:g}", f"{traffic.sent:.1f}", f"{traffic.received:.1f}")
             rows.append([f"{args.num_envs} × {name}, {label}", *figures])
     return rows
 

@@ -739,7 +739,7 @@ def a_held_lock() -> Any:
     ("make", "reason"),
     [
         (a_generator, "a generator cannot be saved"),
-        (a_held_lock, "a _thread.lock cannot be kept: it is held"),
+        (a_held_lock, "a _thread.lock cannot be saved: it is held"),
         (
             lambda: threading.Thread(target=print),
             "a threading.Thread cannot be saved: a thread runs in one process",

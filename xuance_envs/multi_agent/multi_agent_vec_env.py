@@ -318,8 +318,8 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         """Send actions to some environments, in any form that :meth:`step` accepts.
 
-        Order and errors are those of :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.send`, and
-        :meth:`recv` returns the results.
+        The actions are in the order of ``env_ids``; :meth:`recv` returns the results. Errors are
+        those of :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.send`.
         """
         envs = env_indices(env_ids, self.num_envs)
         self._actions.put(actions, self._reader.alive, envs)

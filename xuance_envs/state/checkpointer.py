@@ -173,7 +173,7 @@ class RngFork:
         self._count = 0
 
     def __call__(self, generator: Any) -> Any:
-        """Return a generator or seed of NumPy or Python, reseeded from its own state."""
+        """Return a generator or seed sequence, reseeded from its state and the fork's numbers."""
         if isinstance(generator, np.random.BitGenerator):
             return type(generator)(self.seed_sequence(repr(generator.state)))
         if isinstance(generator, np.random.SeedSequence):

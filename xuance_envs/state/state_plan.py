@@ -309,7 +309,7 @@ class StatePlan:
         for kept in self._kept_resources:
             reason = why_not_kept(kept.obj)
             if reason is not None:
-                raise self.fault(kept.paths[0], kept.obj, f"cannot be kept: {reason}")
+                raise self.fault(kept.paths[0], kept.obj, f"cannot be saved: {reason}")
 
     def first_difference(self, other: StatePlan, ignoring: Iterable[str] = ()) -> Difference | None:
         """Return the first difference in state from another environment of the same kind."""

@@ -49,7 +49,7 @@ _RESOURCES: dict[str, Callable[[Any], str | None]] = {
     "socket.socket": _connected,
     **dict.fromkeys(_STATELESS, lambda value: None),
 }
-"""By class name, functions that return why an object cannot be kept, or None."""
+"""By class name, functions that return why an object prevents saving, or None."""
 
 _SURFACE = "pygame.surface.Surface"
 DRAWING_LIBRARIES = frozenset({"gymnasium", "gym"})
@@ -85,7 +85,7 @@ def is_resource(value: Any, library: str = "") -> bool:
 
 
 def why_not_kept(value: Any) -> str | None:
-    """Return why a resource cannot be kept, or None."""
+    """Return why a resource prevents saving, or None."""
     kind: Any = type(value)
     check = _check_of(kind)
     return None if check is None else check(value)
