@@ -1,7 +1,7 @@
 """Adapter from already vectorized environments to ``VecEnv``.
 
-An already vectorized environment steps all copies in one call, in NumPy or C++. For cheap steps,
-one such call is faster than worker processes. :func:`from_gymnasium` adds the other features of a
+An already vectorized environment steps all copies in one call, typically in NumPy or C++. For cheap
+steps, such a call is faster than worker processes. :func:`from_gymnasium` adds features of a
 ``VecEnv``: last observations, ``reset_obs``, ``episode_step``, ``episode_score``, checks of call
 order and actions.
 """
@@ -53,10 +53,10 @@ def from_gymnasium(
     ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is ``SAME_STEP`` (with ``final_obs``) or
     ``DISABLED`` (with ``reset_mask``).
 
-    These environments generate random numbers in their own way. Unsupported operations, such as one
-    seed per environment, partial resets or ``call``, raise :class:`NotImplementedError` with the
-    reason, and change nothing. Saving and loading states raise
-    :class:`~xuance_envs.errors.StateError`.
+    These environments generate random numbers in their own way. ``call``, ``get_attr`` and
+    ``set_attr`` raise :class:`NotImplementedError`. So do seeds, options and partial resets that
+    ``vector_env`` does not support. The error contains the reason, and nothing changes. Saving and
+    loading states raise :class:`~xuance_envs.errors.StateError`.
 
     Args:
         vector_env: the vectorized environment; closing the result closes it, too.

@@ -225,8 +225,8 @@ class Atari_Env(EnvWrapper):
         A call without arguments right after a lost life continues the game with one no-op. Neither
         this step nor its reward is counted, and the infos keep counting from the start of the game.
         Any other call starts a new game with no-ops and FIRE; if these end the game, another game
-        starts. The first observation always repeats one frame, so no observation spans two
-        episodes.
+        starts. The same happens if the no-op after a lost life ends the game. The first observation
+        always repeats one frame, so no observation spans two episodes.
 
         Args:
             seed: new seed of the game's random stream. None continues the stream; in the first

@@ -232,7 +232,7 @@ def _as_parallel(env: Any) -> Any:
     """Convert an environment from PettingZoo's turn-based API to its parallel API."""
     if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
         raise BadValueError(
-            f"{describe(env)} is turn-based (AEC) without is_parallelizable in its metadata: "
+            f"{describe(env)} is turn-based (AEC), and its metadata lack is_parallelizable=True: "
             "expected an environment whose agents can act simultaneously"
         )
     with naming_extra(env):

@@ -244,7 +244,7 @@ class StepReader:
             self.alive[envs] = alive
         if self._unread is not None:
             self._settle_masks(self._unread, batch["gives_masks"], envs)
-        # Infos are built lazily, after later steps may have overwritten the records.
+        # Infos are built lazily, possibly after later steps have overwritten the records.
         shown = (acted, alive) if records.flags.writeable else (acted.copy(), alive.copy())
         return MultiAgentStep(
             record.observations(batch),
@@ -264,7 +264,7 @@ class StepReader:
     def _settle_masks(
         self, unread: NDArray[np.bool_], gives_masks: NDArray[np.bool_], envs: NDArray[np.intp]
     ) -> None:
-        """Decide after each environment's first reset whether to return masks."""
+        """Decide whether to return masks, at the first mask or once every environment was reset."""
         any_mask = bool((gives_masks & unread[envs]).any())
         unread[envs] = False
         if any_mask or not unread.any():

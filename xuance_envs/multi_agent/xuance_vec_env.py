@@ -23,7 +23,8 @@ class XuanCeVecMultiAgentEnv(ClosedOnExit):
     results. The info then has ``reset_obs``, ``reset_avail_actions`` and ``reset_state`` of the
     next episode, in the form of the corresponding ``buf_*`` entries.
 
-    A PettingZoo agent that has ended is reported as terminated until the end of the episode.
+    A PettingZoo agent is reported as terminated in the step in which it terminates, and in all
+    steps in which it neither acts nor enters.
 
     Attributes:
         envs_of_agents (MultiAgentVecEnv): the wrapped environment, with arrays instead of lists.

@@ -38,14 +38,14 @@ class VecEnv(VecEnvAliases, ABC):
     :meth:`step_async` started. :meth:`recv` finishes the steps of :meth:`send`; until then,
     :meth:`send` to other environments and :meth:`async_reset` are allowed.
 
-    Arguments named ``env_ids`` are sequences of distinct indices from 0 to ``num_envs - 1``. Other
-    values raise a :class:`ValueError`, and nothing is done. An exception of an environment in
-    :meth:`call`, :meth:`get_attr`, :meth:`set_attr` or :meth:`render` raises an
-    :class:`~xuance_envs.errors.EnvError`. Values that cannot be pickled for a worker raise a
-    :class:`TypeError`. In both cases, the vec env stays usable. The vec env is closed if an
-    environment raises while its state is saved or loaded. If a worker fails in any other operation
-    than a step or reset, the operation raises an error. If the worker is restarted, the error's
-    ``restarted`` is True, and the vec env stays usable.
+    Arguments named ``env_ids`` are sequences of distinct indices from 0 to ``num_envs - 1``, or
+    None for all environments. Other values raise a :class:`ValueError`, and nothing is done. An
+    exception of an environment in :meth:`call`, :meth:`get_attr`, :meth:`set_attr` or
+    :meth:`render` raises an :class:`~xuance_envs.errors.EnvError`. Values that cannot be pickled
+    for a worker raise a :class:`TypeError`. In both cases, the vec env stays usable. The vec env is
+    closed if an environment raises while its state is saved or loaded. If a worker fails in any
+    other operation than a step or reset, the operation raises an error. If the worker is restarted,
+    the error's ``restarted`` is True, and the vec env stays usable.
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
     and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``
