@@ -121,7 +121,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]
     ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
-        """Return the environments of ended episodes, their ``reset_obs``, and the step if known."""
+        """Return the ended environments, their ``reset_obs``, and the step if the infos keep it."""
         if isinstance(infos, StepInfos):
             ends = infos.ends
             if ends is None:

@@ -1,7 +1,7 @@
 """Drop-in replacements for Gymnasium's vector environments: only the import changes.
 
-Both classes derive from Gymnasium's classes of the same name. Results and errors are the same,
-except for the differences that the documentation lists under "Migrating".
+Both classes derive from Gymnasium's classes of the same name. Results and errors are those of
+Gymnasium's classes, except for the differences that the documentation lists under "Migrating".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steps and commands for some environments while others may be stepping.
 
-A group executes one request at a time. Environments that are sent to a busy group wait for its
-reply, and then step together.
+An environment is *sent* when its action is sent. A group executes one request at a time.
+Environments that are sent to a busy group wait for its reply, and then step together.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SubsetStepper(Stepper):
         )
 
     def step(self, envs: NDArray[np.intp], actions: Any) -> PartialStep:
-        """Step some environments while no environment is stepping, like :meth:`step_all`."""
+        """Step some environments while none is stepping, after discarding an interrupted step."""
         self._discard_stale()
         self._action_writer.put(actions, envs)
         by_group = self._by_group(envs)

@@ -85,7 +85,7 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
     """Make XuanCe use this package's vectorized environments.
 
     Every entry of ``xuance.environment.REGISTRY_VEC_ENV`` that has an equivalent here is replaced,
-    so configurations and programs stay unchanged; a warning lists other entries. Classes that a
+    so configurations and programs stay unchanged; a warning lists the rest. Classes that a
     program has imported from XuanCe directly are not affected. The installed classes raise a
     :class:`ValueError` if the environments' rewards are vectors. A second call replaces the
     options.
@@ -93,9 +93,9 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
     Args:
         **options: arguments of :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`,
             such as ``in_series``, ``caller_steps`` and ``on_worker_failure``. They also apply to
-            the multi-agent classes. Environments in this process get only the options that they
-            support, such as ``copy`` and ``check_actions``. Do not use ``copy=False`` with
-            XuanCe's runners, which keep observations beyond the next step.
+            the multi-agent classes. Classes that step environments in this process get only the
+            options that they support, such as ``copy`` and ``check_actions``. Do not use
+            ``copy=False`` with XuanCe's runners, which keep observations beyond the next step.
 
     Returns:
         A context manager that undoes the call; :func:`uninstall` does so at any time.

@@ -109,7 +109,8 @@ class Screen:
         self._rows = self._resizer.rows
         self._band_words = self._rows * width // 8
         # The previous step's last frame. A band of the image is unchanged if no frame of this step
-        # differs from it there, and no frame of the previous step differed from its predecessor.
+        # differs from it there, and no frame of the previous step differed there from the last
+        # frame of the step before.
         self._before = np.empty((height, width), np.uint8)
         self._words_before = self._before.reshape(-1).view(np.uint64)
         self._differed_before: list[Run] = [(0, height // self._rows)]

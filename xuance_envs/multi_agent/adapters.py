@@ -22,7 +22,7 @@ _adapter_lock = RLock()
 
 
 class AsyncAgentsEnv(AgentsEnv):
-    """Adapter of an asynchronous PettingZoo environment."""
+    """Adapter of a PettingZoo environment whose ``reset`` and ``step`` are ``async def``."""
 
     @override
     async def reset(self, **given: Any) -> Any:  # type: ignore[override]
@@ -34,7 +34,7 @@ class AsyncAgentsEnv(AgentsEnv):
 
 
 class AsyncXuanCeAgentsEnv(AsyncAgentsEnv, XuanCeAgentsEnv):
-    """Adapter of an asynchronous ``RawMultiAgentEnv``."""
+    """Adapter of a ``RawMultiAgentEnv`` whose ``reset`` and ``step`` are ``async def``."""
 
 
 class SeededEnv(NamedTuple):

@@ -163,9 +163,10 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
         """Wrap an existing vectorized environment of records, in any backend.
 
         Args:
-            vec_env: vectorized environment of :func:`~xuance_envs.multi_agent.adapters.agents_env`,
-                or a :class:`~xuance_envs.RemoteVecEnv` of a server that was
-                started with ``--multi-agent``. It is closed with the wrapper.
+            vec_env: vectorized environment whose callables return the results of
+                :func:`~xuance_envs.multi_agent.adapters.agents_env`, or a
+                :class:`~xuance_envs.RemoteVecEnv` of a server that was started with
+                ``--multi-agent``. It is closed with the wrapper.
             action_masks: as for the class.
             check_actions: as for the class.
 
