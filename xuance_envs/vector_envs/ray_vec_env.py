@@ -69,8 +69,9 @@ class RayVecEnv_Gym(GroupedVecEnv):
             any node with room for it. The failed step truncates the episodes of the failed actor's
             environments: reward 0, the last known observation, and ``"worker_restarted"`` in the
             infos.
-        worker_threads: threads that torch and OpenCV may use in each actor; None to keep their
-            settings. Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.
+        worker_threads: threads that torch and OpenCV may use in each worker; None to keep their
+            settings. The limit also applies to BLAS and OpenMP if the actor has worker processes.
+            Otherwise, Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.
 
     Raises:
         ImportError: Ray is not installed.
