@@ -37,7 +37,7 @@ class Command:
 
 COMMANDS = {
     "demo": Command(
-        "train an agent and measure the throughput of every local backend",
+        "train an agent, and compare the throughput of DummyVecEnv and SubprocVecEnv",
         add_demo_arguments,
         run_demo,
     ),

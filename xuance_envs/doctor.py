@@ -132,7 +132,7 @@ def _extra(extra: str) -> list[str]:
 
 
 def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContextManager[Any]]]]:
-    """Yield the name and factory of every backend that can run here."""
+    """Yield the name and factory of each backend to test."""
     methods: list[Any] = multiprocessing.get_all_start_methods()
     classes: dict[str, Callable[..., Any]] = {
         "DummyVecEnv_Gym": DummyVecEnv_Gym,

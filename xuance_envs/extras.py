@@ -27,7 +27,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "sb3": ("stable_baselines3",),
     "torch": ("torch", "tqdm", "PIL"),
 }
-"""Modules that each extra installs."""
+"""Modules that each extra provides; ``doctor`` reports an extra as missing if one of them is."""
 LEFT_OUT_FROM = {
     **{"Box2D": 14, "mo_gymnasium": 14, "mpe2": 14},
     **{"ale_py": 15, "pettingzoo": 15, "ray": 15},

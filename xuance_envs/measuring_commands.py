@@ -80,7 +80,7 @@ class Demo:
 
 @dataclass(frozen=True)
 class Case:
-    """Environments that the demo measures in every backend."""
+    """Environments that the demo measures in each of its backends."""
 
     title: str
     env_fn: Callable[[], Any]
@@ -161,7 +161,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_demo(args: argparse.Namespace) -> None:
-    """Train an agent, then run and time every local backend."""
+    """Train an agent in CartPole, then time ``DummyVecEnv`` and ``SubprocVecEnv``."""
     _require("demo", "plot", "tqdm", "matplotlib")
     from tqdm import tqdm
 
@@ -245,7 +245,7 @@ def _demo_of(env_id: str) -> Demo:
 def _demo_case(
     demo: Demo, case: Case, actions: Sequence[Any], seconds: float, bar: tqdm[Any]
 ) -> tuple[list[Throughput], dict[str, Episodes]]:
-    """Collect episodes with the environments of a case in every backend, then time the backends."""
+    """Collect episodes with the environments of a case in each backend, then time the backends."""
     show = _progress(bar, f"{case.title}: ")
     with ExitStack() as stack:
         runners: dict[str, StepLoop] = {}
@@ -313,7 +313,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_bench(args: argparse.Namespace) -> None:
-    """Measure every backend with one environment and recommend the fastest."""
+    """Measure or estimate the candidate backends for an environment, and recommend one."""
     _require("bench", "plot", "tqdm")
     from tqdm import tqdm
 

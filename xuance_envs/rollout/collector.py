@@ -83,6 +83,7 @@ class RolloutCollector(RolloutLoop):
             cores. The agent then samples actions for one half at a time. 2 requires two or more
             workers and no ``recorder``. 1 steps all environments together. ``"auto"`` measures both
             modes during the first steps and keeps the faster one. If 2 is not possible, it uses 1.
+            If the agent receives action masks, all environments always step together.
         scalarize: conversion of vector rewards to numbers: k weights of the components, or a
             function that maps rewards ``(n, k)`` to n numbers. None keeps vectors; the agent must
             then return one value per component.

@@ -1,14 +1,15 @@
 """Checkpoint support for Atari's emulator.
 
-ale-py's states omit the last executed action, which sticky actions may repeat: 12 to 16 % of
-restored games diverged. Once per frame and player, the emulator draws a number that decides whether
-it repeats the last action. The generator, a Mersenne Twister, is part of the state. Undoing its
-draws shows which requested action was executed last. A restore executes that action in one frame
-without stickiness, and then loads the state.
+ale-py's states omit the last executed action, which sticky actions may repeat. With these states
+alone, 12 to 16 % of restored games diverged. Once per frame and player, the emulator draws a number
+that decides whether it repeats the last action. The generator, a Mersenne Twister, is part of the
+state. Undoing its draws shows which requested action was executed last. A restore executes that
+action in one frame without stickiness, and then loads the state.
 
 The states also omit values that the emulator initializes in its first frame after a reset. Qbert
 depends on them. If the saved emulator had executed no frame since its reset, a restore therefore
-resets the emulator first. Otherwise the emulator executes a frame, unless it already has.
+resets the emulator first. Otherwise the target emulator executes a frame, unless it has already
+executed one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ALE_ENV_CLASS = "ale_py.env.AtariEnv"
 
 REQUESTED_ATTRIBUTE = "_requested_actions"
 """Environment attribute with the requests to the emulator, oldest first, as (action, strength,
-frames). The emulator certainly executed the first one.
+frames). The emulator executed the first one, unless the limit below dropped older ones.
 """
 
 _MAX_STICKINESS = 0.9

@@ -113,7 +113,7 @@ class GroupStates:
         return list(saved.values()), fingerprints
 
     def verify_saving(self, places: Sequence[int], registry: bytes | None) -> list[str]:
-        """Test saving with new environments, one per function; return warnings."""
+        """Test saving with two new environments per different function; return warnings."""
         # Imported here because few groups verify.
         from xuance_envs.state.checking import verify_saving
 
