@@ -56,13 +56,13 @@ MIN_EXPECTED_RATIO = 0.5
 """Candidates with less than this fraction of the highest estimate are not measured."""
 
 MEASUREMENT_TOLERANCE = 0.9
-"""Candidates within this fraction of the fastest measurement count as equally fast.
+"""Candidates with at least this fraction of the highest measured throughput count as equally fast.
 
 Among them, the estimates decide.
 """
 
 SIMPLER_CHOICE_TOLERANCE = 0.97
-"""The simplest candidate within this fraction of the highest estimate is chosen."""
+"""Of equally fast candidates, the simplest with this share of their best estimate is chosen."""
 
 
 def backend_class(name: str) -> Callable[..., VecEnv]:

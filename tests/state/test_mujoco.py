@@ -238,7 +238,7 @@ def test_a_model_that_was_made_otherwise_is_refused() -> None:
     with DummyVecEnv([Falling]) as one, DummyVecEnv([Heavy]) as other:
         one.reset()
         other.reset()
-        with pytest.raises(StateMismatchError, match="differs in its model: created with values"):
+        with pytest.raises(StateMismatchError, match="differs in its model: initial values"):
             other.load_state(one.save_state())
 
 

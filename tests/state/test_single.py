@@ -224,7 +224,7 @@ def test_a_changed_model_is_noticed() -> None:
     twin.reset(seed=1)
     data = EnvCheckpointer(env).save()
     twin.unwrapped.model.body_mass[2] *= 1.1
-    with pytest.raises(Exception, match="its model: created with values"):
+    with pytest.raises(Exception, match="its model: initial values"):
         EnvCheckpointer(twin).prepare(data, trusted=False)
 
 

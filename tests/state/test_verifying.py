@@ -105,7 +105,7 @@ def test_an_error_of_states_in_their_constructor_is_one_of_these() -> None:
 
     with DummyVecEnv([make]) as envs:
         envs.reset(seed=1)
-        with pytest.warns(RuntimeWarning, match="creating two more .*the file is gone"):
+        with pytest.warns(RuntimeWarning, match="creating two new .*the file is gone"):
             assert len(envs.save_state(verify=True)) == 1
 
 

@@ -59,14 +59,14 @@ class SyncVecEnv(RolloutCollector):
             processes, or a callable that creates a vec env from a list of functions.
         device: device of the tensors, as in
             :class:`~xuance_envs.rollout.collector.RolloutCollector`.
-        state_dtype: dtype of the states, as in the same class.
-        channels_first: order of image axes, as in the same class.
+        state_dtype: dtype of the states, as in ``RolloutCollector``.
+        channels_first: order of image axes, as in ``RolloutCollector``.
         progress: True to show a progress bar during rollouts.
         window: number of finished episodes per environment in the statistics.
         seed: seed of the first reset; environment i gets ``seed + i``.
         halves: double buffering, as in :class:`~xuance_envs.rollout.collector.RolloutCollector`.
             With 2 and the backend ``"subproc"``, the default is two workers per CPU.
-        scalarize: conversion of vector rewards to numbers, as in the same class.
+        scalarize: conversion of vector rewards to numbers, as in ``RolloutCollector``.
         **backend_options: options of
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`, or arguments of the
             callable.

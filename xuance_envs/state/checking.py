@@ -66,7 +66,7 @@ VERIFIED_STEPS = 32
 
 
 def verify_saving(make: Callable[[], Any], index: int) -> str:
-    """Check saving with two new environments; return the reason if that fails, else ``""``."""
+    """Check saving with two new environments; return a warning if they fail, else ``""``."""
     made: list[Any] = []
     checking = False
     try:
@@ -80,9 +80,9 @@ def verify_saving(make: Callable[[], Any], index: int) -> str:
     except Exception as error:
         if checking and isinstance(error, StateError):
             raise
-        failed = "another environment failed with random actions"
+        failed = "a new environment failed with random actions"
         if not checking:
-            failed = "creating two more environments failed"
+            failed = "creating two new environments failed"
             for each in made:
                 finish(each.close())
         reason = f"{failed}: {type(error).__name__}: {error}"

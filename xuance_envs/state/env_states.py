@@ -112,7 +112,7 @@ class EnvStates:
 
     @classmethod
     def joined(cls, states: Sequence[EnvStates]) -> EnvStates:
-        """Concatenate states without shared values; the result is trusted if all of them are."""
+        """Concatenate states, dropping shared values; the result is trusted if all states are."""
         envs = [env for one in states for env in one.envs]
         facts = {digest: fact for one in states for digest, fact in one.facts.items()}
         return cls(envs, facts, trusted=all(one.trusted for one in states))

@@ -1,9 +1,9 @@
 """Checkpoint support for MuJoCo simulations.
 
 ``mj_getState`` is incomplete. Environments also read contacts, constraint forces, and derived
-positions, which lag one substep behind. ``mj_forward`` would compute different values for them. A
-state therefore holds all of MjData: the numbers in its struct, its buffer and the used part of its
-arena.
+positions, which lag one substep behind ``qpos``. ``mj_forward`` would compute different values for
+them. A state therefore holds all of MjData: the numbers in its struct, its buffer and the used part
+of its arena.
 
 Environments change their models at resets. Each model is therefore compared with a copy from the
 environment's creation, and the differences are saved. The copies of the saved environment and of
@@ -167,8 +167,8 @@ def _check_model(model: Any, value: tuple[bytes, _Changes] | None) -> str | None
         return "it was saved by version 0.2.0, without the MuJoCo model's parameters"
     digest, changes = value
     if digest != own.digest:
-        saved = f"created with values with digest {digest.hex()}"
-        raise MismatchError("model", saved, own.digest.hex())
+        saved, here = (f"initial values with digest {each.hex()}" for each in (digest, own.digest))
+        raise MismatchError("model", saved, here)
     for number, start, content in changes:
         _, _, size = own.regions[number]
         if not 0 <= start <= start + len(content) <= size:
@@ -234,8 +234,8 @@ class _Data:
         self.buffer = _view(struct.buffer, struct.nbuffer)
         self.arena = _view(struct.arena, struct.narena)
         self._before_arena = np.array(struct.arena - 8, np.uint64)
-        # The last pointers, their offsets, and the highest offset. States without contacts have
-        # the same ones. An offset of 0 is a null pointer.
+        # The last pointers, their offsets, and the highest offset. All states without
+        # contacts have equal ones. An offset of 0 is a null pointer.
         self._known: tuple[bytes, bytes, int] = b"", b"", 0
         # Pointers in the buffer to the data of plugins; a restore does not change them.
         count = struct.nplugin

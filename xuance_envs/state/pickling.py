@@ -59,7 +59,7 @@ class StalePlanError(Exception):
 
 
 class _Cell:
-    """Stand-in for an empty closure cell while the functions that use it are saved."""
+    """Stand-in for a closure cell, which is restored empty and then filled."""
 
     def __reduce__(self) -> Any:
         return rebuild.cell, ()
@@ -207,7 +207,7 @@ class StatePickler(pickle.Pickler):
             if id(value) in attributes:
                 raise FaultError("", "it is the __dict__ of an environment or wrapper")
             if id(value) in self._plan.foreign_owners:
-                raise FaultError("", f"an array in the memory of {type_phrase(value)}")
+                raise FaultError("", f"an array uses the memory of {type_phrase(value)}")
             if isinstance(value, BUFFERS) and getattr(value, "base", None) is None:
                 places.append((*rebuild.extent(value), value))
         places.sort(key=lambda place: place[:2])

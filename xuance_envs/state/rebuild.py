@@ -255,7 +255,8 @@ def scalar(data: bytes, dtype: str) -> Any:
     return np.frombuffer(data, dtype)[0]
 
 
-_NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= "2.0.0"  # sets a generator's seed later, too
+# NumPy 2 can set the seed of an existing bit generator.
+_NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
 BIT_GENERATORS = {"MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"}
 
 

@@ -288,7 +288,7 @@ class StatePlan:
             elif not here and name in NEW_RESOURCES:
                 found[k] = NEW_RESOURCES[name]()
             else:
-                number = "more than one" if here else "no"
+                number = "more than one" if here else "none"
                 raise MismatchError(f"attribute {self.text(paths[0])}", f"a {name}", number)
         return found
 

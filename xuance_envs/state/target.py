@@ -224,7 +224,11 @@ class Target:
         """Return a module."""
         found = self._search(lambda plan: plan.held.named.get(f"module.{name}"))
         if found is None and not self._trusted:
-            raise unsafe_class_error(name, "module")
+            raise FaultError(
+                "",
+                f"the state contains the module {name}, which this environment does not hold: load "
+                "it with trusted=True if you trust its source",
+            )
         return importlib.import_module(name) if found is None else found
 
     def _search(self, find: Callable[[StatePlan], Any]) -> Any:

@@ -38,8 +38,8 @@ class MomentBuffers:
         rows = (count, *shape)
         # Broadcasts and reductions cost two to three times as much as elementwise calls. So the
         # mean is repeated for each sample, and sums are products with ones.
-        # A scalar mean is not repeated: a zero-dimensional array is as fast. But with one, NumPy 1
-        # would compute in the samples' precision.
+        # A scalar mean is not repeated, because a zero-dimensional array is as fast. NumPy 1 would
+        # compute with such an array in the samples' precision, so there the mean is repeated.
         self._means = np.empty(rows if shape or np.__version__ < "2" else ())
         self._mean: Any = None  # the mean that `_means` repeats
         self._arrays = np.ones(count), self._means, np.empty(rows), np.empty(rows)

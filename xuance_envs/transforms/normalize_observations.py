@@ -38,8 +38,9 @@ class NormalizeObservations(ObservationTransform):
 
     Each call first updates the statistics with every observation that it returns, including the
     last observations of episodes and the first observations in ``reset_obs``. It then normalizes
-    all of them with the updated statistics. After a worker restart, the replacement observation is
-    normalized but not counted. :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
+    all of them with the updated statistics. The last known observation, which a step returns again
+    after a worker restart, is normalized but not counted. The class
+    :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
 
     Args:
         vec_env: the vectorized environment; its observations are a Box of numbers or a Dict of
