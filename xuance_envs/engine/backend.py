@@ -25,8 +25,8 @@ from xuance_envs.engine.system.deadline import Deadline
 from xuance_envs.errors import WorkerTimeoutError
 
 CLOSE_TIMEOUT = 5.0  # seconds for closing environments; then workers are ended or left behind
-FAILED_CLOSE_TIMEOUT = 0.5  # the same after a worker failed, so that its error is raised soon
-FORCED_CLOSE_TIMEOUT = 1.0  # the same after Ctrl-C, in finalizers and for worker restarts
+FAILED_CLOSE_TIMEOUT = 0.5  # used after a worker failed, so that its error is raised soon
+FORCED_CLOSE_TIMEOUT = 1.0  # used after Ctrl-C, in finalizers and for worker restarts
 
 Timeouts = tuple[float | None, float | None]  # of steps and other commands, and of the start
 

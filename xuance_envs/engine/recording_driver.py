@@ -77,7 +77,7 @@ class RecordingDriver(Driver):
 
     @override
     def submit(self, tag: int, packed: Any) -> None:
-        call = packed[0]  # with a worker, the arguments are there, too
+        call = packed[0]  # the command; from a RestartingDriver, the command and its arguments
         self._command = call if isinstance(call, str) else call[0]
         self._to_unwrap, self._to_record = True, False
         changes_state = self._command in STATE_CHANGING_COMMANDS

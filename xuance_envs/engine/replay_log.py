@@ -57,7 +57,7 @@ class ReplayLog:
         self._nbytes, capacity = 0, self._max_steps + _SPARE_STEPS
         # One bytes object per step, which garbage collections ignore.
         self._rows = [b""] * capacity
-        # The sources of the infos, or the batches.
+        # Per step: the source of the infos, or a copied batch of them (see Snapshot).
         self._infos: list[Any] = [None] * capacity
         self._reset_infos: list[Any] = [None] * capacity
         self._extras: list[StepExtras | None] = [None] * capacity

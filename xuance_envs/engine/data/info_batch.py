@@ -223,7 +223,8 @@ def _thaw_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dic
 # Infos of all groups: their arrays, layouts and the group of each environment.
 _Source = tuple[InfoArrays, tuple[ColumnLayout, ...], NDArray[np.intp]]
 
-# The bytes of a batch's numbers and kinds, their source and the rest; or nothing and the batch.
+# (bytes of the cells and kinds, their source, rest). With array columns, or without any columns:
+# ((), copied batch, rest).
 Snapshot = tuple[tuple[bytes, ...], _Source | InfoBatch, Mapping[int, Frozen]]
 
 

@@ -210,8 +210,9 @@ class InfoWriter:
                 seen, count = before.get(key, (None, 0))
                 count = count + 1 if seen == kind else 1
                 candidates[key] = kind, count
-                # Only a second time in a row, since changing shapes would change the layout each
-                # time; then back off exponentially, because there may be no room.
+                # A key with a column gets a new kind only the second time in a row, since changing
+                # shapes would change the layout each time. Then back off exponentially, because
+                # there may be no room.
                 if count & (count - 1) == 0 and (count > 1 or key not in table.slots):
                     wanted[key] = kind
         self._candidates[i] = candidates

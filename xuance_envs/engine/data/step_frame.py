@@ -45,7 +45,7 @@ class GroupCodec:
         parts = *self._always, *masks, infos.cells, infos.kinds, infos.bytes
         self._parts = [_bytes_of(array) for array in parts if array.size]
         self._has_slices = any(isinstance(part, np.ndarray) for part in self._parts)
-        # Arrays of which results have the rows, or the columns, where episodes ended.
+        # Of these, results contain only the rows or columns of environments whose episode ended.
         rows = *self._reset_observations, resets.bytes
         self._end_rows = [array for array in rows if array.size]
         self._end_columns = [array for array in (resets.cells, resets.kinds) if array.size]

@@ -134,7 +134,7 @@ class EnvGroup(BaseEnvGroup):
                 self._interrupted_at, self._step_id, self._plain = _NOT_STARTED, number, False
             given = self._given_actions
             actions_taken = self._read_actions() if given is None else given
-            # zip reads the places first and stops at their end; the end of the actions is slow.
+            # zip stops at the end of its first argument. Finding the end of the actions is slow.
             items: Iterator[Any] = zip(self._places, self._step_targets, actions_taken, self._rows)  # noqa: B905  # strict costs time
             if places is not None:
                 items = self._select(places, items, start)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_arrays import StepArrays
 
-# Larger arrays are recorded as digests, which take longer than copies of small ones. With so many
-# bytes per step, the longest replay log takes its maximum memory.
+# Maximum bytes of a step's copies. At this size, the longest replay log takes its maximum memory.
+# Observations larger than their share are recorded as digests. Small ones are faster to copy.
 _MAX_COPIED_BYTES = 1 << 15
 
 

@@ -35,7 +35,7 @@ def start(settings: WorkerArguments) -> None:
     gc.freeze()  # objects inherited through a fork must not be collected here
     system.ignore_sigint()  # the main process handles it
     counters = () if settings.common is None else settings.common.counters
-    # Do not pass them to processes that environments start.
+    # Do not pass these descriptors to processes that environments start.
     for passed in (settings.requests, settings.replies, settings.memory, *counters):
         system.set_inheritable(passed.fd, False)
     for name in list(os.environ):

@@ -262,7 +262,7 @@ class CommonStep(CommonDriver):
     def hand_over(self) -> None:
         if self.closed:
             raise ClosedVecEnvError("the vectorized environment was closed during this step")
-        self.start(self.tag, {})  # if an interrupt came before
+        self.start(self.tag, {})  # completes a start that was interrupted
         if not self._through_drivers:
             for driver in self._workers:
                 if driver.tag != self.tag:

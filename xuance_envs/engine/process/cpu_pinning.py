@@ -4,7 +4,8 @@ Two spinning processes work well on two CPUs and badly on one. The kernel may le
 CPU for seconds, because neither sleeps. Power-saving schedulers even move them to one CPU.
 
 The first worker shares the main process's CPU, because the main process waits for it first. Another
-worker there would be interrupted in its step by the first worker's reply.
+worker there would be interrupted in its step by the first worker's reply. If the main process steps
+a group itself, no worker shares its CPU.
 """
 
 from __future__ import annotations

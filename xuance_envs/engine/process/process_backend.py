@@ -173,7 +173,7 @@ class ProcessBackend(Backend[ProcessDriver]):
 
 
 class SharedProcessBackend(ProcessBackend):
-    """Group in another vec env's worker process; one group of a process may be busy at a time."""
+    """Group in another vec env's worker process, in which at most one group is busy at a time."""
 
     _pickling_hint = ""
 

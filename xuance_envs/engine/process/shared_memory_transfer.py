@@ -13,7 +13,7 @@ from xuance_envs.engine.process.shared_memory import SharedBuffer, SharedMemory
 # Linux. With larger messages, the processes wait for each other.
 TRANSFER_THRESHOLD = 1 << 16
 
-# Bytes up to which available memory is not checked, which takes as long as copying a MiB or two.
+# Bytes up to which available memory is not checked: a check takes as long as copying a MiB or two.
 UNCHECKED_BYTES = 1 << 24
 
 _STATES_ERROR = (

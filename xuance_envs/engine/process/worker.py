@@ -28,7 +28,7 @@ ORPHAN_GRACE = 1.0  # seconds a worker has to close its environments after the m
 
 def run(settings: WorkerArguments, recorder: ProgressRecord) -> None:
     """Serve requests until the main process closes this worker or ends."""
-    random.seed()  # forked workers would otherwise draw the same numbers
+    random.seed()  # otherwise, all forked workers would draw equal numbers
     np.random.seed()
     # Processes that environments fork may use all CPUs, even if this worker is pinned.
     if (cpus := system.cpu_affinity()) is not None:

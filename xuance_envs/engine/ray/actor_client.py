@@ -181,7 +181,7 @@ class ActorClient:
             if self.connection is not None:
                 if not self.connection.send(call.number, call.request):
                     return False
-            elif not call.via_ray:  # if an interrupt makes it repeat, the actor knows the number
+            elif not call.via_ray:  # after an interrupt, the actor recognizes a repeated number
                 arguments = call.number, call.request, *call.buffers
                 call.ref, call.via_ray = self._cluster.call(self._handle.answer, *arguments), True
             self._unsent = self._unsent[1:]

@@ -1,6 +1,6 @@
 """Authenticated connections between the main process and its actors.
 
-Both sides prove that they have a key before either of them parses anything else.
+Both sides prove that they have the listener's key before either of them parses anything else.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class RayCluster:
         return context.get_node_id(), context.get_job_id()
 
     def release(self) -> None:
-        """Release the connection; later calls have no effect."""
+        """Release the connection; repeated calls do nothing."""
         with _lock:
             if not self._is_holder:
                 return

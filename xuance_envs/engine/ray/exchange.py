@@ -14,7 +14,7 @@ from xuance_envs.engine.ray.cluster import RayCluster
 from xuance_envs.engine.system.current import system
 
 POLL_INTERVAL = 1.0  # seconds between checks of actors and of silent connections
-MIXED_POLL_INTERVAL = 0.01  # the same for Ray if only some actors are connected directly
+MIXED_POLL_INTERVAL = 0.01  # seconds between checks of Ray calls while also reading connections
 
 
 class Exchange(Poller):

@@ -27,7 +27,9 @@ from xuance_envs.engine.serialization import dumps_for_worker
 
 logger = logging.getLogger("xuance_envs")
 
-TRANSFER_THRESHOLD = 100 * 1024  # bytes from which Ray stores states once per call
+# Bytes above which a group's states are sent as Ray objects. Otherwise, Ray would store arguments
+# of this size once per call.
+TRANSFER_THRESHOLD = 100 * 1024
 
 
 class RayBackend(Backend[ActorDriver]):

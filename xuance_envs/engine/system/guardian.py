@@ -72,7 +72,7 @@ def _guard(worker: int) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    kept = signal_after_main(signal.SIGCONT)  # in case this process is stopped then
+    kept = signal_after_main(signal.SIGCONT)  # continues this process if it is stopped
     if kept is not None:
         os.dup2(kept, 3)
     os.closerange(3 if kept is None else 4, os.sysconf("SC_OPEN_MAX"))

@@ -34,7 +34,7 @@ def limit_threads(threads: int | None) -> None:
 
 @contextmanager
 def limited_in_fork(threads: int | None) -> Iterator[None]:
-    """Limit library threads in processes forked inside this context, but not in this one."""
+    """Limit library threads in processes forked inside this context, but not in this process."""
     before = [(set_number, get_number()) for get_number, set_number in _loaded()]
     try:
         for set_number, number in before:

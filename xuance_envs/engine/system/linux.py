@@ -103,7 +103,7 @@ def abort(pid: int) -> None:
 
 def end_natively_after_main() -> None:
     """End this process after the main process, even if a thread never releases the GIL."""
-    if signal_after_main(signal.SIGCONT) is None:  # for a stopped process
+    if signal_after_main(signal.SIGCONT) is None:  # continues this process if it is stopped
         return
     # SIGHUP fits best, but if it is ignored, as under nohup, it must stay ignored.
     hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 assert sys.platform != "win32" or not TYPE_CHECKING  # type checkers skip the rest on Windows
 
-HAS_FILE_MODES = True  # files have permissions of Unix
+HAS_FILE_MODES = True  # files have Unix permissions
 HAS_SERVER = True  # the HTTP server, and direct connections to Ray actors, work here
 
 CAN_COUNT_SLEEPS = True

@@ -33,7 +33,7 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
 
     def __init__(self, lo: int, hi: int, timeouts: Timeouts, wake_ups: WakeUps) -> None:
         super().__init__(lo, hi, timeouts)
-        self.group = lo  # in WakeUps.busy; later its index
+        self.group = lo  # key in WakeUps.busy; later the group's index
         self.failed = False
         self._wake_ups = wake_ups
         self._doorbell = Doorbell()

@@ -70,6 +70,6 @@ class WakeUps(Poller):
                 self._to_wake.popleft().ring()
 
     def report(self, failed: bool) -> None:
-        """Wake the main thread for a reply if it waits for no other reply."""
+        """Wake the main thread after the last reply or a failure; in ``recv``, after each reply."""
         if failed or self._at_each_reply or not self.busy:
             self._replied.ring()

@@ -53,7 +53,7 @@ class RefusedError(Exception):
 
 
 def no_session(idle: float | None = None) -> RefusedError:
-    """Return the refusal for an unknown session, or for a session of a different token."""
+    """Return the refusal for an unknown session, or for another owner's session."""
     after = "" if idle is None else f" after {idle:g} s without a request"
     text = f"no such session: it may have been closed or have expired{after}"
     return RefusedError(404, "session", text)

@@ -3,7 +3,8 @@
 A reply is ``{"layout": number, "frame": bytes}``. The request gives the number of the last layout
 that the client received, or 0. A reply in a new layout describes the layout in ``columns``:
 
-- dtypes and shapes of the arrays;
+- dtypes and shapes of the arrays, and whether frames also contain action masks;
+- the kinds of numbers, in the order of their codes;
 - for infos and reset infos, the key and first byte of each column, the kinds of arrays, and the
   bytes per environment.
 
@@ -33,7 +34,7 @@ from xuance_envs.engine.data.step_frame import NO_EXTENTS, Extents, GroupCodec
 from xuance_envs.remote.wire.arrays import DTYPES, check_bools, dtype_from_wire, shape_from_wire
 from xuance_envs.remote.wire.nodes import WireError, shortened
 
-# Kinds of numbers, in the order of their codes; both sides must have the same.
+# Kinds of numbers, in the order of their codes. The client raises if the server's list differs.
 _NUMBERS = [
     f"numpy.{np.dtype(kind).name}" if issubclass(kind, np.generic) else kind.__name__
     for kind in NUMBER_KINDS

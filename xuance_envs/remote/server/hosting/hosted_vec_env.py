@@ -76,7 +76,7 @@ class HostedVecEnv(GroupedVecEnv):
         channels = [driver.channel for driver in self._drivers]
         # Descriptors of replies, with functions that read them.
         self.receivers = {channel.replies: channel.receive_available for channel in channels}
-        # The same, and descriptors that become readable when a worker ends.
+        # These descriptors, and those that become readable when a worker ends.
         self.watched_fds = [*self.receivers, *(driver.worker.peer for driver in self._drivers)]
         leaves = self._arrays.observations.layout.leaves
         native = all([leaf.dtype is not None and leaf.dtype.isnative for leaf in leaves])

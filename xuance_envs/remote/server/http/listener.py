@@ -83,7 +83,8 @@ class ServerListener:
         for connection in list(self._manager.connections):
             if isinstance(connection, TlsHandshake):
                 connection.abort()
-        # Other tasks end by themselves. If cancelled, uvloop would not report lost connections.
+        # Other tasks end by themselves. If they were cancelled, uvloop would not report lost
+        # connections.
         self._manager.is_closing = True
 
     async def wait_closed(self) -> None:
