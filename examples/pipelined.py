@@ -42,7 +42,7 @@ HALVES: tuple[int | str, ...] = (1, 2, "auto")
 
 
 def make_envs(env_fn: Callable[[], Any], num_envs: int, workers: int) -> VecEnv:
-    """Create two workers per core, so that the workers of one half use all cores."""
+    """Create `workers` workers per half; with one per core, each half uses all cores."""
     return SubprocVecEnv([env_fn] * num_envs, in_series=num_envs // (2 * workers), copy=False)
 
 
@@ -63,7 +63,7 @@ class Policy:
         seconds: the time for one batch.
         device: the device of the network.
         sleeps: True to use a small network and sleep for the rest of the time, like a policy on a
-            different machine; False to use a network that is large enough.
+            different machine; False to use a network that is large enough to take this time.
     """
 
     def __init__(

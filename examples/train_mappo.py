@@ -3,8 +3,8 @@
     python examples/train_mappo.py
     python examples/train_mappo.py --env mpe2:simple_reference_v3 --plot reference.png
 
-With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues it
-with identical results, as in `train_ppo.py`.
+With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues it.
+The results are identical to those of an uninterrupted run, as in `train_ppo.py`.
 
 The algorithm is the basic form of MAPPO in Yu et al. 2021, https://arxiv.org/abs/2103.01955. The
 script needs the extras `torch` and `plot`, and the package `mpe2`.
@@ -135,7 +135,8 @@ def train(
     began, curve = time.perf_counter(), []
     with RolloutCollector(envs, agent, STEPS_PER_ENV, seed=seed) as play:
         if resumed is not None:
-            # trusted: states may contain objects of other classes, and you wrote the checkpoint.
+            # trusted: the states may contain objects of classes that only trusted files may name,
+            # and you wrote the checkpoint.
             resume(resumed, play, agent, optimizer, trusted=True)
         updates = 0
         while play.global_steps < steps:

@@ -7,8 +7,8 @@
     python examples/train_ppo.py --env Pendulum-v1 --steps 50000 --play pendulum.pt
     python examples/train_ppo.py --collectors 2
 
-With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues it and
-ends with bitwise identical weights.
+With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues it.
+The final weights are bitwise identical to those of an uninterrupted run.
 
 The algorithm is proximal policy optimization, Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
 The script needs the extra `torch`, `atari` for Atari games, and `ray` for `--collectors`.
@@ -288,7 +288,7 @@ def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
 
 
 def prepared(envs: VecEnv, gamma: float) -> VecEnv:
-    """Add transforms for PPO. Scores in infos are not transformed."""
+    """Add transforms for PPO. `episode_score` in infos remains the sum of the original rewards."""
     if not has_scale(envs.observation_space):
         return envs
     if isinstance(envs.action_space, gymnasium.spaces.Box):
