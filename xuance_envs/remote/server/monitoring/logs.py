@@ -14,7 +14,7 @@ FLUSH_TIMEOUT = 1.0  # seconds to wait for queued records when the handler close
 
 
 class BackgroundHandler(logging.Handler):
-    """Handler whose thread writes to a file descriptor; if writing blocks, it drops records."""
+    """Handler whose thread writes to a file descriptor; if its queue is full, it drops records."""
 
     def __init__(self, fd: int = 2) -> None:
         super().__init__()
