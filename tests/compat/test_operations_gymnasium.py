@@ -180,7 +180,7 @@ def assert_alike(name, mode, seeds):
 @pairs
 @modes
 def test_any_operations_in_any_order_do_what_gymnasiums_do(name, mode):
-    assert_alike(name, mode, range(20 if name == "sync" else 2))
+    assert_alike(name, mode, range(8 if name == "sync" else 2))
 
 
 @pytest.mark.long

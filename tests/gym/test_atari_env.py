@@ -412,7 +412,7 @@ def test_every_step_is_as_the_letter_has_it(game: str, kwargs: dict[str, Any]) -
     np.testing.assert_array_equal(observation, letter.observation())
     assert info == letter.info()
     rng, ends = np.random.default_rng(0), 0
-    for step in range(350):
+    for step in range(250):
         action = rng.integers(env.action_space.n)
         observation, *rest = env.step(action)
         expected, *expected_rest = letter.step(action)

@@ -67,7 +67,9 @@ def game_of(game: str) -> Atari_Env:
 @pytest.mark.parametrize(
     ("count", "ends"), [(400, 2), pytest.param(1000, 4, marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("backend", [DummyVecEnv_Atari, SubprocVecEnv_Atari])
+@pytest.mark.parametrize(
+    "backend", [pytest.param(DummyVecEnv_Atari, marks=pytest.mark.long), SubprocVecEnv_Atari]
+)
 def test_every_pixel_reward_and_end_is_the_references(backend: Any, count: int, ends: int) -> None:
     """All five games at once, each in an environment that only takes its first four actions."""
 

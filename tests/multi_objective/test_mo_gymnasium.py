@@ -21,12 +21,6 @@ from mo_gymnasium.wrappers.vector import MOSyncVectorEnv
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 
-@pytest.mark.parametrize("env_id", IDS)
-def test_in_this_process(env_id: str) -> None:
-    with DummyVecEnv([partial(make_env, env_id)] * N) as envs:
-        assert_like_theirs(envs, env_id)
-
-
 @pytest.mark.parametrize("env_id", FEW)
 def test_in_every_backend(make: Any, env_id: str) -> None:
     assert_like_theirs(make([partial(make_env, env_id)] * N), env_id)

@@ -143,7 +143,9 @@ def test_a_reload_forgets_no_used_cpu_time(
 # -- file descriptors ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("files", [128, pytest.param(160, marks=pytest.mark.long), 400])
+@pytest.mark.parametrize(
+    "files", [128, *(pytest.param(files, marks=pytest.mark.long) for files in (160, 400))]
+)
 def test_all_connections_are_served_when_all_processes_run(files: int) -> None:
     serve = f"{sys.executable} -m xuance_envs serve --env CartPole-v1 --port 0"
     serve += " --max-processes-per-session 99 --max-processes-per-token 0 2>&1"

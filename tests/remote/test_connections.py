@@ -76,6 +76,10 @@ class Answering:
         self.closed.set()
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(
+                socket.SHUT_RDWR
+            )  # else accept() goes on, on a closed descriptor
         self._listener.close()
 
 

@@ -92,7 +92,7 @@ def test_a_frame_has_what_other_messages_have(space: spaces.Space[Any], says: bo
         arrays = StepArrays.allocate(StepSpaces(space, envs.action_space, None), 3)
         reader = StepFrameReader(arrays)
         envs.reset(seed=0)
-        for _ in range(200):
+        for _ in range(100):
             envs.step_async([0, 1, 0])
             answer = commands.step(envs, reader.number)
             infos = envs.buf_infos

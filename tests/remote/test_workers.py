@@ -102,7 +102,7 @@ def error_of(answer: Any) -> tuple[str, str]:
 # --- results ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [2, 3, 7])
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.long), 3, 7])
 def test_steps_are_those_of_the_environments_here(serve: ServerMaker, workers: int) -> None:
     served = {"CartPole": cart_pole, "Various": VariousEnv}
     server = serve(served, workers=workers)

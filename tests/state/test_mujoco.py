@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,9 @@ def transcript(env: Any, actions: Any) -> list[Any]:
     return found
 
 
-def check_exact(make: Callable[[], Any], length: int = 80) -> None:
+def check_exact(
+    make: Callable[[], Any], length: int = 80, steps: Sequence[int] = (0, 1, 17, 60)
+) -> None:
     """Compares what goes on after loading, from states of several steps, in two twins."""
     env, stepped, fresh = make(), make(), make()
     for each in (env, stepped, fresh):
@@ -134,7 +136,7 @@ def check_exact(make: Callable[[], Any], length: int = 80) -> None:
     stepped.reset(seed=2)
     transcript(stepped, actions[: length // 2])
     fresh.reset(seed=5)
-    for before in (0, 1, 17, 60):
+    for before in steps:
         transcript(env, actions[:before])
         data = EnvCheckpointer(env).save()
         expected = transcript(env, actions)
@@ -160,7 +162,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_model_that_changes_is_state(what: str) -> None:
-    check_exact(lambda: Randomized(what), length=24)
+    check_exact(lambda: Randomized(what), 24, (17, 60))
 
 
 def test_contacts_and_forces_are_what_the_last_step_left() -> None:
@@ -200,7 +202,14 @@ def test_pointers_beyond_the_arena_are_refused() -> None:
     assert handler.check(env.data, (numbers, solver, offsets, buffer, arena)) is None
 
 
-@pytest.mark.parametrize("name", ["Ant-v5", "Humanoid-v5", "Pusher-v5", "Walker2d-v5"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Ant-v5",
+        "Humanoid-v5",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("Pusher-v5", "Walker2d-v5")),
+    ],
+)
 def test_gymnasiums_environments_see_the_same_contacts(name: str) -> None:
     class Seeing(gymnasium.Wrapper[Any, Any, Any, Any]):
         def step(self, action: Any) -> Any:

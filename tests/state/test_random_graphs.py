@@ -532,6 +532,7 @@ def own_stream(bits: Any) -> Any:
     return np.random.Generator(copy.deepcopy(bits))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", faults())
 def test_each_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, attribute, fault = faults()[name]

@@ -83,7 +83,13 @@ def test_it_goes_on_exactly(name: str) -> None:
     check_saving(EXACT[name], steps=4 if name == "taxi" else 120)
 
 
-@pytest.mark.parametrize("name", ATARIS)
+LONG_ATARIS = {"every frame", "colours", "its drawn skip"}  # as others, with one more option
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name in LONG_ATARIS)) for name in ATARIS],
+)
 def test_games_go_on_exactly(name: str) -> None:
     needs("ale_py", "cv2")
     check_saving(ATARIS[name], steps=60)
