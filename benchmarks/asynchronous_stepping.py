@@ -249,7 +249,7 @@ def measure_unequal(args: argparse.Namespace) -> Part:
         beside = {f"{name}, half busy": Disturbed(each, busy) for name, each in alone.items()}
         part.measured = timed(args, "unequal", alone | beside, part)
         share = float(np.mean([each.share for each in beside.values()]))
-    part.notes.append(f"The other process got {share:.0%} of its core.")
+    part.notes.append(f"The process that kept a core busy got {share:.0%} of this core.")
     pairs = zip(beside, alone, strict=True)
     part.ratios["× idle"] = {
         name: part.measured[name].relative_to(part.measured[other]) for name, other in pairs

@@ -174,7 +174,7 @@ def table(found: dict[str, list[tuple[float, int, float]]], goal: float) -> str:
                 f"{np.median(seconds) / own:.2f}",
             ]
         )
-    header = ["learner", "solved", "median s", "slowest s", "median steps", "× the first"]
+    header = ["learner", "solved", "median s", "slowest s", "median steps", "time / first row"]
     return markdown_table(header, rows)
 
 

@@ -126,7 +126,7 @@ def actions_for(world: str, num_envs: int) -> list[np.ndarray]:
 
 
 AS_IT_COMES = "automatic backend"
-"""The backend that make_multi_agent_vec chooses by default."""
+"""MultiAgentVecEnv without the argument ``backend``."""
 
 OURS: Mapping[str, tuple[Callable[..., Any], dict[str, Any], bool]] = {
     AS_IT_COMES: (MultiAgentVecEnv, {}, False),

@@ -7,8 +7,8 @@ the main process blocks instead, and falling asleep and waking up are counted. O
 the figures are higher, because other processes evict the caches.
 
 Each figure is the median of the rounds, in microseconds per environment step. For comparison, a
-bare loop writes one byte to each of the same number of sleeping processes, and reads one byte from
-each. Its figures are in microseconds per worker and step.
+bare loop uses as many sleeping processes as there are workers. It writes one byte to each process,
+and reads one byte from each. Its figures are in microseconds per process and step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Measure a vectorized environment over HTTP on this machine.
 
-The script compares it with a vectorized environment in this process. Then the script measures many
-concurrent sessions: requests per second, latency, and fairness. Finally, it measures the delay of
-other clients and the server's memory during expensive requests; this needs the program openssl.
+The script compares it with vectorized environments in this process and in a worker process. Then
+the script measures many concurrent sessions: requests per second, latency, and fairness. Finally,
+it measures the delay of other clients and the server's memory during expensive requests; this needs
+the program openssl.
 """
 
 from __future__ import annotations

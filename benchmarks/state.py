@@ -2,8 +2,9 @@
 
 One environment is saved and loaded into another; one is cloned into eight over two workers.
 Loading a state is compared with repeating the actions. Throughput with on_worker_failure="resume"
-is compared with "restart", in turns of fresh pairs. Environments that record actions are compared
-with environments that do not.
+is compared with that of "restart". Each round creates a vectorized environment for each option,
+and steps the two in turns. Environments that record actions are compared with environments that do
+not.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def of_many(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_losses(name: str, num_envs: int, args: argparse.Namespace) -> float:
-    """Return the throughput with "resume" relative to "restart", as the median of fresh pairs.
+    """Return the throughput with "resume" relative to "restart", as the median over the rounds.
 
     The speed of equal processes differs by several percent, depending on where they run. States are
     saved every few hundred to 2,048 steps, so a turn covers several saves.

@@ -8,8 +8,8 @@ Each case has a reference, and each implementation runs in a fresh process:
 - ``recv``: sleeps of 10 to 500 ms, received in batches of at least 16 environments. At the optimum,
   no environment waits for another.
 - ``torchrl``: environments that do nothing, or sleep, against TorchRL's ``AsyncEnvPool`` with its
-  threads. Use ``--peers`` in an environment that has TorchRL. ``asyncio`` is not compared,
-  because TorchRL has not implemented that backend.
+  threads. Use ``--peers`` in a virtual environment that has TorchRL. TorchRL's backend
+  ``asyncio`` is not compared, because TorchRL has not implemented it.
 - ``computing``: CartPole and HalfCheetah against worker processes, and against loops in two
   processes and in two threads. Run it in a free-threaded Python, too: with the global interpreter
   lock (GIL), threads that compute run one at a time.

@@ -66,7 +66,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         choices=["xuance"],
         help="measure this library's PPO, in its own virtual environment",
     )
-    add("--game", default="ALE/Breakout-v5", metavar="ID", help="XuanCe's second environment")
+    add("--game", default="ALE/Breakout-v5", metavar="ID", help="XuanCe PPO's second environment")
     add(
         "--game-steps",
         type=int,
@@ -86,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     trainings = measure_trainings(args)
     found = [record(name, trainings) for name in trainings]
-    header = ("vectorized environment", "seconds", "range", "stepping", "× the first", "return")
+    parts = ("seconds", "range", "stepping", "time / first row", "return")
+    header = ("vectorized environment", *parts)
     rows = [
         [
             row["contender"],

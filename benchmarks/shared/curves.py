@@ -200,7 +200,7 @@ def table(found: dict[str, list[Curve]]) -> str:
         f"mean return of {EPISODES} episodes",
         "range over seeds",
         "s",
-        "× the first",
+        "time / first row",
     ]
     return markdown_table(header, rows)
 
