@@ -76,10 +76,8 @@ class Answering:
         self.closed.set()
 
     def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(
-                socket.SHUT_RDWR
-            )  # else accept() goes on, on a closed descriptor
+        with suppress(OSError):  # accept() would wait on, on a descriptor that may be another's
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
 

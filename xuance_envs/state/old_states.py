@@ -48,7 +48,8 @@ def _check_functions(plan: StatePlan) -> None:
                 raise FaultError(
                     "",
                     f"the state is of version 0.2, which did not save the variable {name!r} of the "
-                    f"function {full_name(function)}: save the environment again",
+                    f"function {full_name(function)}: save the environment again "
+                    "with this version",
                 )
 
 
