@@ -1,4 +1,4 @@
-"""Action masks of agents in a record."""
+"""Agents' action masks, stored in the record of a multi-agent environment."""
 
 from __future__ import annotations
 

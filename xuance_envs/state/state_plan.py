@@ -68,7 +68,7 @@ PRELUDE = Prelude.of()
 
 @dataclass
 class _KeptTable:
-    """Paths of a plan's kept objects; saved before all references to them."""
+    """Types and paths of a plan's kept objects; pickled before all references to them."""
 
     table: tuple[Any, ...]
 
