@@ -22,7 +22,7 @@ class ObjectSpace(Space[Any]):
 
 
 class ObjectEnv:
-    """Wrapper that returns arbitrary observations and rewards as (observation, reward) pairs."""
+    """Wrapper whose observations are (observation, reward) pairs, with values of any type."""
 
     observation_space = ObjectSpace()
     reward_space = None  # rewards are part of the observations

@@ -2,8 +2,9 @@
 
 An emulator reset costs as much as a dozen steps. Most games always start in the same state, which
 can be restored instead. Some games read leftover memory or the console's timer, and some keep state
-that the emulator does not save. Each game is therefore tested on a separate emulator first. If a
-single bit differs, the game is always reset in full.
+that the emulator does not save. Each game is therefore reset and restored several times on a
+separate emulator first. If it does not start identically each time, to the bit, it is always reset
+in full.
 """
 
 from __future__ import annotations

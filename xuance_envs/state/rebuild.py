@@ -71,7 +71,7 @@ def cell() -> Any:
 
 
 def same(value: Any) -> Any:
-    """Return the argument, a closure cell that the environment also holds as a value."""
+    """Return the argument, a closure cell that is a value itself, not only part of a function."""
     return value
 
 

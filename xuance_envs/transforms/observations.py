@@ -70,7 +70,7 @@ class ObservationTransform(Transform):
     def _learn(
         self, memory: Any, batch: Batch, parts: Sequence[Any], firsts: Sequence[Any] | None
     ) -> Any:
-        """Return the memory after a call, and do not modify the old one."""
+        """Return the memory updated with a batch, without modifying the given one."""
         return memory
 
     def _put(self, memory: Any, parts: Sequence[Any], into: SpaceRows) -> None:

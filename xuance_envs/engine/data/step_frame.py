@@ -58,7 +58,7 @@ class GroupCodec:
         return _load(data, start, self._actions)
 
     def results(self, extents: Extents) -> list[Any]:
-        """Encode a command's results as buffers; some of them are the arrays, not copies."""
+        """Encode a command's results as buffers; some are views of the step arrays, not copies."""
         if extents != self._extents:
             self._use(extents)
         parts = _contiguous(self._parts) if self._has_slices else [*self._parts]

@@ -47,7 +47,7 @@ class CodeIndex:
         return found[0] if found else None
 
     def function(self, digest: bytes, trusted: bool) -> Code | None:
-        """Return code by its digest; for untrusted states, only code of functions in use."""
+        """Return code by digest; for untrusted states, only of functions the environment holds."""
         return (self._visible_code if trusted else self._held_code).get(digest)
 
     @cached_property
