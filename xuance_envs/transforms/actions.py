@@ -90,16 +90,16 @@ class RescaleActions(ActionTransform):
             raise ValueError(
                 f"{name}: expected actions in a bounded Box of floats, got {space}{hint}"
             )
-        lowest, highest = (
-            np.broadcast_to(np.asarray(bound, np.float64), space.shape) for bound in (low, high)
-        )
+        # In the space's dtype, because the agent's smallest action must map exactly to `space.low`.
+        smallest, largest = (np.full(space.shape, bound, space.dtype) for bound in (low, high))
+        lowest, highest = smallest.astype(np.float64), largest.astype(np.float64)
         if not (np.isfinite(lowest) & np.isfinite(highest) & (lowest < highest)).all():
             raise ValueError(f"{name}: expected low < high, got {low!r} and {high!r}")
         self._low, self._width = lowest, highest - lowest
         self._to_low, self._to_high = space.low.astype(np.float64), space.high.astype(np.float64)
         self._dtype = space.dtype
-        bounds = lowest.astype(space.dtype), highest.astype(space.dtype)
-        super().__init__(vec_env, spaces.Box(*bounds, dtype=space.dtype), keep_raw=keep_raw)
+        given = spaces.Box(smallest, largest, dtype=space.dtype)
+        super().__init__(vec_env, given, keep_raw=keep_raw)
 
     def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
         share = (actions - self._low) / self._width
