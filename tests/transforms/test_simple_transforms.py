@@ -8,12 +8,13 @@ from functools import partial
 import numpy as np
 import pytest
 from gymnasium import spaces
-from walking import NUM_WALKS, STILL, WALKS, ReferenceWalks
+from walking import NUM_WALKS, STILL, WALKS, ReferenceWalks, Walk
 
 from xuance_envs import DummyVecEnv, Gym_Env
 from xuance_envs.transforms import (
     ClipActions,
     ClipRewards,
+    EpisodeStatistics,
     RescaleActions,
     ScaleRewards,
     TransformObservations,
@@ -75,6 +76,28 @@ def test_what_a_function_makes_of_rewards_is_checked(made):
             envs.step(STILL)
         assert not envs.waiting
         envs.reset()
+
+
+@pytest.mark.parametrize("first_ready", [False, True], ids=["step", "first ready"])
+def test_a_function_may_change_its_argument(first_ready):
+    def doubled(rewards):
+        assert rewards.dtype == np.float64
+        rewards *= 2
+        return rewards
+
+    with EpisodeStatistics(TransformRewards(DummyVecEnv([partial(Walk, 2)]), doubled)) as envs:
+        envs.async_reset(seed=0)
+        envs.recv()
+        total = 0.0
+        for _ in range(2):
+            if first_ready:
+                envs.send(STILL[:1], [0])
+                _, rewards, _, _, infos, _ = envs.recv()
+            else:
+                _, rewards, _, _, infos = envs.step(STILL[:1])
+            assert rewards == pytest.approx(2 * envs.raw_rewards)
+            total += envs.raw_rewards[0]
+        assert infos[0]["episode"]["r"] == pytest.approx(total)
 
 
 def test_bounds_and_factors_of_rewards_are_checked():

@@ -144,10 +144,10 @@ class TransformRewards(RewardTransform):
 
     Args:
         vec_env: the vectorized environment.
-        function: function of the rewards ``(n,)`` of n environments, for any n: float64 from
-            ``step``, float32 from ``recv``. It returns n numbers; result i may depend only on
-            reward i. For vector rewards ``(n, k)``, it returns n numbers or vectors ``(n, j)``. The
-            constructor finds this shape by a call with ones.
+        function: function of the rewards ``(n,)`` float64 of n environments, for any n. It returns
+            n numbers; result i may depend only on reward i. For vector rewards ``(n, k)``, it
+            returns n numbers or vectors ``(n, j)``. The constructor finds this shape by a call with
+            ones.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:

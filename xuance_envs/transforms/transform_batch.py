@@ -56,9 +56,10 @@ class Batch:
         return cls(copy_of(source.buf_obs), source.buf_rews, *flags, source.buf_infos, source)
 
     @property
-    def given_rewards(self) -> NDArray[Any]:
-        """Rewards before this transform: float64 if available, else ``rewards``."""
-        return self.rewards if self.source is None else self.source.exact_rewards
+    def given_rewards(self) -> NDArray[np.float64]:
+        """Rewards before this transform, in a new array; exact after a step."""
+        source = self.source
+        return self.rewards.astype(np.float64) if source is None else source.exact_rewards
 
     @property
     def at(self) -> Any:
