@@ -25,6 +25,9 @@ class _RunningEpisodes(NamedTuple):
     lengths: NDArray[np.int64]
     started_at: NDArray[np.float64]
 
+    def copied(self) -> _RunningEpisodes:
+        return _RunningEpisodes(self.returns.copy(), self.lengths.copy(), self.started_at.copy())
+
 
 class EpisodeStatistics(Transform):
     """Add each episode's return, length and duration to the info of its last step.
@@ -66,16 +69,19 @@ class EpisodeStatistics(Transform):
     def _restore_env_state(
         self, ids: Sequence[int], shares: Sequence[tuple[Any, int, float]], obs: Any
     ) -> Any:
-        state = _RunningEpisodes(*(part.copy() for part in self._state))  # type: ignore[arg-type]
+        state = self._state.copied()
         for env, (score, length, seconds) in zip(ids, shares, strict=True):
             state.returns[env], state.lengths[env] = score, length
             state.started_at[env] = perf_counter() - seconds
         self._state = state
         return obs
 
+    def _restart_episodes(self, envs: NDArray[np.intp]) -> None:
+        self._state = returns, lengths, started_at = self._state.copied()
+        returns[envs], lengths[envs], started_at[envs] = 0, 0, perf_counter()
+
     def _transform(self, batch: Batch) -> _RunningEpisodes:
-        old = self._state
-        returns, lengths, started_at = old.returns.copy(), old.lengths.copy(), old.started_at.copy()
+        state = returns, lengths, started_at = self._state.copied()
         at = batch.at
         if batch.began is None or not batch.began.all():
             returns[at] += self.raw_results.exact_rewards
@@ -85,7 +91,7 @@ class EpisodeStatistics(Transform):
         if batch.began is not None:
             envs = batch.envs_of_rows(batch.began.nonzero()[0])
             returns[envs], lengths[envs], started_at[envs] = 0, 0, perf_counter()
-        return _RunningEpisodes(returns, lengths, started_at)
+        return state
 
     def _end(
         self,

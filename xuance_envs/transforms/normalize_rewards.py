@@ -142,6 +142,11 @@ class NormalizeRewards(RewardTransform):
         self._state = self._state._replace(current=current)
         return obs
 
+    def _restart_episodes(self, envs: NDArray[np.intp]) -> None:
+        current = self._state.current.copy()
+        current[envs] = 0
+        self._state = self._state._replace(current=current)
+
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], _Returns]:
         rewards = batch.given_rewards
         current, spare, moments = self._state

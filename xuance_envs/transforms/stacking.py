@@ -20,7 +20,10 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 __all__ = ["StackObservations"]
 
 FirstObservations = dict[int, list[Any]]
-"""The first observation, as leaves, of each environment whose last step began an episode."""
+"""The first observation, as leaves, of each environment whose last step began an episode.
+
+It is empty if an error discarded it: the environment's next observation then takes its place.
+"""
 
 
 class StackObservations(ObservationTransform):
@@ -130,8 +133,9 @@ class StackObservations(ObservationTransform):
             out[..., -width:] = part
             if before.memory:
                 for row, env in enumerate(batch.env_ids):
-                    if env in before.memory:
-                        _fill(out[row, ..., :-width], before.memory[env][i])
+                    first = before.memory.get(env)
+                    if first is not None:
+                        _fill(out[row, ..., :-width], first[i] if first else part[row])
             for row in began:
                 _fill(out[row], part[row])
             for row in lost:
@@ -139,7 +143,7 @@ class StackObservations(ObservationTransform):
                 if first is None:
                     out[row] = old[row]
                 else:
-                    _fill(out[row], first[i])
+                    _fill(out[row], first[i] if first else part[row])
 
     def _env_state(self, env: int) -> Any:
         stacks = [self._state.rows.parts[i][env].copy() for i in self._widths]
@@ -157,6 +161,10 @@ class StackObservations(ObservationTransform):
                 memory[env] = first
         self._state = self._state._replace(memory=memory)
         return super()._restore_env_state(ids, [share for share, _, _ in shares], obs)
+
+    def _restart_episodes(self, envs: NDArray[np.intp]) -> None:
+        memory = {**self._state.memory, **{env: [] for env in envs.tolist()}}
+        self._state = self._state._replace(memory=memory)
 
     def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
         super()._put_acting(ids, obs, into)

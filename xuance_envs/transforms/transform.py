@@ -102,6 +102,9 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def _update_buf_obs(self, batch: Batch) -> None:
         """Update ``buf_obs`` after a reset of some environments."""
 
+    def _restart_episodes(self, envs: NDArray[np.intp]) -> None:
+        """Discard the episodes of ``envs``: an error discarded the results that end them."""
+
     @property
     def transforms(self) -> list[Transform]:
         """This transform and those inside it, outermost first."""
@@ -149,13 +152,18 @@ class Transform(StatefulTransform, VecEnvWrapper):
             else:
                 self._drain_pending()
                 env_ids, envs = ids, np.array(ids, np.intp)
-        obs, infos = self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
-        count = len(infos)
-        rewards, never = _no_rewards(self.vec_env, count), np.zeros(count, np.bool_)
-        batch = Batch(obs, rewards, never, never, infos, envs=envs, began=~never)
-        if self._is_innermost:
-            self.raw_results.record_observations(obs)
-        state = self._transform(batch)
+        batch = None
+        try:
+            obs, infos = self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
+            count = len(infos)
+            rewards, never = _no_rewards(self.vec_env, count), np.zeros(count, np.bool_)
+            batch = Batch(obs, rewards, never, never, infos, envs=envs, began=~never)
+            if self._is_innermost:
+                self.raw_results.record_observations(obs)
+            state = self._transform(batch)
+        except Exception:
+            self._lose_results(batch)
+            raise
         if envs is None:
             self._buf_obs = None
         else:
@@ -179,7 +187,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     def step_batch(self) -> Batch:
         """Wait for the step like :meth:`step_wait`; return a batch for the next outer transform."""
-        vec_env = self.vec_env
+        vec_env, batch = self.vec_env, None
         try:
             if self._stepping and not vec_env.waiting:
                 batch = Batch.of_last_step(vec_env)
@@ -195,6 +203,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
             state = self._transform(batch)
         except Exception:
             self._stepping = False
+            self._lose_results(batch)
             raise
         # There are no calls here, so an interrupt cannot separate these assignments.
         self._state, self._buf_obs, self._exact_rewards = state, None, batch.exact_rewards
@@ -224,32 +233,38 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
         self._check_not_stepping("recv")
         if self._transformed is None:
-            if self._received is None:
-                self._received = self.vec_env.recv(min_envs, timeout)
+            batch = None
             try:
-                self._transformed = self._transform_received(self._received)
+                if self._received is None:
+                    self._received = self.vec_env.recv(min_envs, timeout)
+                batch = self._batch_of(self._received)
+                if self._is_innermost:
+                    self.raw_results.record_step(batch)
+                self._transformed = batch, self._received.env_ids, self._transform(batch)
             except Exception:
                 self._received = None
+                self._lose_results(batch)
                 raise
         batch, envs, state = self._transformed
         self._merge_partial(batch)
-        awaiting = self._awaiting_first_result
-        if awaiting is not None:
-            awaiting = awaiting.copy()
-            awaiting[envs] = False
+        awaiting = self._awaiting_after(envs)
         self._state, self._steps, self._awaiting_first_result = state, self._steps + 1, awaiting
         self._received = self._transformed = None
         results = batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.infos
         return StepBatch(*results, envs)
 
-    def _transform_received(self, received: StepBatch) -> tuple[Batch, NDArray[np.intp], Any]:
-        """Transform received results; return the batch, its environments and new ``_state``."""
+    def _batch_of(self, received: StepBatch) -> Batch:
         envs, awaiting = received.env_ids, self._awaiting_first_result
         began = None if awaiting is None or not awaiting[envs].any() else awaiting[envs]
-        batch = Batch(*received[:5], envs=envs, began=began)
-        if self._is_innermost:
-            self.raw_results.record_step(batch)
-        return batch, envs, self._transform(batch)
+        return Batch(*received[:5], envs=envs, began=began)
+
+    def _awaiting_after(self, envs: Any) -> NDArray[np.bool_] | None:
+        """Return ``_awaiting_first_result`` after results of ``envs``."""
+        awaiting = self._awaiting_first_result
+        if awaiting is not None:
+            awaiting = awaiting.copy()
+            awaiting[envs] = False
+        return awaiting
 
     # -- checkpoints --------------------------------------------------------------------
 
@@ -339,6 +354,16 @@ class Transform(StatefulTransform, VecEnvWrapper):
         """Discard all pending results, before a reset of all environments."""
         self._stepping = self._sending = False
         self._received = self._transformed = self._awaiting_first_result = None
+
+    def _lose_results(self, batch: Batch | None) -> None:
+        """Discard the results of a failed call; ``batch`` is None if they were lost further in."""
+        raw = self.raw_results
+        if batch is not None or self._is_innermost:
+            raw.lost = None if batch is None else batch.boundaries
+        if raw.lost is not None:
+            envs, restarted = raw.lost
+            self._awaiting_first_result = self._awaiting_after(envs)
+            self._restart_episodes(restarted)
 
     def _check_not_stepping(self, what: str) -> None:
         if self._stepping and not self.vec_env.waiting:

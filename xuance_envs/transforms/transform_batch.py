@@ -91,6 +91,12 @@ class Batch:
             return infos.column("worker_restarted")[1].nonzero()[0]
         return np.array([r for r in ended.tolist() if "worker_restarted" in infos[r]], np.intp)
 
+    @property
+    def boundaries(self) -> tuple[Any, NDArray[np.intp]]:
+        """Index of the batch's environments, and those whose episode ended or began."""
+        rows = self.ended if self.began is None else np.union1d(self.ended, self.began.nonzero()[0])
+        return self.at, self.envs_of_rows(rows)
+
     def drop_lost(self, part: NDArray[Any]) -> NDArray[Any]:
         """Return an array without the :attr:`lost_rows`."""
         lost_rows = self.lost_rows
@@ -140,11 +146,12 @@ class RawResults:
         self.rewards = rewards
         self.observations: Any = None
         self.keep = False
+        self.lost: tuple[Any, NDArray[np.intp]] | None = None  # see `Batch.boundaries`
         self._source: VecEnv | None = None
 
     def record_step(self, batch: Batch) -> None:
         """Store the results of a step or ``recv``."""
-        self.rewards, self._source = batch.rewards, batch.source
+        self.rewards, self._source, self.lost = batch.rewards, batch.source, None
         if self.keep:
             self.observations = copy_of(batch.obs)
 
