@@ -60,7 +60,9 @@ FAULTS = {
     "one log_prob": (lambda a, p, v, e: (a, p.sum(), v, e), r"log_probs: .*\(3,\), got \(\)"),
     "values elsewhere": (lambda a, p, v, e: (a, p, v.to(META), e), "values: .* on cpu.* on meta"),
     "actions elsewhere": (lambda a, p, v, e: (a.to(META), p, v, e), "actions: .* on cpu.* on meta"),
-    "fractions": (lambda a, p, v, e: (a + 0.5, p, v, e), "actions: expected whole numbers, got"),
+    "fractions": (lambda a, p, v, e: (a + 0.5, p, v, e), "expected whole numbers .*, got .*5"),
+    "infinity": (lambda a, p, v, e: (a + torch.inf, p, v, e), "whole numbers .*, got .inf. for"),
+    "large actions": (lambda a, p, v, e: (a + 3e9, p, v, e), "in the range of int32, got .3"),
     "NaN actions": (lambda a, p, v, e: (nan_at(a, 1), p, v, e), r"actions: .*NaN .*environment 1$"),
     "NaN values": (
         lambda a, p, v, e: (a, p, nan_at(v, 0, 2), e),
@@ -126,7 +128,9 @@ def test_nan_values_of_end_states_are_refused():
             collector.advantages(0.9, 0.9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int8, torch.int32, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.bfloat16, torch.int8, torch.int32, torch.bool]
+)
 def test_actions_may_have_any_dtype_that_loses_nothing(dtype):
     with spoilt(TWO, lambda a, p, v, e: (a.to(dtype), p.double(), v.double(), e)) as collector:
         collector.rollout()
@@ -135,6 +139,19 @@ def test_actions_may_have_any_dtype_that_loses_nothing(dtype):
         for i, env in enumerate(collector.vec_env.envs):
             assert env.received == collector.actions[:, i].tolist()
             assert type(env.received[0]) is np.int64
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("env_dtype", [np.float64, np.float32, np.float16])
+def test_environments_act_as_stored_whatever_the_dtypes_are(dtype, env_dtype):
+    space = spaces.Box(-1, 1, (2,), env_dtype)
+    with spoilt(space, lambda a, p, v, e: (a.to(dtype) / 3, p, v, e)) as collector:
+        collector.rollout()
+        collector.vec_step(collector.actions[0].to(dtype))
+        stored = torch.cat([collector.actions, collector.actions[:1].to(dtype).float()])
+        for i, env in enumerate(collector.vec_env.envs):
+            assert np.array(env.received).dtype == env_dtype
+            assert np.array_equal(env.received, stored[:, i].numpy().astype(env_dtype))
 
 
 def test_actions_of_a_discrete_space_may_come_as_a_column():

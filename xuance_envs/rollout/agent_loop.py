@@ -162,7 +162,7 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         tensor = squeezed(torch.as_tensor(actions), shape, self._action_layout.shape)
         if tensor.shape != shape:
             raise ValueError(f"actions: expected shape {shape}, got {tuple(tensor.shape)}")
-        self._start_step(tensor.detach().cpu().numpy())
+        self._start_step(self._transfer.receive(tensor.cpu()))
         parts, step = self._finish_step(self._layout.new_row(self.num_envs))
         last = self._layout.new_row(self.num_envs)
         last.write(parts)

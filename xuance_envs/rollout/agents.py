@@ -201,25 +201,23 @@ class ActionLayout:
 
     def for_envs(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Convert actions to the environments' dtype if that loses nothing; refuse NaN."""
-        if actions.dtype.kind == "f":
-            self._check_floats(actions)
-        if actions.dtype == self._env_dtype:
-            return actions
-        if actions.dtype.kind == "f":  # the dtype of stored actions
-            actions = actions.astype(np.int32 if self._counted else np.float32)
-        if np.can_cast(actions.dtype, self._env_dtype, "safe"):
+        if actions.dtype.kind == "f":  # to the stored values: environments act as stored
+            actions = self._as_stored(actions)
+        if actions.dtype != self._env_dtype and np.can_cast(actions.dtype, self._env_dtype, "safe"):
             return actions.astype(self._env_dtype)
         return actions  # the vec env checks them
 
-    def _check_floats(self, actions: NDArray[Any]) -> None:
-        wrong = np.isnan(actions)
-        mismatch = "numbers, got NaN"
-        if not wrong.any() and self._counted:
-            wrong = actions != actions.round()
-            mismatch = f"whole numbers, got {actions[wrong][:1].tolist()}"
+    def _as_stored(self, actions: NDArray[Any]) -> NDArray[Any]:
+        wrong, mismatch = np.isnan(actions), "numbers, got NaN"
+        with np.errstate(invalid="ignore", over="ignore"):
+            stored = actions.astype(np.int32 if self._counted else np.float32, copy=False)
+        if self._counted and not wrong.any():
+            wrong = stored != actions
+            mismatch = f"whole numbers in the range of int32, got {actions[wrong][:1].tolist()}"
         if wrong.any():
             envs: Sequence[int] = np.unique(wrong.nonzero()[0]).tolist()
             raise ValueError(f"{ASKED}: actions: expected {mismatch} for {name_envs(envs)}")
+        return stored
 
 
 def on_cpu(agent: Any) -> Any:

@@ -56,6 +56,8 @@ class Transfer:
 
     def receive(self, tensor: torch.Tensor) -> NDArray[Any]:
         """Return a tensor's values as an array that is valid until the next call."""
+        if tensor.dtype is torch.bfloat16:  # NumPy has no such dtype
+            tensor = tensor.float()
         if self.direct:
             return (tensor.detach() if tensor.requires_grad else tensor).numpy()
         kind = tensor.shape, tensor.dtype
