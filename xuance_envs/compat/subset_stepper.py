@@ -267,10 +267,12 @@ class SubsetStepper(Stepper):
         try:
             ready = self._ledger.in_flight.wait(wanted, timeout)
         except Exception as error:
+            self._ledger.check_not_closed(error)
             failed = self._ledger.in_flight.failed_group
             is_step = self._last_request[failed] is not None
             self._fail_with(error, is_step or self._fatal_on_error[failed])
             raise
+        self._ledger.check_not_closed()
         for k, reply in ready.items():
             envs = self._last_request[k]
             if envs is None:

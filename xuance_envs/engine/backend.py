@@ -86,6 +86,7 @@ _W = TypeVar("_W", bound=WorkerDriver)
 class Backend(ABC, Generic[_W]):
     def __init__(self, split: Sequence[tuple[int, int]], recipe: Recipe, info_bytes: int) -> None:
         self.workers: list[_W] = []
+        self.is_closing = False
         self.recipe = recipe
         self.info_bytes = info_bytes
         self._split = split

@@ -12,7 +12,7 @@ from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.action_masks import ActionMasks
-from xuance_envs.engine.backend import CLOSE_TIMEOUT, Backend
+from xuance_envs.engine.backend import CLOSE_TIMEOUT, FORCED_CLOSE_TIMEOUT, Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, GroupDriver
@@ -30,6 +30,7 @@ from xuance_envs.engine.recovery import Recording, RestartPolicy
 from xuance_envs.engine.restarts import RestartingDriver
 from xuance_envs.engine.saving import GroupSaver, Saver
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.engine.system.exclusive import wait_for_others
 from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
 from xuance_envs.engine.system.interrupts import is_interrupt
 from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError, EnvError
@@ -138,13 +139,17 @@ class Groups(ABC):
     def close(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         """Close environments and workers; repeated calls do nothing."""
         if not self.closed:
-            self.mark_closed()
-            self.end(close_timeout)
+            self.closed, left = True, 0.0
+            try:
+                left = wait_for_others(self.users, close_timeout)
+            finally:  # also after Ctrl-C
+                self.mark_closed()
+                self.end(left if left > 0 else min(close_timeout, FORCED_CLOSE_TIMEOUT))
 
     def mark_closed(self) -> None:
-        """Reject all further requests."""
+        """Reject all further requests, and end calls that wait for replies."""
         self.closed = True
-        self.ledger.settle()
+        self.ledger.close()
 
     @abstractmethod
     def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None: ...
@@ -228,6 +233,7 @@ class WorkerGroups(Groups):
 
     @override
     def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
+        self.backend.is_closing = True  # a call that still runs must not restart workers
         try:
             if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
                 self.backend.end(close_timeout)

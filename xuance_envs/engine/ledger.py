@@ -24,6 +24,7 @@ from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.polling import FdPoller, Poller
 from xuance_envs.errors import (
     AlreadySteppingError,
+    ClosedVecEnvError,
     EnvError,
     NotSteppingError,
     StateError,
@@ -60,6 +61,7 @@ class Ledger:
         self.group_of = [k for k, driver in enumerate(drivers) for _ in range(driver.lo, driver.hi)]
         self._info_collector = info_collector
         self.pending: Pending = _NOTHING
+        self.closed = False
         self._before_step: Callable[[], None] | None = None
         self._after_submit: Callable[[], None] | None = None
         self.common: CommonDriver | None = None
@@ -117,17 +119,21 @@ class Ledger:
         common = self.common
         try:
             if common is not None and common.tag == self._tag:
-                return common.outcomes()
-            for k, driver in self._local_first:
-                outcome = driver.result()
-                if outcome is not OK:
-                    outcomes.append((k, outcome))
-            if common is not None:
-                common.started_by_drivers(self._tag)
-        except Exception:
+                outcomes = common.outcomes()
+            else:
+                for k, driver in self._local_first:
+                    outcome = driver.result()
+                    if outcome is not OK:
+                        outcomes.append((k, outcome))
+                if common is not None:
+                    common.started_by_drivers(self._tag)
+        except Exception as error:
+            self.check_not_closed(error)
             self.pending = _NOTHING
             fail()
             raise
+        if self.closed:
+            self.check_not_closed()
         return outcomes
 
     def _complete_submission(self) -> None:
@@ -189,6 +195,7 @@ class Ledger:
                     results[k] = driver.result()
                 except Exception as error:
                     failures[k] = error
+        self.check_not_closed(next(iter(failures.values()), None))
         if failures:
             self.settle()
             outcomes = [(k, each) for k, each in results.items() if isinstance(each, Outcome)]
@@ -280,6 +287,17 @@ class Ledger:
         self.clear()
 
     # -- checks -----------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Settle all requests; a call that waits for them raises."""
+        self.closed = True
+        self.settle()
+
+    def check_not_closed(self, cause: Exception | None = None) -> None:
+        """Raise if a signal handler or another thread closed the groups during this call."""
+        if self.closed:
+            text = "the vectorized environment was closed during this call"
+            raise ClosedVecEnvError(text) from cause
 
     def check_idle(self, what: str) -> None:
         if self.stepping:

@@ -250,6 +250,8 @@ class RestartingDriver(SavingDriver):
 
     def _on_failure(self, error: WorkerFailure) -> None:
         """Schedule a restart, or raise the error."""
+        if self._backend.is_closing:
+            raise error
         was_submitted = self._worker.tag == self.tag
         recording, envs = self._recording, range(self.lo, self.hi)
         if recording is not None:

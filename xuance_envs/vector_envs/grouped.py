@@ -238,9 +238,11 @@ class GroupedVecEnv(VecEnv):
         wanted = in_flight.envs_to_wait_for(min_envs)
         try:
             ready = in_flight.wait(wanted, timeout)
-        except Exception:
+        except Exception as error:
+            ledger.check_not_closed(error)
             self.close()
             raise
+        ledger.check_not_closed()
         if not ready:
             assert timeout is not None
             raise WorkerTimeoutError(in_flight.stepping_envs(), None, timeout, "recv")

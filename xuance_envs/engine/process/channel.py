@@ -98,6 +98,11 @@ class Inbox(Receiver):
             self.clear()
         return message
 
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        self._room = self._room_in(self._empty)  # a call that still waits must not read this number
+        system.close(fd)
+
     def _wait(self, poll: _Poll, deadline: float | None) -> Sequence[tuple[int, int]]:
         """Spin, then block until a descriptor is ready or the deadline passes."""
         if not self._max_spin:
@@ -218,7 +223,7 @@ class Channel(Sender):
 
     def close(self) -> None:
         self._close_requests()
-        system.close(self._inbox.fd)
+        self._inbox.close()
 
     def _close_requests(self) -> None:
         if self.fd >= 0:

@@ -147,6 +147,8 @@ class ProcessDriver(PicklingDriver):
                     raise self._timeout_error() from None
                 if deadline is not None and monotonic() >= deadline:
                     raise
+                if self.channel.replies < 0:
+                    raise PeerGoneError("closed by a signal handler") from None
                 for sibling in self.siblings:
                     if not sibling.alive:
                         raise sibling.death_error() from None

@@ -11,9 +11,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from threading import get_ident
+from time import monotonic, sleep
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from xuance_envs.errors import VecEnvError
+
+_CHECK_INTERVAL = 0.005  # seconds between checks for a running call
 
 _Self = TypeVar("_Self")
 _Params = ParamSpec("_Params")
@@ -81,6 +84,14 @@ def _others_are_inside(users: dict[int, bool], thread: int) -> bool:
                 return True
             users.pop(other, None)
     return False
+
+
+def wait_for_others(users: dict[int, bool], timeout: float) -> float:
+    """Wait until no other thread is in a decorated method; return the seconds that are left."""
+    deadline, thread = monotonic() + timeout, get_ident()
+    while (left := deadline - monotonic()) > 0 and _others_are_inside(users, thread):
+        sleep(_CHECK_INTERVAL)
+    return left
 
 
 def _in_use(name: str) -> VecEnvError:

@@ -21,7 +21,7 @@ from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, StepTimes
 from xuance_envs.engine.serialization import as_exception
 from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.engine.thread.wake_ups import WakeUps
-from xuance_envs.errors import WorkerTimeoutError
+from xuance_envs.errors import ClosedVecEnvError, WorkerTimeoutError
 
 _Request = tuple[str, Sequence[Any]]  # command and arguments; compared by identity
 _NO_REQUEST: _Request = ("start", ())
@@ -121,6 +121,8 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
     def _wait_for_reply(self, request: _Request, deadline: float | None) -> None:
         self._wake_ups.wake_all()
         while self._reply[0] is not request:
+            if self._request[0] == END:
+                raise ClosedVecEnvError("the vectorized environment was closed during this call")
             began, own = monotonic(), self._deadline
             waited = self._wake_ups.wait_for_reply(self.reply_deadline, deadline)
             if waited or self._reply[0] is request:
@@ -151,7 +153,8 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
         """Let the thread finish its request and, after ``wake_all``, call ``functions`` and end."""
         self._announce()
         self._request = END, functions
-        self._reply = self._request, None, None
+        self._reply = _NO_REQUEST, None, None
+        self._wake_ups.busy.pop(self.group, None)
 
     def join(self, deadline: float) -> bool:
         """Wait until the thread ends; return False if it still runs at the deadline."""
