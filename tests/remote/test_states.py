@@ -7,6 +7,7 @@ import pickle
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from xuance_envs.engine.system.current import system
 from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.server.hosting import sessions
+from xuance_envs.remote.server.hosting.env_host import EnvHost
 
 
 def student(server: Server, num_envs: int, step_size: int, **options: Any) -> Any:
@@ -386,6 +388,26 @@ def test_states_are_limited_per_token_and_in_total(serve: ServerMaker) -> None:
     assert saved(last)[0] == 200
     large.close()
     assert saved(second)[0] == 200
+
+
+def test_states_saved_at_the_same_time_are_limited(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(*arguments: Any) -> list[int]:
+        time.sleep(0.3)
+        return object_sizes(*arguments)
+
+    object_sizes = EnvHost._object_sizes
+    monkeypatch.setattr(EnvHost, "_object_sizes", slowly)
+    server = serve(states_per_token=3)
+    asking = [Asking(server), Asking(server)]
+    for ask in asking:
+        ask.begin("Counting", num_envs=2)
+    with ThreadPoolExecutor(2) as threads:
+        statuses = [status for status, _ in threads.map(saved, asking)]
+    assert sorted(statuses) == [200, 429]
+    for ask in asking:
+        ask.close()
 
 
 def test_states_end_with_the_process_that_keeps_them(serve: ServerMaker) -> None:

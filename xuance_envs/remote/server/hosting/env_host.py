@@ -257,6 +257,7 @@ class EnvHost:
         self.check_ready(envs)
         kept, quota = list(itertools.islice(numbers, len(envs))), self._quota
         quota.check(states=len(envs))
+        objects = await self._run_command(partial(self._object_sizes, envs))
         exceeded = True
         while exceeded:  # try again if other requests dropped states meanwhile
             room = quota.room("state_bytes")
@@ -268,7 +269,7 @@ class EnvHost:
                 if not exceeded:  # other requests saved states meanwhile
                     await self.drop_states(kept)
                 raise
-        objects = await self._run_command(partial(self._object_sizes, envs))
+        # No await since the check, so that no other request is admitted in between.
         self.process.states.add(kept, sizes, objects)
         return self.replies.encode({"states": kept, "bytes": sizes}, wire_format)
 
