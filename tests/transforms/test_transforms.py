@@ -365,6 +365,10 @@ def with_parts(state, **parts):
             lambda s: with_parts(s, NormalizeRewards_squares=-1.0),
             "non-negative sums of squared deviations, got",
         ),
+        (
+            lambda s: with_parts(s, NormalizeObservations_squares=[1.0, np.inf, 1.0]),
+            "finite, non-negative sums",
+        ),
         (lambda s: with_parts(s, NormalizeObservations_mean=[np.nan] * 3), "finite means"),
         (lambda s: with_parts(s, NormalizeRewards_count=-1), "expected a non-negative count"),
         (

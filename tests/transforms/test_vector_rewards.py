@@ -82,6 +82,7 @@ def test_spaces_after_transforms() -> None:
         clipped = ClipRewards(envs, -1, 2)
         assert ScaleRewards(clipped, -3).reward_space.low.tolist() == [-6] * K
         assert ScaleRewards(clipped, -3).reward_space.high.tolist() == [3] * K
+        assert ScaleRewards(envs, 0).reward_space.high.tolist() == [0] * K
         assert NormalizeRewards(envs, clip=5).reward_space.high.tolist() == [5] * K
         assert NormalizeObservations(envs).reward_space == reward_box(K)
 

@@ -64,10 +64,11 @@ def _moments(transform: str, name: str, own: Moments, learned: Mapping[str, Any]
             f"{transform}: {' and '.join(keys)}: expected shape {shape}, got {mean.shape} and "
             f"{squares.shape}"
         )
-    if count < 0 or not (np.abs(mean) <= MAX_MAGNITUDE).all() or not (squares >= 0).all():
+    are_sums = (squares >= 0) & np.isfinite(squares)
+    if count < 0 or not (np.abs(mean) <= MAX_MAGNITUDE).all() or not are_sums.all():
         raise ValueError(
-            f"{transform}: expected a non-negative count, finite means and non-negative sums of "
-            f"squared deviations, got {count}, {mean} and {squares}"
+            f"{transform}: expected a non-negative count, finite means and finite, non-negative "
+            f"sums of squared deviations, got {count}, {mean} and {squares}"
         )
     if not shape:
         return Moments(count, float(mean), float(squares), own.epsilon)

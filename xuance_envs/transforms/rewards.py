@@ -132,7 +132,8 @@ class ScaleRewards(RewardTransform):
         super().__init__(vec_env, keep_raw=keep_raw)
         self._scale = float(scale)
         if self.reward_space is not None:
-            bounds = self.reward_space.low * self._scale, self.reward_space.high * self._scale
+            least, most = self.reward_space.low, self.reward_space.high
+            bounds = (least * self._scale, most * self._scale) if self._scale else (0.0, 0.0)
             self.declare_rewards(self.reward_space.shape, np.minimum(*bounds), np.maximum(*bounds))
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
