@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from compat_envs import (
+    CountingEnv,
     FailingEnv,
     GivenEnv,
     InfoEnv,
@@ -413,6 +414,49 @@ def test_what_took_too_long_is_waited_for_by_the_next(closing):
         envs.step_wait()
     assert envs.get_attr("name") == (0.3, 0.3)
     assert envs.step([0, 0])[1].tolist() == [1, 1]
+
+
+NEXT = {
+    "step": partial(AsyncVectorEnv.step, actions=[0, 0]),
+    "mask": partial(AsyncVectorEnv.reset, options={"reset_mask": np.array([True, False])}),
+    "call": partial(AsyncVectorEnv.call, name="render"),
+    "set_attr": partial(AsyncVectorEnv.set_attr, name="name", values=0.3),
+    "save_state": AsyncVectorEnv.save_state,
+}
+
+
+def time_out(envs, name, *args, **kwargs):
+    getattr(envs, f"{name}_async")(*args, **kwargs)
+    with pytest.raises(multiprocessing.TimeoutError):
+        getattr(envs, f"{name}_wait")(timeout=0)
+
+
+@pytest.mark.parametrize("act", NEXT.values(), ids=NEXT)
+def test_what_took_too_long_is_done_in_every_environment_before_the_next(closing, act):
+    envs = closing(Quick([partial(CountingEnv, 0.3)] * 2, in_series=1, caller_steps=True))
+    envs.reset()
+    time_out(envs, "reset")
+    act(envs)
+    assert envs.get_attr("resets") == ((3, 2) if act is NEXT["mask"] else (2, 2))
+    time_out(envs, "call", "nap")
+    act(envs)
+    assert envs.get_attr("naps") == (1, 1)
+    time_out(envs, "step", [0, 0])
+    act(envs)
+
+
+@pytest.mark.parametrize("act", NEXT.values(), ids=NEXT)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_next_raises_the_error_of_what_took_too_long(closing, act):
+    envs = closing(Quick([partial(CountingEnv, 0.3)] * 2, in_series=1))
+    envs.reset()
+    time_out(envs, "call", "nap", 0)
+    with pytest.raises(ZeroDivisionError):
+        act(envs)
+    act(envs)
+    time_out(envs, "reset", options={"fail": True})
+    with pytest.raises(ZeroDivisionError):
+        act(envs)
 
 
 def test_a_wait_with_a_time_limit_sees_the_end_of_a_step_that_one_write_starts(closing):

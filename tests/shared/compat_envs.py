@@ -119,6 +119,21 @@ class SlowEnv(NamedEnv):
         time.sleep(self.name)
 
 
+class CountingEnv(SlowEnv):
+    """``SlowEnv`` that counts its resets and calls of ``nap``, which fail if told to."""
+
+    resets = naps = 0
+
+    def reset(self, *, seed=None, options=None):
+        result = super().reset(seed=seed)
+        self.resets += 1
+        return result if not options else 1 / 0
+
+    def nap(self, divisor=1):
+        self.sleep()
+        self.naps += 1 / divisor
+
+
 class FailingEnv(gymnasium.Env):
     """Environment that raises on resets with an odd seed, and on all actions but 0."""
 

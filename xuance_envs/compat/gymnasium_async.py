@@ -176,6 +176,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
             return
         self._assert_is_running()
         envs, seeds, options = parse_reset(self.num_envs, seed, options, self._call.check_none)
+        self._call.finish_late()
         self._stepper.start_reset(envs.tolist(), seeds, [options] * len(envs))
         self._envs_reset = envs
         self._call.state = AsyncState.WAITING_RESET
@@ -198,9 +199,9 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
             return
         self._assert_is_running()
         call = self._call
-        if call.state is not AsyncState.DEFAULT or stepper.waiting:
+        if call.state is not AsyncState.DEFAULT or stepper.pending:
             call.check_none("step_async")
-            call.finish_late_step()
+            call.finish_late()
         stepper.start_step(as_batch(self.single_action_space, actions))
         call.state = AsyncState.WAITING_STEP
 
@@ -221,7 +222,6 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
             super().call_async(name, *args, **kwargs)
             return
         stepper = self._idle_stepper("call_async")
-        self._call.finish_late_step()
         arguments = [(name, args, kwargs)] * self.num_envs
         stepper.start_apply(env_functions.call_wrapper_attr, arguments)
         self._call.state = AsyncState.WAITING_CALL
@@ -252,7 +252,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
                 f"Got `{len(values)}` values for {self.num_envs} environments."
             )
         self._call.check_none("set_attr")
-        self._call.finish_late_step()
+        self._call.finish_late()
         setter = AttributeSetter(env_functions.set_wrapper_attr)
         stepper.start_apply(setter, [(name, value) for value in values])
         self._call.report(stepper.finish_apply)
@@ -265,6 +265,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
             )
         self._assert_is_running()
         self._call.check_none(what)
+        self._call.finish_late()
         return self._stepper
 
     # -- closing ----------------------------------------------------------------------

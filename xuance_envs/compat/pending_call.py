@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gymnasium import logger
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
@@ -22,6 +22,7 @@ class PendingCall:
     def __init__(self, stepper: WorkerStepper) -> None:
         self._stepper = stepper
         self.state = AsyncState.DEFAULT
+        self._late: Callable[[], Any] | None = None  # finishes the call that timed out
 
     def check_none(self, what: str) -> None:
         if self.state is not AsyncState.DEFAULT:
@@ -39,7 +40,7 @@ class PendingCall:
                 state.value,
             )
         if timeout is not None and not self._stepper.ready(timeout):
-            self.state = AsyncState.DEFAULT
+            self._late, self.state = finish, AsyncState.DEFAULT
             raise multiprocessing.TimeoutError(
                 f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
             )
@@ -47,17 +48,19 @@ class PendingCall:
         self.state = AsyncState.DEFAULT
         return result
 
-    def finish_late_step(self) -> None:
-        """Finish a step whose ``step_wait`` timed out."""
-        if self._stepper.waiting:
-            self.report(self._stepper.finish_step)
+    def finish_late(self) -> None:
+        """Finish a call that timed out, or a step that an interrupt left without a state."""
+        late = self._stepper.finish_step if self._stepper.waiting else self._late
+        if late is not None:
+            self.report(late)
+            self._late = None
 
     def report(self, finish: Callable[[], _T]) -> _T:
         """Wait for the call. After an error, log it in Gymnasium's format and raise its cause."""
         try:
             return finish()
         except Exception as error:
-            self.state = AsyncState.DEFAULT
+            self.state, self._late = AsyncState.DEFAULT, None
             if not isinstance(error, EnvError):
                 raise
             failure = error

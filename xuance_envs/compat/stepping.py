@@ -53,6 +53,11 @@ class Stepper:
     def waiting(self) -> bool:
         return self._ledger.stepping
 
+    @property
+    def pending(self) -> bool:
+        """True while a step or a command is not finished."""
+        return bool(self._ledger.pending)
+
     @exclusive_start
     def start_step(self, actions: Any) -> None:
         """Start a step; like other libraries, pass on numeric actions of an unexpected shape."""
