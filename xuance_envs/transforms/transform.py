@@ -237,7 +237,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
             try:
                 if self._received is None:
                     self._received = self.vec_env.recv(min_envs, timeout)
-                batch = self._batch_of(self._received)
+                batch = Batch.of_received(self._received, self._awaiting_first_result)
                 if self._is_innermost:
                     self.raw_results.record_step(batch)
                 self._transformed = batch, self._received.env_ids, self._transform(batch)
@@ -247,24 +247,11 @@ class Transform(StatefulTransform, VecEnvWrapper):
                 raise
         batch, envs, state = self._transformed
         self._merge_partial(batch)
-        awaiting = self._awaiting_after(envs)
+        awaiting = _without(envs, self._awaiting_first_result)
         self._state, self._steps, self._awaiting_first_result = state, self._steps + 1, awaiting
         self._received = self._transformed = None
         results = batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.infos
         return StepBatch(*results, envs)
-
-    def _batch_of(self, received: StepBatch) -> Batch:
-        envs, awaiting = received.env_ids, self._awaiting_first_result
-        began = None if awaiting is None or not awaiting[envs].any() else awaiting[envs]
-        return Batch(*received[:5], envs=envs, began=began)
-
-    def _awaiting_after(self, envs: Any) -> NDArray[np.bool_] | None:
-        """Return ``_awaiting_first_result`` after results of ``envs``."""
-        awaiting = self._awaiting_first_result
-        if awaiting is not None:
-            awaiting = awaiting.copy()
-            awaiting[envs] = False
-        return awaiting
 
     # -- checkpoints --------------------------------------------------------------------
 
@@ -277,7 +264,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         state = self.vec_env.save_state(env_ids, verify=verify)
         ids = checked_env_ids(env_ids, self.num_envs)
         saved = [tuple(self._snapshot(env)) for env in ids]
-        return state.adding(self._state_key, saved, self.learned() or None)
+        return state.adding(_state_key(self), saved, self.learned() or None)
 
     def load_state(self, state: EnvStates, env_ids: EnvIds = None) -> tuple[Any, StepInfos]:
         """Load states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
@@ -286,7 +273,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         update them.
         """
         self._check_not_stepping("load_state")
-        saved, learned = saved_by_transform(state, self._state_key)
+        saved, learned = saved_by_transform(state, _state_key(self))
         learns = env_ids is None and learned is not None
         learn = self.prepare_learned(learned) if learns else None
         obs, infos = self.vec_env.load_state(state, env_ids)
@@ -304,11 +291,6 @@ class Transform(StatefulTransform, VecEnvWrapper):
         saved = [self._snapshot(env) for env in sources]
         obs, infos = self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
         return self._restore(targets, saved, obs), infos
-
-    @property
-    def _state_key(self) -> str:
-        """Key of this transform's data in saved states: position and class name."""
-        return f"{len(self.transforms) - 1} {type(self).__name__}"
 
     def _snapshot(self, env: int) -> TransformSnapshot:
         exact = None if self._exact_rewards is None else self._exact_rewards[env].tolist()
@@ -362,7 +344,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
             raw.lost = None if batch is None else batch.boundaries
         if raw.lost is not None:
             envs, restarted = raw.lost
-            self._awaiting_first_result = self._awaiting_after(envs)
+            self._awaiting_first_result = _without(envs, self._awaiting_first_result)
             self._restart_episodes(restarted)
 
     def _check_not_stepping(self, what: str) -> None:
@@ -370,6 +352,19 @@ class Transform(StatefulTransform, VecEnvWrapper):
             raise AlreadySteppingError(
                 f"{what} was called while a step is pending: call step_wait first"
             )
+
+
+def _without(envs: Any, awaiting: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Return ``awaiting`` after results of ``envs``."""
+    if awaiting is not None:
+        awaiting = awaiting.copy()
+        awaiting[envs] = False
+    return awaiting
+
+
+def _state_key(transform: Transform) -> str:
+    """Return the key of a transform's data in saved states: position and class name."""
+    return f"{len(transform.transforms) - 1} {type(transform).__name__}"
 
 
 def _no_rewards(vec_env: VecEnv, count: int | None = None) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
-from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.vector_env import StepBatch, VecEnv
 
 NO_ENVS = np.arange(0)
 
@@ -54,6 +54,13 @@ class Batch:
         """Rebuild the results of a step that finished before an interrupt."""
         flags = source.buf_dones, source.buf_truncations
         return cls(copy_of(source.buf_obs), source.buf_rews, *flags, source.buf_infos, source)
+
+    @classmethod
+    def of_received(cls, received: StepBatch, awaiting: NDArray[np.bool_] | None) -> Batch:
+        """Return the results of ``recv``; ``awaiting`` marks environments without a first one."""
+        envs = received.env_ids
+        began = None if awaiting is None or not awaiting[envs].any() else awaiting[envs]
+        return cls(*received[:5], envs=envs, began=began)
 
     @property
     def given_rewards(self) -> NDArray[np.float64]:
