@@ -235,6 +235,31 @@ def test_a_step_over_numbers_can_time_out(closing, in_series, shape):
         envs.step_wait(timeout=0.1)
 
 
+class AnySpace(CustomSpace):
+    """Custom space of any values, batches of values included."""
+
+    def contains(self, value):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("space", "action"),
+    [
+        (AnySpace(), 3),
+        (spaces.Sequence(spaces.Sequence(spaces.Discrete(3))), ()),
+        (spaces.Sequence(spaces.Dict(a=spaces.Discrete(3)), stack=True), {"a": np.array([1, 2])}),
+    ],
+    ids=["any", "nested", "stacked"],
+)
+@kinds
+def test_a_batch_of_one_action_is_not_taken_for_the_action(closing, kind, space, action):
+    envs = closing(kind([partial(EchoEnv, PLAIN, space)]))
+    envs.reset()
+    for batch in ((action,), [action]):
+        envs.step(batch)
+        assert data_equivalence(envs.get_attr("received")[0][-1], action)
+
+
 def box(high, shape=(5,)):
     return spaces.Box(0, high, shape)
 

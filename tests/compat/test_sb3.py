@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from compat_envs import GivenEnv, InfoEnv, LethalEnv, SampleEnv
-from example_envs import NamedEnv
+from example_envs import PLAIN, EchoEnv, NamedEnv
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 
@@ -24,6 +24,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
+from xuance_envs import DummyVecEnv as XuanCeDummy
+from xuance_envs.compat import to_sb3
 from xuance_envs.compat.sb3 import DummyVecEnv, SubprocVecEnv
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError, NotSteppingError
@@ -190,6 +192,26 @@ def test_a_dummy_takes_as_many_actions_as_it_has_environments(closing, actions):
             assert fits or mine == its
         with pytest.raises((ValueError, IndexError)):
             envs.step(actions[: count - 1])
+
+
+@with_torch
+@pytest.mark.parametrize(
+    ("space", "rows"),
+    [
+        (spaces.Tuple([spaces.Discrete(3)] * 2), [(0, 1), (0, 2)]),
+        (spaces.Dict(a=spaces.Discrete(3)), [{"a": 1}, {"a": 2}]),
+    ],
+    ids=["tuple", "dict"],
+)
+def test_actions_of_several_parts_are_one_for_each_environment(closing, kind, space, rows):
+    objects = np.empty(2, object)
+    objects[:] = rows
+    functions = [partial(EchoEnv, PLAIN, space)] * 2
+    for envs in (kind(functions), to_sb3(XuanCeDummy(functions))):
+        closing(envs).reset()
+        for actions in (rows, tuple(rows), objects):
+            envs.step(actions)
+            assert [received[-1] for received in envs.get_attr("received")] == rows
 
 
 def test_workers_take_an_action_for_each_environment(closing):

@@ -15,6 +15,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from example_envs import PLAIN, EchoEnv
 from gymnasium import spaces
 from interrupts import Instant
 from tianshou_envs import Board, Broken, Corridor, Fatal, Holding, Parting, Untyped
@@ -134,6 +135,27 @@ def test_environments_without_spaces_are_taken_as_they_are(make, closing):
     assert observations.shape == (2, 7, 2)
     assert observations[:, 0, 0].tolist() == [3, 4]
     assert rewards.tolist() == [1, 1]
+
+
+@kinds
+def test_one_environment_gets_its_action_and_not_an_array_of_one(make, closing):
+    for count in (1, 2):
+        envs = closing(make([partial(Untyped, 5)] * count))
+        envs.reset()
+        for actions in ([3], (3,), np.array([3])):
+            envs.step(actions, 0)
+            assert envs.get_env_attr("given", 0) == [3]
+            assert np.ndim(envs.get_env_attr("given", 0)[0]) == 0
+
+
+@kinds
+def test_actions_of_several_parts_are_one_for_each_environment(make, closing):
+    rows = [(0, 1), (0, 2)]
+    envs = closing(make([partial(EchoEnv, PLAIN, spaces.Tuple([spaces.Discrete(3)] * 2))] * 2))
+    envs.reset()
+    for actions in (rows, tuple(rows)):
+        envs.step(actions)
+        assert [received[-1] for received in envs.get_env_attr("received")] == rows
 
 
 @kinds

@@ -78,6 +78,7 @@ class Untyped(gymnasium.Env):
         return np.zeros((self.size, 2)), {}
 
     def step(self, action):
+        self.given = action
         return np.full((self.size, 2), action), 1.0, False, False, {}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from xuance_envs.compat.sb3 import TRUNCATED_KEY, BaseSB3VecEnv, Indices
 from xuance_envs.compat.stepping import checked_number_rewards
+from xuance_envs.compat.vector_arguments import as_rows
 from xuance_envs.compat.vector_results import exchange_ended
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.serialization import copy_of
@@ -76,7 +77,7 @@ class SB3VecEnv(BaseSB3VecEnv):
 
     def step_async(self, actions: Any) -> None:
         """Start a step; see ``vec_env.step`` for the actions and errors."""
-        self.vec_env.step_async(actions)
+        self.vec_env.step_async(as_rows(self.action_space, actions))
 
     def step_wait(self) -> Any:
         """Wait for the step.

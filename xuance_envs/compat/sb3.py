@@ -33,6 +33,7 @@ from xuance_envs.compat.stepping import (
     WorkerStepper,
     raise_original,
 )
+from xuance_envs.compat.vector_arguments import as_rows
 from xuance_envs.compat.vector_results import take_final
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.mask_layout import MASK_METHOD
@@ -153,7 +154,7 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
         actions: Any = self.actions
         if isinstance(actions, _BATCHES) and len(actions) > self.num_envs:
             actions = actions[: self.num_envs]  # Stable-Baselines3 ignores surplus actions
-        self._stepper.start_step(actions)
+        self._stepper.start_step(as_rows(self.action_space, actions))
         step = raise_original(self._stepper.finish_step)
         dones, infos = self._ends_and_infos(step)
         self.buf_rews[:] = as_float32(self._stepper.arrays.rewards)
@@ -253,7 +254,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
             ValueError: the actions do not match the action space.
             AlreadySteppingError: a step is pending.
         """
-        self._stepper.start_step(actions)
+        self._stepper.start_step(as_rows(self.action_space, actions))
 
     def step_wait(self) -> Any:
         """Wait for the step.

@@ -22,6 +22,7 @@ except ImportError as error:
 from xuance_envs.compat import tianshou_env_functions
 from xuance_envs.compat.stepping import raise_original
 from xuance_envs.compat.subset_stepper import PartialStep, SubsetStepper
+from xuance_envs.compat.vector_arguments import as_rows
 from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import Autoreset
@@ -138,6 +139,7 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
             bool. Infos are an array of dicts, each with its environment's index as ``env_id``.
         """
         envs, stepper = self._envs(id, action is not None), self._stepper
+        action = as_rows(stepper.description.action_space, action)
         if self.is_async:
             return self._step_async(action, envs)
         if action is None:

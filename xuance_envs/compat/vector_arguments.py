@@ -78,6 +78,12 @@ def as_batch(space: Space[Any], actions: Any) -> Any:
     return actions
 
 
+def as_rows(space: Space[Any], actions: Any) -> Any:
+    """Return one action per environment, which a ``VecEnv`` could take for one per component."""
+    is_composite = isinstance(space, spaces.Dict | spaces.Tuple)
+    return list(actions) if is_composite and isinstance(actions, tuple | np.ndarray) else actions
+
+
 def check_max_concurrency(value: Any) -> None:
     if value is None:
         return

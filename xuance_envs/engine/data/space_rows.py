@@ -293,9 +293,12 @@ def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
         if count == 1 and _has_shape(part, leaf.shape):
             part = np.asarray(part)[np.newaxis]
         return _fit(part, leaf, (count, *leaf.shape))
-    if count == 1 and not isinstance(part, list) and leaf.space.contains(part):
+    is_batch = isinstance(part, list | tuple | np.ndarray) and len(part) == count
+    # A batch of one can be in the space itself, for example in a custom one with any values.
+    contains, may_be_one = leaf.space.contains, count == 1 and not isinstance(part, list)
+    if may_be_one and not (is_batch and contains(part[0])) and contains(part):
         return [part]
-    if not isinstance(part, list | tuple | np.ndarray) or len(part) != count:
+    if not is_batch:
         prefix = f"{leaf.path}: " if leaf.path else ""
         raise BadValueError(
             f"{prefix}expected a list of {counted(count, 'value')}, got {describe(part)}"
