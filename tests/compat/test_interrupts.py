@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from example_envs import CountedEnv
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from interrupted_steps import (
@@ -19,6 +20,8 @@ from interrupted_steps import (
 )
 from interrupts import Instant
 
+from xuance_envs import DummyVecEnv
+from xuance_envs.compat import to_gymnasium
 from xuance_envs.compat.env_functions import call_method
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.compat.stepping import SerialStepper, WorkerStepper
@@ -127,6 +130,54 @@ def test_an_interrupted_step_of_gymnasiums_goes_on_with_step_wait(mode, caller_s
         return InPartsInterrupted(envs, Autoreset[mode.name])
 
     assert assert_nothing_is_lost(make, itertools.count(0, 23)) >= 30
+
+
+class InterruptedOnce(CountedEnv):
+    """Environment whose second step is interrupted at its beginning."""
+
+    came = False
+
+    def step(self, action):
+        if self.steps == 1 and not self.came:
+            self.came = True
+            raise KeyboardInterrupt
+        return super().step(action)
+
+
+INTERRUPTED = [partial(CountedEnv, 0, 9), partial(InterruptedOnce, 1, 9)]
+IN_PROCESS = {
+    "gymnasium": lambda: SyncVectorEnv(INTERRUPTED),
+    "disabled": lambda: SyncVectorEnv(INTERRUPTED, autoreset_mode=AutoresetMode.DISABLED),
+    "to_gymnasium": lambda: to_gymnasium(DummyVecEnv(INTERRUPTED)),
+    "sb3": lambda: pytest.importorskip("xuance_envs.compat.sb3").DummyVecEnv(INTERRUPTED),
+}
+
+
+@pytest.mark.parametrize("make", IN_PROCESS.values(), ids=IN_PROCESS)
+def test_the_step_after_an_interrupted_one_steps_every_environment_as_often(make):
+    envs = make()
+    envs.reset()
+    actions = np.zeros(2, np.int64)
+    envs.step(actions)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step(actions)
+    assert envs.step(actions)[1].tolist() == list(envs.get_attr("steps")) == [3, 3]
+    envs.close()
+
+
+@pytest.mark.parametrize("kind", ["gymnasium", "sb3"])
+def test_states_can_be_saved_after_an_interrupted_step(kind):
+    envs = IN_PROCESS[kind]()
+    envs.reset()
+    actions = np.zeros(2, np.int64)
+    envs.step(actions)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step(actions)
+    state = envs.save_state()
+    envs.step(actions)
+    envs.load_state(state)
+    assert list(envs.get_attr("steps")) == [2, 2]
+    envs.close()
 
 
 def test_after_an_interrupt_a_reset_begins_anew():

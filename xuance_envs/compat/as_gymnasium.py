@@ -106,6 +106,8 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         """
         vec_env = self.vec_env
         actions = as_batch(self.single_action_space, actions)
+        if vec_env.waiting:  # left by an interrupt; its results are lost
+            raise_original(vec_env.step_wait)
         obs, _, terminated, truncated, infos = raise_original(vec_env.step, actions)
         envs, first, stepped = self._ends(infos, terminated | truncated)
         final: list[Any] = []

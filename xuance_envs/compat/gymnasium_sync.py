@@ -128,6 +128,7 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
             ``"_" + key`` is a bool mask of the environments that have the key.
         """
         stepper = self._stepper
+        stepper.discard_interrupted()
         pending = stepper.arrays.pending
         if self.autoreset_mode is AutoresetMode.DISABLED and pending.any():
             raise AssertionError(f"self._autoreset_envs={pending!r}")
@@ -138,6 +139,7 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
 
     def _idle_stepper(self, what: str) -> SerialStepper:
         self._check_open()
+        self._stepper.discard_interrupted()
         return self._stepper
 
     def close_extras(self, **kwargs: Any) -> None:

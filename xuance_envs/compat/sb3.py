@@ -154,6 +154,7 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
         actions: Any = self.actions
         if isinstance(actions, _BATCHES) and len(actions) > self.num_envs:
             actions = actions[: self.num_envs]  # Stable-Baselines3 ignores surplus actions
+        self._stepper.discard_interrupted()
         self._stepper.start_step(as_rows(self.action_space, actions))
         step = raise_original(self._stepper.finish_step)
         dones, infos = self._ends_and_infos(step)
@@ -164,6 +165,10 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
     def close(self) -> None:
         """Close the environments."""
         self._stepper.close()
+
+    def _idle_stepper(self, what: str) -> SerialStepper:
+        self._stepper.discard_interrupted()
+        return self._stepper
 
     def _batch(self) -> Any:
         batch = self._stepper.arrays.observations.copy()

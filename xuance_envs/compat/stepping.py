@@ -175,6 +175,11 @@ class SerialStepper(Stepper):
         super().__init__(groups)
         self.envs = groups.envs
 
+    def discard_interrupted(self) -> None:
+        """Finish a step that an interrupt left pending; its results are lost."""
+        if self.waiting:
+            raise_original(self.finish_step)
+
     @override
     def fail(self) -> None:
         pass
