@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from process_env import ProcessEnv
 from scripts import run_script, start_script
 
 from xuance_envs import EnvError, SubprocVecEnv, WorkerDiedError
-from xuance_envs.engine.process import process_backend
+from xuance_envs.engine.process import process_backend, worker_process
 from xuance_envs.engine.process.shutdown import stop_workers
 
 METHODS = multiprocessing.get_all_start_methods()
@@ -86,6 +87,29 @@ def test_what_is_forgotten_is_closed() -> None:
     del envs
     gc.collect()
     assert wait_until(lambda: not is_running(pid))
+
+
+@pytest.mark.skipif("forkserver" not in METHODS, reason="the forkserver reports ended processes")
+def test_a_vec_env_collected_while_a_worker_starts_does_not_wait_for_the_forkserver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forgotten = [SubprocVecEnv([ProcessEnv], context="forkserver")]
+    (driver,) = forgotten[0]._backend.workers
+    getfd, collected = resource_tracker.getfd, []
+
+    def collect() -> int:
+        """Collect the vec env while the forkserver waits for the rest of a request."""
+        forgotten.clear()
+        gc.collect()
+        collected.append(not driver.worker.alive)
+        return getfd()
+
+    monkeypatch.setattr(worker_process, "KILL_TIMEOUT", 5.0)
+    monkeypatch.setattr(resource_tracker, "getfd", collect)
+    SubprocVecEnv([ProcessEnv], context="forkserver").close()
+    assert collected[0]
+    assert not driver.worker.may_run
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.skipif(not MAPS.exists(), reason="needs a list of maps")

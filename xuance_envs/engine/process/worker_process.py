@@ -36,6 +36,11 @@ KILL_TIMEOUT = 1.0  # seconds between terminating a process and killing it
 # environment may close descriptors at any time.
 _fd_lock = threading.RLock()
 
+# Workers released while another one starts: until the forkserver has received the whole request to
+# start a process, it reports no end of a process.
+_unreaped: list[WorkerProcess] = []
+_starting = False
+
 # The main process's ends of all workers' pipes, and the workers.
 _tracked_fds: set[int] = set()
 _tracked_processes: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -43,8 +48,10 @@ _tracked_processes: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def _drop_workers_after_fork() -> None:
     """Remove all workers from a forked process."""
-    global _fd_lock
+    global _fd_lock, _starting
     _fd_lock = threading.RLock()
+    _starting = False
+    _unreaped.clear()
     for fd in _tracked_fds:  # with open ones, workers would not detect the main process's end
         with suppress(OSError):
             os.close(fd)
@@ -129,7 +136,7 @@ class WorkerProcess:
 
     def _start(self, settings: StartSettings) -> None:
         forked = settings.context.get_start_method() == "fork"
-        with limited_in_fork(settings.threads) if forked else hidden_main():
+        with limited_in_fork(settings.threads) if forked else _deferred_reaping(), hidden_main():
             self.process.start()
         _tracked_processes.add(self.process)
 
@@ -175,11 +182,18 @@ class WorkerProcess:
             self.channel.close()
             if self._pidfd is not None:
                 system.close_end_watch(self._pidfd)
-            self.join()
-            try:
-                self.process.close()
-            except ValueError:  # the process cannot be killed, as in uninterruptible sleep
-                self.may_run = True
+            if _starting:
+                _unreaped.append(self)
+            else:
+                self.reap()
+
+    def reap(self) -> None:
+        """Free the resources that multiprocessing holds for the ended process."""
+        self.join()
+        try:
+            self.process.close()
+        except ValueError:  # the process cannot be killed, as in uninterruptible sleep
+            self.may_run = True
 
     @property
     def is_owner(self) -> bool:
@@ -196,6 +210,19 @@ def worker_start(method: str) -> Iterator[None]:
                 system.start_helpers(method)
         with system.blocked_sigint(), reserved_descriptors():
             yield
+
+
+@contextmanager
+def _deferred_reaping() -> Iterator[None]:
+    """Reap workers that are released meanwhile, as by garbage collection, afterwards."""
+    global _starting
+    _starting = True
+    try:
+        yield
+    finally:
+        _starting = False
+        while _unreaped:
+            _unreaped.pop().reap()
 
 
 def _untrack_fds(fds: set[int]) -> None:
