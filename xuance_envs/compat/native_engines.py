@@ -289,8 +289,8 @@ def make_engine(env: Any) -> NativeEngine:
     if mode is AutoresetMode.DISABLED or _ATARI in kinds or isinstance(env, SyncVectorEnv):
         return MaskEngine(env)
     raise ValueError(
-        "vector_env: expected autoreset_mode SAME_STEP or DISABLED, which reset_obs requires, got "
-        f"{getattr(mode, 'name', mode)} of {env}: make it with "
+        "vector_env: expected autoreset_mode SAME_STEP or DISABLED, so that infos have reset_obs, "
+        f"got {getattr(mode, 'name', mode)} of {env}: create the environment with "
         "autoreset_mode=AutoresetMode.SAME_STEP or DISABLED, if possible"
     )
 

@@ -158,7 +158,7 @@ class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tiansh
                 self.ready_id = _without(sent, self.ready_id)
             elif not self.waiting_id:
                 raise ValueError(
-                    "action: expected actions, because no environment is stepping, got None"
+                    "action: expected actions, got None, which is allowed while environments step"
                 )
             parts = raise_original(stepper.receive, self.wait_num, self.timeout)
             arrived = [env for part in parts for env in part.envs.tolist()]

@@ -66,7 +66,7 @@ class NotResumedError(WorkerDiedError):
 
 
 class Recording:
-    """Replay log of a group, its failure files, and the resumption of its worker."""
+    """Records of a group for failure files and for resuming its worker."""
 
     def __init__(
         self, arrays: StepArrays, files: FailureRecorder | None, policy: RestartPolicy

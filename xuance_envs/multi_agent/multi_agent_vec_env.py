@@ -160,11 +160,11 @@ class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
     def of(
         cls, vec_env: VecEnv, *, action_masks: AutoBool = "auto", check_actions: bool = False
     ) -> MultiAgentVecEnv:
-        """Wrap an existing vectorized environment of records, in any backend.
+        """Wrap an existing vectorized environment of multi-agent records, in any backend.
 
         Args:
-            vec_env: vectorized environment whose callables return the results of
-                :func:`~xuance_envs.multi_agent.adapters.agents_env`, or a
+            vec_env: vectorized environment created from functions that return
+                :func:`agents_env(...) <xuance_envs.multi_agent.adapters.agents_env>`, or a
                 :class:`~xuance_envs.RemoteVecEnv` of a server that was started with
                 ``--multi-agent``. It is closed with the wrapper.
             action_masks: as for the class.

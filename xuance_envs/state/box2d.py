@@ -61,8 +61,8 @@ def _recorder_of(env: Any) -> Box2DRecorder:
     if not isinstance(recorder, Box2DRecorder):
         raise FaultError(
             type(env).__qualname__,
-            "its Box2D world cannot be read, and its actions since its creation were not recorded: "
-            "let a vectorized environment or check_saving create the environment",
+            "a Box2D world is saved as the actions since its environment's creation, which were "
+            "not recorded: let a vectorized environment or check_saving create the environment",
         )
     return recorder
 

@@ -1,7 +1,7 @@
 """Layers of an environment and their attributes.
 
-The layers are the environment itself, the environments that it wraps, and the environments that a
-layer holds in other attributes.
+The layers are the environment itself, the environments that it wraps (in ``env``), and environments
+that one of these holds in another attribute.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Target:
         made.__cause__, made.__context__, made.__suppress_context__ = content[1]
 
     def variable(self, kind: type, name: str) -> Any:
-        """Return an object() from a variable in the module of a class."""
+        """Return the ``object()`` that a variable of the class's module holds."""
         for _, function in functions_of_class(kind):
             if type(function.__globals__.get(name)) is object:
                 return function.__globals__[name]

@@ -64,7 +64,7 @@ class Batch:
 
     @property
     def given_rewards(self) -> NDArray[np.float64]:
-        """Rewards before this transform, in a new array; exact after a step."""
+        """Rewards before this transform, in a new array; in a step, not rounded to float32."""
         source = self.source
         return self.rewards.astype(np.float64) if source is None else source.exact_rewards
 

@@ -112,8 +112,8 @@ class ThreadSettings(WorkerSettings):
                 )
         if self.worker_threads is not None:
             raise ValueError(
-                "worker_threads: expected None for threads, because they share the library "
-                f"threads of this process, got {self.worker_threads!r}; use SubprocVecEnv"
+                f"worker_threads: expected None, got {self.worker_threads!r}: all threads share "
+                "the library threads of this process; to limit those per worker, use SubprocVecEnv"
             )
         super().__post_init__()
 

@@ -29,7 +29,7 @@ _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
 
 
 class ColumnTable:
-    """Columns of a group's infos: a cell per key, and bytes for its largest array kind."""
+    """Columns of a group's infos: a cell per key, large enough for the key's largest arrays."""
 
     def __init__(self, arrays: InfoArrays, on_change: Callable[[], None] = lambda: None) -> None:
         self.keys: list[str] = []

@@ -64,7 +64,7 @@ class CreatedEnvs:
 
 
 class RemoteSession:
-    """A session on a server, until ``close``, garbage collection or the end of the process."""
+    """Session on a server; ends by ``close``, garbage collection or the end of the process."""
 
     @classmethod
     def open(cls, connection: ApiClient, share_frames: bool, name: str) -> RemoteSession:
