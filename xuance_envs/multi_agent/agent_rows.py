@@ -46,7 +46,7 @@ class AgentRows:
 
     def _unflattened(self, batch: Any) -> NDArray[Any]:
         """Split the axis of rows into environments and agents, unless its length is wrong."""
-        array = np.asarray(batch)
+        array = np.asanyarray(batch)  # keeps the mask of a masked array, which is refused later
         if len(array) != self.num_rows:
             return array  # reported by the environments
         return array.reshape(self.envs.num_envs, self.envs.num_agents, *array.shape[1:])
