@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import map_batch
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStep
+from xuance_envs.vector_envs.aliases import Uncopyable
 
 
 class AgentRows:
@@ -78,7 +79,7 @@ class AgentRows:
         return map_batch(lambda array: array[row].copy(), self.final_obs)
 
 
-class GymnasiumRows(VectorEnv[Any, Any, Any]):
+class GymnasiumRows(Uncopyable, VectorEnv[Any, Any, Any]):
     """Rows of agents as a Gymnasium vector environment.
 
     :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it and describes ``acted``, an info

@@ -16,7 +16,18 @@ def _alias(name: str, library: str = "XuanCe") -> property:
     )
 
 
-class ClosedOnExit:
+class Uncopyable:
+    """Mixin that refuses to pickle or copy an object, because it owns environments."""
+
+    def __reduce__(self) -> NoReturn:
+        saving = [name for name in ("save_state", "state_dict") if hasattr(self, name)]
+        raise TypeError(
+            f"cannot pickle or copy {type(self).__name__}; create a new one from the environment "
+            "functions" + (f", and use {saving[0]}() to copy the states" if saving else "")
+        )
+
+
+class ClosedOnExit(Uncopyable):
     """Mixin that closes an object when it is used as a context manager."""
 
     close: Any
@@ -46,9 +57,6 @@ class VecEnvAliases(ClosedOnExit):
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"{type(self).__name__}(num_envs={self.num_envs}{state})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"cannot pickle or copy {type(self).__name__}; use save_state()")
 
     def __dir__(self) -> list[str]:
         hidden = {name for name in vars(VecEnvAliases) if name.startswith(("buf_", "max_"))}
