@@ -47,7 +47,7 @@ class AgentRows:
 
     def _unflattened(self, batch: Any) -> NDArray[Any]:
         """Split the axis of rows into environments and agents, unless its length is wrong."""
-        array = np.asanyarray(batch)  # keeps the mask of a masked array, which is refused later
+        array: NDArray[Any] = np.asanyarray(batch)  # keeps a mask, so that it is refused later
         if len(array) != self.num_rows:
             return array  # reported by the environments
         return array.reshape(self.envs.num_envs, self.envs.num_agents, *array.shape[1:])

@@ -291,7 +291,7 @@ def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
     """Convert a batch of ``count`` values of a leaf, or a single value if ``count`` is 1."""
     prefix = f"{leaf.path}: " if leaf.path else ""
     if hasattr(part, "mask") and np.ma.is_masked(part):
-        raise BadValueError(f"{prefix}expected no masked values, got {np.ma.count_masked(part)}")
+        raise BadValueError(f"{prefix}expected no masked values, got {part.mask.sum()}")
     if leaf.dtype is not None:
         if count == 1 and _has_shape(part, leaf.shape):
             part = np.asarray(part)[np.newaxis]
