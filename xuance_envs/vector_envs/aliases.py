@@ -20,14 +20,14 @@ class Uncopyable:
     """Mixin that refuses to pickle or copy an object, because it owns environments."""
 
     def __reduce__(self) -> NoReturn:
-        saving = [name for name in ("save_state", "state_dict") if hasattr(self, name)]
+        saves = getattr(self, "save_state", None) is not None
         raise TypeError(
             f"cannot pickle or copy {type(self).__name__}; create a new one from the environment "
-            "functions" + (f", and use {saving[0]}() to copy the states" if saving else "")
+            "functions" + (", and use save_state() to copy the states" if saves else "")
         )
 
 
-class ClosedOnExit(Uncopyable):
+class ClosedOnExit:
     """Mixin that closes an object when it is used as a context manager."""
 
     close: Any
@@ -39,7 +39,7 @@ class ClosedOnExit(Uncopyable):
         self.close()
 
 
-class VecEnvAliases(ClosedOnExit):
+class VecEnvAliases(Uncopyable, ClosedOnExit):
     """Special methods, and other libraries' attribute names. ``dir()`` omits XuanCe's names."""
 
     num_envs: int

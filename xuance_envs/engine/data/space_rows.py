@@ -290,7 +290,8 @@ def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], Iterable[Any]]:
 def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
     """Convert a batch of ``count`` values of a leaf, or a single value if ``count`` is 1."""
     prefix = f"{leaf.path}: " if leaf.path else ""
-    if hasattr(part, "mask") and np.ma.is_masked(part):
+    is_subclass = isinstance(part, np.ndarray) and type(part) is not np.ndarray
+    if is_subclass and np.ma.is_masked(part):  # `np.ma` is imported when it is first used
         raise BadValueError(f"{prefix}expected no masked values, got {part.mask.sum()}")
     if leaf.dtype is not None:
         if count == 1 and _has_shape(part, leaf.shape):
