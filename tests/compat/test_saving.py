@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from agents_envs import Herd
 from comparing import assert_same
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
 from stateful_envs import Collector, of_length
 
-from xuance_envs import AlreadySteppingError, StateError, StateMismatchError
+from xuance_envs import (
+    AlreadySteppingError,
+    DummyVecEnv,
+    MultiAgentVecEnv,
+    StateError,
+    StateMismatchError,
+    compat,
+    per_agent_rows,
+)
+from xuance_envs.compat import to_gymnasium
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.compat.native import make_native
 
@@ -151,3 +163,37 @@ def test_stable_baselines3s_go_on_with_what_they_keep(before: str) -> None:
     envs.step_wait()
     envs.close()
     others.close()
+
+
+def make_other(kind: str) -> Any:
+    if kind in ("sync", "async"):
+        return make(kind, AutoresetMode.SAME_STEP)
+    if kind == "rows":
+        return per_agent_rows(MultiAgentVecEnv([Herd], backend="dummy"))
+    if kind == "multi-agent":
+        return MultiAgentVecEnv([Herd], backend="dummy")
+    if kind == "to_gymnasium":
+        return to_gymnasium(DummyVecEnv(env_fns()))
+    name, module = kind.split()
+    pytest.importorskip({"sb3": "stable_baselines3"}.get(module, module))
+    if name == "to_sb3":
+        return compat.to_sb3(DummyVecEnv(env_fns()))
+    return getattr(importlib.import_module(f"xuance_envs.compat.{module}"), name)(env_fns())
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("sync", "async", "rows", "multi-agent", "to_gymnasium"),
+        *("to_sb3 sb3", "DummyVecEnv sb3", "SubprocVecEnv sb3", "DummyVectorEnv tianshou"),
+    ],
+)
+def test_they_are_neither_pickled_nor_copied(
+    closing: Any, kind: str, copied: Callable[[Any], Any]
+) -> None:
+    envs = closing(make_other(kind))
+    said = f"cannot pickle or copy {type(envs).__name__}; create a new one from the environment"
+    with pytest.raises(TypeError, match=said) as caught:
+        copied(envs)
+    assert ("save_state" in str(caught.value)) == hasattr(envs, "save_state")

@@ -9,8 +9,10 @@ import numpy as np
 import operations
 import pytest
 from example_envs import Wrapped
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from operations import LockstepPair, operation
+from play_envs import PlayEnv
 from unusual_envs import GymnasiumModelEnv, SelfReplacingEnv, TakingEnv
 
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
@@ -71,6 +73,14 @@ def test_a_method_that_an_environment_replaces_itself_is_the_one_that_is_called(
     every_third = mode is AutoresetMode.DISABLED
     steps = [reset, *[step, step, step, reset if every_third else step] * 4, reset, step]
     assert_alike(kind, SelfReplacingEnv, mode, steps)
+
+
+@kinds
+@pytest.mark.parametrize("space", [spaces.Tuple([]), spaces.Dict()], ids=str)
+def test_observations_without_parts_are_as_gymnasiums(kind, space):
+    env_fn = partial(PlayEnv, 0, space, spaces.Discrete(2))
+    step, reset = operation("step", np.zeros(4, int)), operation("reset", seed=1)
+    assert_alike(kind, env_fn, AutoresetMode.SAME_STEP, [reset, *[step] * 5])
 
 
 @kinds

@@ -254,6 +254,7 @@ def test_the_same_environment_twice_is_found_out(make_here):
         ([{"sheep_0": 1, "sheep_1": 1, "sheep_2": 1}, 3], "environment 1: expected a dict, got 3"),
         (np.zeros((2, 4), int), r"expected shape \(2, 3\), got shape \(2, 4\)"),
         (np.full((2, 3), 0.5), "expected values that fit dtype int64"),
+        (np.ma.masked_less(np.ones((2, 3), int), 2), "expected no masked values, got 6"),
         (None, "expected an array|expected shape"),
         (
             {f"sheep_{i}": np.zeros(2, int) for i in range(3)},

@@ -107,6 +107,13 @@ def paired(obs):
     return {agent: (one, {"same": one}) for agent, one in obs.items()}
 
 
+def test_masked_actions_of_rows_are_refused():
+    rows = per_agent_rows(herds())
+    rows.reset(seed=1)
+    with pytest.raises(ValueError, match="expected no masked values, got 8"):
+        rows.step(np.ma.masked_less(np.zeros(8, int), 1))
+
+
 @pytest.mark.parametrize("library", ["gymnasium", "sb3"])
 def test_rows_end_without_flags_of_the_environment(library):
     if library == "sb3":

@@ -487,6 +487,47 @@ def test_small_integers_fit_where_the_bounds_say_so():
         assert collector.states.dtype is torch.uint8
 
 
+class ExceedingEnv(PlayEnv):
+    """Exceeds its space at a reset, in a step, or at an episode's end."""
+
+    def reset(self, **given):
+        exceeds = self.told == "reset" or (self.told == "again" and self.episode == 0)
+        return np.full(2, 300 if exceeds else 0), super().reset(**given)[1]
+
+    def step(self, action):
+        _, *results = super().step(action)
+        return np.full(2, -1 if self.told == "step" else 255), *results
+
+
+@pytest.mark.parametrize("halves", [1, 2])
+@pytest.mark.parametrize(("place", "got"), [("step", -1), ("again", 300)])
+def test_observations_that_an_integer_dtype_cannot_hold_are_refused(place, got, halves):
+    space = spaces.Box(0, 200, (2,), np.int64)
+    make = partial(ExceedingEnv, 0, space, TWO, told=place)
+    envs = SubprocVecEnv([make] * 2, context="forkserver", in_series=1)
+    said = f"expected values from 0 to 255, because state_dtype is torch.uint8, got {got}"
+    with RolloutCollector(
+        envs, Player(TWO), 4, state_dtype=torch.uint8, halves=halves
+    ) as collector:
+        with pytest.raises(ValueError, match=said):
+            collector.rollout()
+        assert "states" not in vars(collector)
+
+
+def test_after_refused_first_observations_the_environments_are_reset():
+    space = spaces.Box(0, 200, (2,), np.int64)
+    envs = DummyVecEnv([partial(ExceedingEnv, 0, space, TWO)] * 2)
+    with RolloutCollector(envs, Player(TWO), 1, state_dtype=torch.uint8) as collector:
+        collector.vec_step([0, 0])
+        envs.set_attr("told", "reset")
+        for reset in (collector.vec_reset, partial(collector.env_reset, 1)):
+            with pytest.raises(ValueError, match="got 300"):
+                reset()
+        envs.set_attr("told", "nothing")
+        collector.rollout()
+        assert collector.states.tolist() == [[[0, 0], [0, 0]]]
+
+
 def test_another_librarys_vector_environment_is_refused():
     import gymnasium
 

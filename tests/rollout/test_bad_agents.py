@@ -12,6 +12,7 @@ from play_envs import PlayEnv
 from rollout_reference import Player
 
 from xuance_envs import DummyVecEnv, RayRolloutCollector, RolloutCollector
+from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import device_of
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -192,3 +193,12 @@ def test_a_collector_shows_its_size_and_its_agent():
     envs = DummyVecEnv([partial(PlayEnv, i, VECTOR, TWO) for i in range(3)])
     with RolloutCollector(envs, Player(TWO), 10) as collector:
         assert repr(collector) == "RolloutCollector(num_envs=3, steps_per_env=10, agent=Player)"
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.01, float("nan")])
+@pytest.mark.parametrize("name", ["gamma", "gae_lambda"])
+def test_factors_of_advantages_are_from_0_to_1(name, wrong):
+    numbers, flags = torch.zeros(3, 2), torch.ones(3, 2, dtype=torch.bool)
+    factors = {"gamma": 1, "gae_lambda": 0.0, name: wrong}
+    with pytest.raises(ValueError, match=f"{name}: expected a number from 0 to 1, got {wrong}"):
+        generalized_advantages(numbers, numbers, flags, flags, torch.zeros(6), **factors)

@@ -16,6 +16,7 @@ from rollout_reference import Player
 
 from xuance_envs import DummyVecEnv, DummyVecEnv_Gym, Gym_Env, RolloutCollector, SyncVecEnv
 from xuance_envs.rollout import GifRecorder, gif
+from xuance_envs.rollout.recorder import image_of
 
 TWO = spaces.Discrete(2)
 
@@ -251,6 +252,32 @@ def test_frames_are_the_pictures_wherever_they_differ():
         for number, picture in enumerate([*pictures, pictures[0]]):
             saved_film.seek(number)
             assert np.array_equal(np.asarray(saved_film.convert("RGB")), picture)
+
+
+@pytest.mark.parametrize(
+    ("frame", "shown"),
+    [
+        ([[0.0, 0.5, 1.0]], [0, 128, 255]),
+        ([[False, True]], [0, 255]),
+        ([[0.0, 1.0, 254.0]], [0, 1, 254]),
+        ([[0, 1]], [0, 1]),
+    ],
+)
+def test_floats_up_to_one_and_booleans_are_shown_as_brightness(frame, shown):
+    assert np.asarray(image_of(frame))[0, :, 0].tolist() == shown
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        ([[0, 256]], "int64 from 0 to 256"),
+        ([[-1.0, 1.0]], "float64 from -1.0 to 1.0"),
+        ([[np.nan, 1.0]], "float64 from nan to nan"),
+    ],
+)
+def test_frames_with_other_values_are_refused(frame, said):
+    with pytest.raises(ValueError, match=f"expected values from 0 to 255, .*, got {said}"):
+        image_of(frame)
 
 
 @pytest.mark.parametrize("size", [(20, 30, 3), (20, 30, 4), (20, 30), (84, 84, 3)])

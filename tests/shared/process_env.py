@@ -51,6 +51,11 @@ class ProcessEnv(gymnasium.Env[Any, Any]):
     def draw(self) -> float:
         return float(np.random.random())
 
+    def draw_from_torch(self) -> float:
+        import torch
+
+        return torch.rand(1).item()
+
     def start_a_child(self) -> int | None:
         child = multiprocessing.get_context("fork").Process(target=int)
         child.start()

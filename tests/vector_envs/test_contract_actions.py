@@ -365,6 +365,12 @@ WRONG = {
     "strings": (DISCRETE, ["0", "1", "2", "3", "4"], "expected .*int64.*got"),
     "objects": (DISCRETE, np.array([0, 1, 2, 3, 4], object), "expected .*int64.*got .*object"),
     "complex": (BOX, np.zeros((5, 2), complex), "expected .*float32.*got .*complex128"),
+    "masked": (DISCRETE, np.ma.masked_equal(np.arange(5), 3), "expected no masked values, got 1"),
+    "masked in a dict": (
+        DICT,
+        {"move": np.zeros((5, 2)), "jump": np.ma.masked_less(np.arange(5), 2)},
+        r"\['jump'\]: expected no masked values, got 2",
+    ),
     "array for a dict": (DICT, np.zeros((5, 3)), r"expected a dict .*move.*got an array"),
     "missing key": (DICT, {"move": np.zeros((5, 2))}, r"expected .*jump.*got .*\['move'\]"),
     "surplus key": (DICT, {**DICT_FORMS["batched"], "x": 1}, r"expected .*jump.*got .*'x'"),

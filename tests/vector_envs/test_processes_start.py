@@ -124,6 +124,16 @@ def test_global_generators_differ_between_workers_and_the_callers_is_not_touched
     assert len(draws | {np.random.random()}) == 4
 
 
+@pytest.mark.skipif("fork" not in METHODS, reason="needs fork")
+def test_torch_draws_different_numbers_in_forked_workers() -> None:
+    torch = pytest.importorskip("torch")
+    before = torch.get_rng_state()
+    with SubprocVecEnv([ProcessEnv] * 3, context="fork", in_series=1) as envs:
+        draws = set(envs.call("draw_from_torch"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(draws | {torch.rand(1).item()}) == 4
+
+
 def test_an_environment_may_start_processes_of_its_own() -> None:
     with SubprocVecEnv([ProcessEnv], context="forkserver") as envs:
         assert envs.call("start_a_child") == (0,)

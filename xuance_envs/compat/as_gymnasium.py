@@ -17,6 +17,7 @@ from xuance_envs.compat.vector_results import InfoBatcher, StepResult, exchange_
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.vector_envs.aliases import Uncopyable
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["GymnasiumVectorEnv", "to_gymnasium"]
@@ -50,7 +51,7 @@ def to_gymnasium(vec_env: VecEnv) -> GymnasiumVectorEnv:
     return GymnasiumVectorEnv(vec_env)
 
 
-class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
+class GymnasiumVectorEnv(Uncopyable, gymnasium.vector.VectorEnv):
     """Gymnasium vector environment around a ``VecEnv``; see :func:`to_gymnasium`.
 
     Attributes:

@@ -11,6 +11,7 @@ from xuance_envs.compat.vector_arguments import as_rows
 from xuance_envs.compat.vector_results import exchange_ended
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.vector_envs.aliases import Uncopyable
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["SB3VecEnv", "to_sb3"]
@@ -44,7 +45,7 @@ def to_sb3(vec_env: VecEnv) -> SB3VecEnv:
     return SB3VecEnv(vec_env)
 
 
-class SB3VecEnv(BaseSB3VecEnv):
+class SB3VecEnv(Uncopyable, BaseSB3VecEnv):
     """Stable-Baselines3 ``VecEnv`` around a ``VecEnv`` of this package; see :func:`to_sb3`.
 
     Attributes:

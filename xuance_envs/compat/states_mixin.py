@@ -13,11 +13,12 @@ from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.saving import Saver
 from xuance_envs.state.env_states import EnvStates
+from xuance_envs.vector_envs.aliases import Uncopyable
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
 from xuance_envs.vector_envs.last_results import checked_clones
 
 
-class StatesMixin:
+class StatesMixin(Uncopyable):
     """Mixin that saves and loads the states of a stepper's environments, like a ``VecEnv``."""
 
     num_envs: int

@@ -29,6 +29,7 @@ from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
 from xuance_envs.errors import counted
+from xuance_envs.vector_envs.aliases import Uncopyable
 from xuance_envs.vector_envs.arguments import checked_positive, checked_recipe, env_indices
 from xuance_envs.vector_envs.options import InSeries
 
@@ -40,7 +41,7 @@ StepResult = tuple[
 ]
 
 
-class TianshouVectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is not type-checked
+class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is not type-checked
     """Base class of the four classes in :mod:`xuance_envs.compat.tianshou`."""
 
     # Tianshou intercepts every attribute access to forward a few names to the environments. Here

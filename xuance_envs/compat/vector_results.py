@@ -179,4 +179,4 @@ def take_final(stepper: Stepper, envs: NDArray[np.intp]) -> list[Any]:
     ]
     if last.layout.flat:
         return columns[0]
-    return [last.layout.unflatten(row) for row in zip(*columns, strict=True)]
+    return [last.layout.unflatten([each[row] for each in columns]) for row in range(len(envs))]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import map_batch
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStep
+from xuance_envs.vector_envs.aliases import Uncopyable
 
 
 class AgentRows:
@@ -46,7 +47,7 @@ class AgentRows:
 
     def _unflattened(self, batch: Any) -> NDArray[Any]:
         """Split the axis of rows into environments and agents, unless its length is wrong."""
-        array = np.asarray(batch)
+        array: NDArray[Any] = np.asanyarray(batch)  # keeps a mask, so that it is refused later
         if len(array) != self.num_rows:
             return array  # reported by the environments
         return array.reshape(self.envs.num_envs, self.envs.num_agents, *array.shape[1:])
@@ -78,7 +79,7 @@ class AgentRows:
         return map_batch(lambda array: array[row].copy(), self.final_obs)
 
 
-class GymnasiumRows(VectorEnv[Any, Any, Any]):
+class GymnasiumRows(Uncopyable, VectorEnv[Any, Any, Any]):
     """Rows of agents as a Gymnasium vector environment.
 
     :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it and describes ``acted``, an info

@@ -20,7 +20,7 @@ from xuance_envs.multi_agent.step import MultiAgentStep, StepReader
 from xuance_envs.multi_agent.team import Groups, Team
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.tuning import backend_class, backend_for
-from xuance_envs.vector_envs.aliases import ClosedOnExit
+from xuance_envs.vector_envs.aliases import ClosedOnExit, Uncopyable
 from xuance_envs.vector_envs.arguments import checked_recipe, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.option_names import did_you_mean
@@ -37,7 +37,7 @@ BACKENDS = ("auto", "dummy", "thread", "subproc", "ray")
 
 
 @with_options(RecordOptions, SubprocVecEnv, RaySettings)
-class MultiAgentVecEnv(VecEnvDelegate, ClosedOnExit):
+class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
     """Vectorized multi-agent environment.
 
     It supports PettingZoo's parallel environments, parallelizable turn-based ones, and XuanCe's

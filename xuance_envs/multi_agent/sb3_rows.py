@@ -10,9 +10,10 @@ import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
 from xuance_envs.multi_agent.agent_rows import AgentRows
+from xuance_envs.vector_envs.aliases import Uncopyable
 
 
-class SB3Rows(VecEnv):
+class SB3Rows(Uncopyable, VecEnv):
     """Rows of agents as a Stable-Baselines3 vectorized environment.
 
     :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted``. Infos of

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
-from xuance_envs.vector_envs.aliases import ClosedOnExit
+from xuance_envs.vector_envs.aliases import ClosedOnExit, Uncopyable
 
 _Dicts = list[dict[Any, Any]]
 
 
-class XuanCeVecMultiAgentEnv(ClosedOnExit):
+class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
     """Vectorized multi-agent environment with XuanCe's interface.
 
     Results are lists with one entry per environment, mostly dicts by agent. Each step returns new

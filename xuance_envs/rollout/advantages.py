@@ -30,12 +30,18 @@ def generalized_advantages(
         ended: ``(T, N)`` bool: the last steps of segments, including the whole last row.
         end_values: values of the last states of the E segments, ``(E,)`` or ``(E, k)``, ordered by
             environment, then by time.
-        gamma: discount factor per step.
+        gamma: discount factor per step, from 0 to 1.
         gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.
 
     Returns:
         The advantages, with the shape of ``rewards`` and the dtype of ``values``.
+
+    Raises:
+        ValueError: ``gamma`` or ``gae_lambda`` is not from 0 to 1.
     """
+    for name, factor in (("gamma", gamma), ("gae_lambda", gae_lambda)):
+        if not 0 <= factor <= 1:
+            raise ValueError(f"{name}: expected a number from 0 to 1, got {factor!r}")
     next_values = torch.cat([values[1:], values[:1]])
     next_values.transpose(0, 1)[ended.t()] = end_values  # transposed: ordered by environment
     of_each_value = *ended.shape, *[1] * (values.ndim - ended.ndim)

@@ -98,10 +98,7 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         Returns:
             The first states, ``(N, *state_shape)``.
         """
-        observations = self._envs.reset(seed=seed)
-        row = self._layout.new_row(self.num_envs)
-        row.write(self._layout.parts(observations))
-        self._must_reset = False
+        row = self._reset_states(self.num_envs, seed=seed)
         self._just_reset = np.zeros(self.num_envs, np.bool_)
         self.statistics.restart()
         if self.recorder is not None:
@@ -127,9 +124,7 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         self._reset_if_interrupted()
         i = range(self.num_envs)[env_id]
         if not self._just_reset[i]:
-            observation = self._envs.reset(env_ids=[i])
-            row = self._layout.new_row(1)
-            row.write(self._layout.parts(observation))
+            row = self._reset_states(1, env_ids=[i])
             states = [part.clone() for part in self._layout.parts(self.t_states)]
             for state, new in zip(states, self._layout.parts(row.states), strict=True):
                 state[i] = new[0]
@@ -138,6 +133,15 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
             if self.recorder is not None and i == 0:
                 self.recorder.begin(self.global_steps)
         return self._layout.whole([part[i].clone() for part in self._layout.parts(self.t_states)])
+
+    def _reset_states(self, count: int, **given: Any) -> StateSlot:
+        """Reset some environments and return their first states."""
+        observations = self._envs.reset(**given)
+        self._must_reset = True  # if the observations are refused
+        row = self._layout.new_row(count)
+        row.write(self._layout.observed(observations))
+        self._must_reset = False
+        return row
 
     def vec_step(self, actions: Any) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Step every environment once.
@@ -213,10 +217,10 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         places, firsts, finished = [], [], []
         for place, first_obs, info, truncated in step.ends:
             places.append(place)
-            firsts.append(self._layout.parts(first_obs))
+            firsts.append(self._layout.observed(first_obs))
             if self.statistics.add_end(first + place, info, truncated):
                 finished.append(place)
-        parts = self._layout.parts(step.obs)
+        parts = self._layout.observed(step.obs)
         row.write(parts, places, firsts)
         return parts, finished
 

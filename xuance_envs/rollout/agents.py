@@ -41,6 +41,7 @@ class Agent(Protocol):
 
         Args:
             states: ``(n, *state_shape)`` on the agent's device; for a Dict space a dict of tensors.
+                There are n environments, or n ``end_states`` in a collector's ``advantages``.
             actions: actions to evaluate, ``(n, *action_shape)``; None to choose actions, as
                 collectors do.
 

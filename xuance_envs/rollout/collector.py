@@ -70,7 +70,7 @@ class RolloutCollector(RolloutLoop):
             the CPU.
         state_dtype: dtype of the states. ``torch.uint8`` keeps images as bytes, in a quarter of the
             memory of float32. For a Dict space, an integer dtype applies only to parts whose values
-            it can represent.
+            it can represent. Observations beyond its range raise a ValueError.
         channels_first: True to permute images from (H, W, C) to (C, H, W), False to keep them,
             ``"auto"`` to permute all images that are not already channels-first.
         progress: True to show a progress bar during rollouts.

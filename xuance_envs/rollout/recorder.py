@@ -39,7 +39,13 @@ def _folder_name(name: Any) -> str:
 
 
 def image_of(frame: Any) -> Image.Image:
-    """Convert a frame, ``(height, width)`` or with 3 or 4 channels as last axis, to RGB."""
+    """Convert a frame, ``(height, width)`` or with 3 or 4 channels as last axis, to RGB.
+
+    Values are from 0 to 255. Booleans, and floats of at most 1, are multiplied by 255.
+
+    Raises:
+        ValueError: the frame is not an image, or values are out of range.
+    """
     array = np.asarray(frame)
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
         raise ValueError(
@@ -47,6 +53,14 @@ def image_of(frame: Any) -> Image.Image:
             f"{type(frame).__name__} of shape {array.shape}: make the environments with "
             "render_mode='rgb_array'"
         )
+    low, high = array.min(), array.max()
+    if not (low >= 0 and high <= 255):
+        raise ValueError(
+            f"render: expected values from 0 to 255, or floats from 0 to 1, got {array.dtype} from "
+            f"{low} to {high}"
+        )
+    if array.dtype.kind in "bf" and high <= 1:
+        array = np.rint(array * 255.0)
     return Image.fromarray(array.astype(np.uint8)).convert("RGB")
 
 
@@ -141,7 +155,8 @@ class GifRecorder:
 
         Args:
             render: a function that returns an image of environment 0: an array
-                ``(height, width)``, or with 3 or 4 color channels as last axis.
+                ``(height, width)``, or with 3 or 4 color channels as last axis; its values are from
+                0 to 255, or floats from 0 to 1.
         """
         if self._writer is not None:
             self._writer.add(self._frame(render()))

@@ -64,10 +64,12 @@ class RolloutResults:
 
         Truncated and unfinished episodes are bootstrapped from the value of their last state;
         terminated episodes are not, even if they are also truncated. The agent computes the values
-        of ``end_states``, so call this before updating it.
+        of all ``end_states`` in one call, so call this before updating it. If the agent keeps a
+        memory per environment, as recurrent ones do, compute these values yourself and pass them to
+        :func:`~xuance_envs.rollout.advantages.generalized_advantages`.
 
         Args:
-            gamma: discount factor per step.
+            gamma: discount factor per step, from 0 to 1.
             gae_lambda: GAE's lambda: 0 for one-step advantages, 1 for the full segment.
 
         Returns:
@@ -76,7 +78,8 @@ class RolloutResults:
 
         Raises:
             RuntimeError: there is no rollout yet.
-            ValueError: the agent's outputs are invalid.
+            ValueError: ``gamma`` or ``gae_lambda`` is not from 0 to 1, or the agent's outputs are
+                invalid.
         """
         count = self._num_segments()
         with torch.no_grad():

@@ -30,6 +30,8 @@ class _StateLeaf:
     dtype: torch.dtype
     moved: bool
     """True if the channels are the first axis of the state, but the last of the observation."""
+    limits: tuple[int, int] | None
+    """Limits of an integer dtype that does not hold all values of the observation's dtype."""
 
 
 class StateLayout:
@@ -59,6 +61,20 @@ class StateLayout:
     def parts(self, observations: Any) -> list[Any]:
         """Split an observation or a batch into its parts."""
         return self._space.flatten(observations)
+
+    def observed(self, observations: Any) -> list[Any]:
+        """Split observations into parts; raise a ValueError if a state's dtype cannot hold them."""
+        parts = self.parts(observations)
+        for leaf, part in zip(self._leaves, parts, strict=True):
+            if leaf.limits is not None:
+                values, (low, high) = np.asarray(part), leaf.limits
+                wrong = values[(values < low) | (values > high)]
+                if wrong.size:
+                    raise ValueError(
+                        f"observations: expected values from {low} to {high}, because state_dtype "
+                        f"is {leaf.dtype}, got {wrong[0]}"
+                    )
+        return parts
 
     def whole(self, parts: Sequence[Any]) -> Any:
         """Join parts into an observation or a batch."""
@@ -200,7 +216,10 @@ def _state_leaf(
     if channels_first == "auto":
         moved = moved and 2 * seen[0] > min(seen[1:])  # else the channels are first already
     shape = (*leading, seen[2], *seen[:2]) if moved else leaf.shape
-    return _StateLeaf(leaf.shape, leaf.dtype, shape, dtype, moved)
+    limits, numpy_dtype = None, _numpy_dtype(dtype)
+    if numpy_dtype.kind != "f" and not np.can_cast(leaf.dtype, numpy_dtype, "safe"):
+        limits = np.iinfo(numpy_dtype).min, np.iinfo(numpy_dtype).max
+    return _StateLeaf(leaf.shape, leaf.dtype, shape, dtype, moved, limits)
 
 
 def _channels_first(part: Any) -> Any:

@@ -16,6 +16,17 @@ def _alias(name: str, library: str = "XuanCe") -> property:
     )
 
 
+class Uncopyable:
+    """Mixin that refuses to pickle or copy an object, because it owns environments."""
+
+    def __reduce__(self) -> NoReturn:
+        saves = getattr(self, "save_state", None) is not None
+        raise TypeError(
+            f"cannot pickle or copy {type(self).__name__}; create a new one from the environment "
+            "functions" + (", and use save_state() to copy the states" if saves else "")
+        )
+
+
 class ClosedOnExit:
     """Mixin that closes an object when it is used as a context manager."""
 
@@ -28,7 +39,7 @@ class ClosedOnExit:
         self.close()
 
 
-class VecEnvAliases(ClosedOnExit):
+class VecEnvAliases(Uncopyable, ClosedOnExit):
     """Special methods, and other libraries' attribute names. ``dir()`` omits XuanCe's names."""
 
     num_envs: int
@@ -46,9 +57,6 @@ class VecEnvAliases(ClosedOnExit):
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"{type(self).__name__}(num_envs={self.num_envs}{state})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"cannot pickle or copy {type(self).__name__}; use save_state()")
 
     def __dir__(self) -> list[str]:
         hidden = {name for name in vars(VecEnvAliases) if name.startswith(("buf_", "max_"))}

@@ -289,6 +289,10 @@ def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], Iterable[Any]]:
 
 def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
     """Convert a batch of ``count`` values of a leaf, or a single value if ``count`` is 1."""
+    prefix = f"{leaf.path}: " if leaf.path else ""
+    is_subclass = isinstance(part, np.ndarray) and type(part) is not np.ndarray
+    if is_subclass and np.ma.is_masked(part):  # `np.ma` is imported when it is first used
+        raise BadValueError(f"{prefix}expected no masked values, got {part.mask.sum()}")
     if leaf.dtype is not None:
         if count == 1 and _has_shape(part, leaf.shape):
             part = np.asarray(part)[np.newaxis]
@@ -299,7 +303,6 @@ def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
     if may_be_one and not (is_batch and contains(part[0])) and contains(part):
         return [part]
     if not is_batch:
-        prefix = f"{leaf.path}: " if leaf.path else ""
         raise BadValueError(
             f"{prefix}expected a list of {counted(count, 'value')}, got {describe(part)}"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +31,8 @@ def run(settings: WorkerArguments, recorder: ProgressRecord) -> None:
     """Serve requests until the main process closes this worker or ends."""
     random.seed()  # otherwise, all forked workers would draw equal numbers
     np.random.seed()
+    if (generator := getattr(sys.modules.get("torch"), "default_generator", None)) is not None:
+        generator.seed()
     # Processes that environments fork may use all CPUs, even if this worker is pinned.
     if (cpus := system.cpu_affinity()) is not None:
         system.after_fork(lambda: system.set_cpu_affinity(0, cpus))
