@@ -284,7 +284,9 @@ def test_the_example_trains(monkeypatch, capsys):
     assert "Finish training." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("whose", ["ours-with-caller", "nobody"])
+@pytest.mark.parametrize(
+    "whose", ["ours-with-caller", pytest.param("nobody", marks=pytest.mark.long)]
+)
 def test_the_benchmark_trains(whose, tmp_path):
     command = [sys.executable, "-m", "benchmarks.peers.xuance_training"]
     done = subprocess.run(
@@ -302,7 +304,7 @@ def test_the_benchmark_trains(whose, tmp_path):
     assert busy > 0
 
 
-@pytest.mark.parametrize("whose", ["xuance", "ours"])
+@pytest.mark.parametrize("whose", ["ours", pytest.param("xuance", marks=pytest.mark.long)])
 def test_the_benchmark_of_many_agents_trains(whose, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
     settings = importlib.import_module("benchmarks.mappo").settings
