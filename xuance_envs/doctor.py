@@ -31,7 +31,7 @@ from xuance_envs.vector_envs.thread_vec_env import ThreadVecEnv_Gym
 
 LIBRARIES = ("gymnasium", "numpy", "torch", "stable-baselines3", "ray", "ale-py", "mujoco", "gym")
 GIL_SUSPECTS = ("numpy", "cv2", "torch", "pygame", "ale_py", "mujoco", "Box2D", "ray", "msgpack")
-"""Modules with extensions, whose import may turn the GIL on in a free-threaded Python."""
+"""Modules of native code; importing one may turn the GIL on in a free-threaded Python."""
 
 ENV = "CartPole-v1"
 STEPS = 20
@@ -53,7 +53,7 @@ def run_doctor(args: argparse.Namespace) -> None:
         start = time.perf_counter()
         print(f"{name:34}", end="", flush=True)
         if name == "RemoteVecEnv" and not system.HAS_SERVER:
-            print(f"not on this system: the server does not run on {system.NAME}, only the client")
+            print(f"not on this system: the server does not run on {system.NAME}; the client does")
             continue
         try:
             _smoke_test(make)

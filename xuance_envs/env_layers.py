@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium.spaces import Box
 
 _SCALARIZING = {("mo_gymnasium.wrappers.wrappers", "LinearReward")}
-"""Wrappers of other libraries that turn a vector reward into a number without declaring it."""
+"""Other libraries' wrappers that scalarize rewards but do not set ``reward_space`` to None."""
 
 
 def env_layers(env: Any) -> Iterator[Any]:

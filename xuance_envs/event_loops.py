@@ -18,7 +18,7 @@ from typing import Any
 logger = logging.getLogger("xuance_envs")
 
 LONGEST_WAIT = 0.1
-"""Seconds of one wait for a lock, which Ctrl-C does not interrupt on Windows."""
+"""Seconds of one wait for a lock. On Windows, Ctrl-C does not interrupt such a wait."""
 
 CANCEL_TIMEOUT = 1.0
 """Seconds that background tasks get to end after their loop was stopped."""

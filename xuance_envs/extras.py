@@ -32,7 +32,7 @@ LEFT_OUT_FROM = {
     **{"Box2D": 14, "mo_gymnasium": 14, "mpe2": 14},
     **{"ale_py": 15, "pettingzoo": 15, "ray": 15},
 }
-"""First minor versions of Python for which modules have no wheels, so that extras omit them."""
+"""Minor version of Python from which a module has no wheels, so that extras omit the module."""
 
 
 def missing_modules(extra: str) -> list[str]:

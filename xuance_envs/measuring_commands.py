@@ -118,8 +118,8 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         "id",
         nargs="?",
         metavar="ID",
-        help="Gymnasium id or Atari game such as Breakout (default: CartPole-v1, which also trains "
-        "an agent)",
+        help="Gymnasium id or Atari game such as Breakout (default: CartPole-v1; only there, the "
+        "demo also trains an agent)",
     )
     parser.add_argument("--env", metavar="ID", help="same as the positional ID")
     parser.add_argument(
@@ -203,7 +203,7 @@ def run_demo(args: argparse.Namespace) -> None:
     print(
         "Use DummyVecEnv_Gym if a step of all environments takes less than about 0.1 ms, and\n"
         "SubprocVecEnv_Gym otherwise, with caller_steps=True unless your program needs the CPU\n"
-        "while the environments step. make_vec(id, n) measures and selects.\n"
+        "while the environments step. make_vec(id, n) measures which is faster and uses it.\n"
     )
     plot = args.out / f"{demo.env_id.replace('/', '-')}.png"
     plot_throughput(panels, plot, title="Random actions")

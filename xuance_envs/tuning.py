@@ -44,7 +44,7 @@ The fastest run counts, because other load on the machine can only slow a run do
 """
 
 MAX_MAKING_SECONDS = 0.5
-"""Seconds for making all candidates' environments; this limits their number."""
+"""Seconds for making all candidates' environments; it limits how many environments are used."""
 
 MIN_ENVS_PER_CPU = 2
 """Nothing is measured if time suffices only for fewer environments per CPU than this."""
@@ -62,7 +62,7 @@ Among them, the estimates decide.
 """
 
 SIMPLER_CHOICE_TOLERANCE = 0.97
-"""Of equally fast candidates, the simplest with this share of their best estimate is chosen."""
+"""Of equally fast candidates, the simplest with an estimate of at least this share of the best."""
 
 
 def backend_class(name: str) -> Callable[..., VecEnv]:
@@ -261,7 +261,7 @@ def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> C
 
 @dataclass(frozen=True)
 class _Plan:
-    """Candidates to measure, the number of environments for this, and the reason."""
+    """Candidates to measure, with how many environments, and the reason for the choice."""
 
     candidates: Sequence[Candidate]
     count: int

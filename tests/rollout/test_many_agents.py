@@ -242,7 +242,7 @@ def test_each_collector_says_whose_environments_it_takes():
     with one, pytest.raises(TypeError, match="expected a MultiAgentVecEnv, got DummyVecEnv"):
         MultiAgentRolloutCollector(one, Judge(), 3)
     for kind, envs, told in (
-        (Derived, herds(), "MultiAgentVecEnv: pass it to RolloutCollector itself"),
+        (Derived, herds(), "MultiAgentVecEnv: pass it to RolloutCollector, or"),
         (RolloutCollector, DummyVecMultiAgentEnv([Herd]), "pass its envs_of_agents"),
         (RolloutCollector, SyncVectorEnv([lambda: Gym_Env("CartPole-v1")]), "from_gymnasium"),
         (RolloutCollector, [Herd()], "expected a VecEnv .*, got list$"),

@@ -265,7 +265,7 @@ def test_values_of_those_that_act_are_numbers() -> None:
 
 
 def test_a_collector_that_makes_environments_itself_says_what_to_do() -> None:
-    with pytest.raises(TypeError, match="pass it to RolloutCollector itself"):
+    with pytest.raises(TypeError, match="pass it to RolloutCollector, or"):
         SyncVecEnv(Herd, 2, 3, agent=Thinking(), backend=partial(MultiAgentVecEnv, backend="dummy"))
 
 

@@ -50,7 +50,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
 
     As in Gymnasium, methods raise ``AlreadyPendingCallError`` while another call is pending and
     ``ClosedEnvironmentError`` after ``close``. The ``_wait`` methods raise ``NoAsyncCallError``
-    if no such call is pending, and ``multiprocessing.TimeoutError`` after ``timeout`` seconds.
+    if their call is not pending, and ``multiprocessing.TimeoutError`` after ``timeout`` seconds.
 
     Args:
         shared_memory: True to raise an error for spaces that Gymnasium cannot put into shared

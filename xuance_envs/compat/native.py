@@ -40,7 +40,7 @@ __all__ = ["NativeVecEnv", "from_gymnasium", "make_native"]
 
 logger = logging.getLogger("xuance_envs")
 
-_OWN_KEYS = "episode_step", "episode_score"  # of infos; counted here
+_OWN_KEYS = "episode_step", "episode_score"  # info keys that this module computes
 
 
 def from_gymnasium(
@@ -185,7 +185,7 @@ class EngineGroup(Groups):
 
 
 class NativeInfoCollector(InfoCollector):
-    """Collector of an engine's infos that builds no dicts per environment."""
+    """Info collector of an engine; it builds no dicts per environment."""
 
     _drivers: Sequence[NativeDriver]
     _has_own_extras = True
@@ -197,7 +197,7 @@ class NativeInfoCollector(InfoCollector):
 
 
 class NativeDriver(LocalDriver):
-    """Driver of an engine's environments; ``rests`` are infos and reset infos outside columns."""
+    """Driver of an engine; ``rests`` has the infos and reset infos that are not in columns."""
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:
         super().__init__(0, engine.num_envs)
@@ -209,7 +209,7 @@ class NativeDriver(LocalDriver):
         self._infos = BulkInfoWriter(arrays.infos)
         self._infos.write("episode_step", NUMBER_KINDS[int], 0)
         # Views of the info columns: steps and scores are counted in place. Columns of vectors can
-        # move, so vector scores are counted outside, and copied.
+        # move, so vector scores are counted in their own array and copied.
         self._scores, self._score_kinds = arrays.infos.cells[1], arrays.infos.kinds[1]
         self._score_vectors: ArrayKind | None = None
         if arrays.rewards.ndim > 1:

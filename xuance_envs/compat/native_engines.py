@@ -126,7 +126,7 @@ class CartPoleEngine(NativeEngine):
 
     @override
     def reset_some(self, envs: Envs, seeds: Sequence[int | None]) -> tuple[Any, Infos]:
-        env = self.env  # its next step would reset ended episodes in this way
+        env = self.env  # reset as its own step does after an episode's end
         state = env.np_random.uniform(env.low, env.high, (4, len(envs)))
         env.state[:, envs] = state
         env.steps[envs] = 0

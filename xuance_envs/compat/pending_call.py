@@ -49,7 +49,7 @@ class PendingCall:
         return result
 
     def finish_late(self) -> None:
-        """Finish a call that timed out, or a step that an interrupt left without a state."""
+        """Finish a call that timed out, or a step that an interrupt left pending."""
         late = self._stepper.finish_step if self._stepper.waiting else self._late
         if late is not None:
             self.report(late)

@@ -52,7 +52,7 @@ class SubsetStepper(Stepper):
         self._action_rows = actions.flat if has_rows else None
         self._sent = np.zeros(self.num_envs, np.bool_)  # sent and not finished
         self._has_queued = False  # True if a sent environment waits for its group
-        # By group: the environments of its last step, or None for a command.
+        # By group: the environments of the last request if it was a step, None if a command.
         self._last_request: dict[int, NDArray[np.intp] | None] = {}
         self._fatal_on_error: dict[int, bool] = {}
         self._replies: dict[int, Any] = {}  # replies to commands, by group

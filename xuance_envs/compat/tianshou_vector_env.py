@@ -159,7 +159,7 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
                 self.ready_id = _without(sent, self.ready_id)
             elif not self.waiting_id:
                 raise ValueError(
-                    "action: expected actions, got None, which is allowed while environments step"
+                    "action: expected actions, got None; with None, environments must be stepping"
                 )
             parts = raise_original(stepper.receive, self.wait_num, self.timeout)
             arrived = [env for part in parts for env in part.envs.tolist()]

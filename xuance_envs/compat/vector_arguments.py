@@ -79,7 +79,7 @@ def as_batch(space: Space[Any], actions: Any) -> Any:
 
 
 def as_rows(space: Space[Any], actions: Any) -> Any:
-    """Return one action per environment, which a ``VecEnv`` could take for one per component."""
+    """Return actions in a form that a ``VecEnv`` cannot take for one batch per component."""
     is_composite = isinstance(space, spaces.Dict | spaces.Tuple)
     return list(actions) if is_composite and isinstance(actions, tuple | np.ndarray) else actions
 
@@ -150,7 +150,7 @@ def check_spaces(
 
 def check_shareable(space: Space[Any]) -> None:
     """Raise Gymnasium's error for a kind of space that it cannot put into shared memory."""
-    # Otherwise it raises for float16, too, before version 1.4 or with Python 3.15.
+    # With the real dtypes, Gymnasium before 1.4 or on Python 3.15 would reject float16, too.
     any_dtype: Any = SimpleNamespace(Array=lambda *_: multiprocessing.Array("B", 1))
     try:
         create_shared_memory(space, n=1, ctx=any_dtype)

@@ -3,8 +3,8 @@
 An emulator reset costs as much as a dozen steps. Most games always start in the same state, which
 can be restored instead. Some games read leftover memory or the console's timer, and some keep state
 that the emulator does not save. Each game is therefore reset and restored several times on a
-separate emulator first. If it does not start identically each time, to the bit, it is always reset
-in full.
+separate emulator first. If the resulting states are not all bitwise identical, the game is always
+reset in full.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FastReset:
         self._noop = single_action("NOOP")
         sticky = float(ale.getFloat("repeat_action_probability"))
         self._is_possible = sticky <= _MAX_STICKY_PROBABILITY
-        # With this many no-ops, sticky actions replace all of them with negligible probability.
+        # So many no-ops that sticky actions are very unlikely to replace all of them.
         self._noops = (
             math.ceil(math.log(_NEGLIGIBLE_PROBABILITY) / math.log(sticky)) if 0 < sticky < 1 else 0
         )

@@ -1,7 +1,7 @@
 """Incremental conversion of the emulator's screen to grayscale or RGB frames.
 
 The emulator stores its screen as color numbers. Converting and resizing all of them takes a third
-of the time of emulating a step. Most of a screen stays the same between steps, so only changed
+as long as emulating a step. Most of a screen stays the same between steps, so only changed
 bands of rows are converted and resized. The palette is learned from the emulator as new color
 numbers appear.
 """

@@ -87,7 +87,7 @@ class EnvRecord:
         following = self._agent_sets.of(() if self._ends_all else remaining)
         if self.has_flags:
             self._ended |= self.fields["terminated"] | self.fields["truncated"]
-        self._ended &= following.active  # an agent that leaves and comes back starts again
+        self._ended &= following.active  # an agent that returns is treated as new
         if following.agents and (self._ended == following.active).all():
             raise BadValueError(
                 "step: expected agents to be empty after all agents were terminated or truncated, "
@@ -139,7 +139,7 @@ class EnvRecord:
         return {}
 
     def _store_flags(self, agent_set: AgentSet, terminated: Any, truncated: Any) -> None:
-        has_flags, self.has_flags = False, True  # if this raises, the next step stores its flags
+        has_flags, self.has_flags = False, True  # stays True if this raises: flags may remain
         for name, flags in (("terminated", terminated), ("truncated", truncated)):
             stored = self._flags[name]
             if _ALL_AGENTS in flags:  # agents need no flags of their own

@@ -106,7 +106,7 @@ def _with_rows(
 
 
 def _alike(columns: Sequence[tuple[NDArray[Any], NDArray[np.bool_]]]) -> list[NDArray[Any]]:
-    """Return the values of columns in one dtype and shape, also of columns without values."""
+    """Return the columns' values in one dtype and shape, set by the columns that have values."""
     given = [values for values, mask in columns if mask.any()] or [columns[0][0]]
     if any([values.shape[1:] != given[0].shape[1:] for values in given]):
         return [np.fromiter(values, object, len(values)) for values, _ in columns]

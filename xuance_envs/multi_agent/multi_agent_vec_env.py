@@ -166,7 +166,7 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
             vec_env: vectorized environment created from functions that return
                 :func:`agents_env(...) <xuance_envs.multi_agent.adapters.agents_env>`, or a
                 :class:`~xuance_envs.RemoteVecEnv` of a server that was started with
-                ``--multi-agent``. It is closed with the wrapper.
+                ``--multi-agent``. Closing the wrapper closes ``vec_env``.
             action_masks: as for the class.
             check_actions: as for the class.
 

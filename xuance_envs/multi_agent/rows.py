@@ -19,7 +19,7 @@ def per_agent_rows(
 
     All agents then share one policy. Row ``i * A + k`` is agent k of environment i. A row ends when
     its agent ends, as :meth:`~xuance_envs.multi_agent.step.MultiAgentStep.ends` defines it. If a
-    worker failed and was restarted, the rows of its active agents are truncated.
+    worker failed and was restarted, the rows of active agents in its environments are truncated.
 
     While an agent is inactive in a running episode, its row is padding: zeros, reward 0 and no
     flags. In the last step before the agent becomes active, ``terminated`` is True, so that returns

@@ -63,9 +63,9 @@ class MultiAgentStep(NamedTuple):
     """Results of a step of k environments with A agents each.
 
     In the step in which an agent ends, its row has its last observation, last reward and flags.
-    Afterwards, its rows are zeros without flags; in XuanCe environments, the values that the
-    environment returns. If an episode ended, the environment has been reset: ``first`` describes
-    the start of the next episode, all other fields the ended one.
+    Afterwards, its rows are zeros without flags; in XuanCe environments, they are the values that
+    the environment returns. If an episode ended, the environment has been reset: ``first``
+    describes the start of the next episode, all other fields the ended one.
 
     Attributes:
         obs: ``(k, A, *shape)`` in the space's dtype, with agents in the order of

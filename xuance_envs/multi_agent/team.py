@@ -102,7 +102,7 @@ def build_team(
 def common_reward_space(env: Any, agents: Sequence[Any]) -> spaces.Box | None:
     """Return the space of the agents' vector rewards, from ``reward_spaces``; None for numbers."""
     given = getattr(env, "reward_spaces", None)
-    if given is None:  # conversions of PettingZoo hide it
+    if given is None:  # PettingZoo's conversion wrappers hide it
         given = getattr(getattr(env, "unwrapped", None), "reward_spaces", None)
     if not isinstance(given, Mapping):
         return None

@@ -186,7 +186,7 @@ def checked_numbers(name: str, values: torch.Tensor) -> None:
 
 
 class ActionLayout:
-    """Shape and dtype of stored actions of an agent, and conversion of actions for environments."""
+    """Shape and dtype of an agent's stored actions, and their conversion for environments."""
 
     def __init__(self, space: Space[Any]) -> None:
         counted = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -202,7 +202,7 @@ class ActionLayout:
 
     def for_envs(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Convert actions to the environments' dtype if that loses nothing; refuse NaN."""
-        if actions.dtype.kind == "f":  # to the stored values: environments act as stored
+        if actions.dtype.kind == "f":  # environments get the values that rollouts store
             actions = self._as_stored(actions)
         if actions.dtype != self._env_dtype and np.can_cast(actions.dtype, self._env_dtype, "safe"):
             return actions.astype(self._env_dtype)

@@ -91,8 +91,8 @@ class RolloutCollector(RolloutLoop):
     Raises:
         ValueError: an argument is out of range, observations cannot become tensors, or the action
             space is not Discrete, MultiDiscrete, MultiBinary or Box.
-        TypeError: ``vec_env`` is not a vec env of this package (the message names the adapter for
-            Gymnasium's and XuanCe's), or the agent has no ``get_actions_and_values``.
+        TypeError: ``vec_env`` is not a vec env of this package (for one of Gymnasium or XuanCe, the
+            message names the adapter), or the agent has no ``get_actions_and_values``.
 
     Attributes:
         states: ``(T, N, *state_shape)`` of ``state_dtype``, the states before each step; for a Dict
@@ -175,8 +175,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
         vec_env: the environments, whose agents have equal spaces; ``close`` closes them.
         agent: agent that selects the actions; see :class:`~xuance_envs.rollout.agents.MultiAgent`.
         steps_per_env: steps per environment and rollout.
-        scalarize: conversion of vector rewards to numbers, required for these: k weights of the
-            components, or a function that maps rewards ``(n, A, k)`` to numbers ``(n, A)``.
+        scalarize: conversion of vector rewards to numbers, required if rewards are vectors: k
+            weights of the components, or a function that maps rewards ``(n, A, k)`` to ``(n, A)``.
         **options: the other arguments of :class:`RolloutCollector`.
 
     Raises:

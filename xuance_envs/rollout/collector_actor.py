@@ -262,7 +262,7 @@ def _iter_generators(
             yield value, *_GENERATORS[kind]
         else:
             if isinstance(value, Space):
-                _ = value.np_random  # is created when it is first used
+                _ = value.np_random  # the space creates it on first use
             queue.extend(getattr(value, "__dict__", {}).values())
             queue.extend(part for _, part in parts_of(value))
 

@@ -142,7 +142,7 @@ def _conversion_hint(given: Any) -> str:
             "SubprocVecEnv_Gym"
         )
     if isinstance(given, MultiAgentVecEnv):
-        return ": pass it to RolloutCollector itself, or derive from MultiAgentRolloutCollector"
+        return ": pass it to RolloutCollector, or derive from MultiAgentRolloutCollector"
     if isinstance(given, XuanCeVecMultiAgentEnv):
         return ": pass its envs_of_agents to RolloutCollector"
     return ""

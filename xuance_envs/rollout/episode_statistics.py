@@ -17,7 +17,7 @@ class EpisodeHistory:
     its rewards. A return in the info counts only if it has the shape of a reward. For vector
     rewards, returns and their statistics are arrays ``(k,)``, one entry per component. An episode's
     length is ``info["episode"]["l"]``, else ``info["episode_step"]``, else its number of steps. A
-    lost life (``lives`` in the info without ``game_over``) does not finish an episode.
+    lost life (``lives`` in the info and ``game_over`` False) does not finish an episode.
     """
 
     def __init__(self, num_envs: int, window: int, reward_shape: tuple[int, ...] = ()) -> None:
@@ -54,7 +54,7 @@ class EpisodeHistory:
         score = score.reshape(()) if not self._shape and score.size == 1 else score
         if score.shape != self._shape:  # for example, a vector of rewards that were scalarized
             score = self._scores[env]
-        length = length.item() if isinstance(length, np.ndarray) else length  # of some wrappers
+        length = length.item() if isinstance(length, np.ndarray) else length  # some wrappers' form
         self._append_episode(env, _plain(score.astype(np.float64)), int(length))
         self.restart(env)
         return True

@@ -65,8 +65,8 @@ class RolloutResults:
         Truncated and unfinished episodes are bootstrapped from the value of their last state;
         terminated episodes are not, even if they are also truncated. The agent computes the values
         of all ``end_states`` in one call, so call this before updating it. If the agent keeps a
-        memory per environment, as recurrent ones do, compute these values yourself and pass them to
-        :func:`~xuance_envs.rollout.advantages.generalized_advantages`.
+        memory per environment, as recurrent agents do, compute these values yourself and pass them
+        to :func:`~xuance_envs.rollout.advantages.generalized_advantages`.
 
         Args:
             gamma: discount factor per step, from 0 to 1.

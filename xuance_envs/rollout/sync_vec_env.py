@@ -65,7 +65,7 @@ class SyncVecEnv(RolloutCollector):
         window: number of finished episodes per environment in the statistics.
         seed: seed of the first reset; environment i gets ``seed + i``.
         halves: double buffering, as in :class:`~xuance_envs.rollout.collector.RolloutCollector`.
-            With 2 and the backend ``"subproc"``, the default is two workers per CPU.
+            With 2, ``"subproc"`` starts two workers per CPU by default.
         scalarize: conversion of vector rewards to numbers, as in ``RolloutCollector``.
         **backend_options: options of
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`, or arguments of the

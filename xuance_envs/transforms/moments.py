@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ONES_DOT_LIMIT = 4096
-"""Maximum size for which a dot product with ones is the fastest sum; BLAS starts threads above."""
+"""Up to this size, a dot product with ones is the fastest sum. Above it, BLAS starts threads."""
 
 NOT_FINITE = (FloatingPointError, RuntimeWarning)
 """Exceptions for non-finite or too large samples; RuntimeWarning if warnings are errors."""
@@ -19,7 +19,7 @@ MAX_MAGNITUDE = 1e150
 
 
 class MomentBuffers:
-    """Preallocated arrays for summing and scaling few samples, with as few calls as possible."""
+    """Preallocated arrays for summing and scaling small batches in as few calls as possible."""
 
     __slots__ = (
         "_arrays",

@@ -36,10 +36,10 @@ class NormalizeObservations(ObservationTransform):
 
     .. math:: \mathrm{clip}\left(\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}, -c, c\right)
 
-    Each call first updates the statistics with every observation that it returns, including the
-    last observations of episodes and the first observations in ``reset_obs``. It then normalizes
-    all of them with the updated statistics. The last known observation, which a step returns again
-    after a worker restart, is normalized but not counted. The class
+    While training, each call first updates the statistics with every observation that it returns,
+    including the last observations of episodes and the first observations in ``reset_obs``. It then
+    normalizes all of them with the updated statistics. The last known observation, which a step
+    returns again after a worker restart, is normalized but not counted. The class
     :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
 
     Args:

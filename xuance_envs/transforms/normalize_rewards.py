@@ -172,7 +172,7 @@ class NormalizeRewards(RewardTransform):
             after[batch.at] = returns
         exact = np.divide(rewards, moments.deviation)
         limit = self._clip * moments.deviation
-        # Fast check: if the sum of squares is within the limit, every reward is. Counted rewards
+        # Fast check: if the sum of squares is within the limit, every square is. Counted rewards
         # have finite squares.
         if (
             rewards.ndim > 1

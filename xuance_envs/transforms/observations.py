@@ -85,7 +85,7 @@ class ObservationTransform(Transform):
         before: ObservationTransformState,
         into: SpaceRows,
     ) -> None:
-        """Transform observations; ``memory`` is the new state's, ``before`` the old state."""
+        """Transform observations; ``memory`` is already updated, ``before`` is the old state."""
         self._put(memory, parts, into)
 
     def _transform(self, batch: Batch) -> ObservationTransformState:

@@ -33,7 +33,7 @@ def saved_by_transform(state: EnvStates, key: str) -> tuple[list[TransformSnapsh
     raise StateMismatchError(
         -1,
         "load_state",
-        f"expected states that {name} saved, with {inner} inside it, got states without its data: "
+        f"expected states that {name} saved, with {inner} inside it, got states without such data: "
         "use the same transforms in the same order as when saving",
         what="transforms",
         here=name,

@@ -87,7 +87,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     # -- hooks for subclasses -----------------------------------------------------------
 
     def _transform(self, batch: Batch) -> Any:
-        """Transform a step, reset or ``recv`` in place, and return the next ``_state``."""
+        """Transform the results of a call in place, and return the next ``_state``."""
         return self._state
 
     def _forward(
@@ -119,7 +119,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_observations(self) -> Any:
         """Observations of the last step, reset or ``recv`` before any transform.
 
-        Without ``keep_raw``, the first access returns those of all environments and starts storing.
+        Without ``keep_raw``, the first access returns those of all environments and starts storage.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True
@@ -338,7 +338,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         self._received = self._transformed = self._awaiting_first_result = None
 
     def _lose_results(self, batch: Batch | None) -> None:
-        """Discard the results of a failed call; ``batch`` is None if they were lost further in."""
+        """Discard the results of a failed call; ``batch`` is None if an inner call lost them."""
         raw = self.raw_results
         if batch is not None or self._is_innermost:
             raw.lost = None if batch is None else batch.boundaries
@@ -355,7 +355,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
 
 def _without(envs: Any, awaiting: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Return ``awaiting`` after results of ``envs``."""
+    """Return ``awaiting`` with ``envs`` unmarked: their results have arrived or were lost."""
     if awaiting is not None:
         awaiting = awaiting.copy()
         awaiting[envs] = False

@@ -57,7 +57,7 @@ class Batch:
 
     @classmethod
     def of_received(cls, received: StepBatch, awaiting: NDArray[np.bool_] | None) -> Batch:
-        """Return the results of ``recv``; ``awaiting`` marks environments without a first one."""
+        """Return the results of ``recv``; ``awaiting`` marks environments with no earlier one."""
         envs = received.env_ids
         began = None if awaiting is None or not awaiting[envs].any() else awaiting[envs]
         return cls(*received[:5], envs=envs, began=began)

@@ -47,7 +47,7 @@ def checked_recipe(
     autoreset: Autoreset = Autoreset.SAME_STEP,
     num_workers_hint: str = "num_workers={}",
 ) -> Recipe:
-    """Validate ``env_fns`` and ``env_seed``; an error about ``env_seed`` contains the hint."""
+    """Validate ``env_fns`` and ``env_seed``; the hint is part of the error about ``env_seed``."""
     functions = checked_functions(env_fns)
     if env_seed is None:
         keywords: list[Mapping[str, Any]] = [{}] * len(functions)
@@ -98,7 +98,7 @@ def _accepts(function: Callable[..., Any], name: str) -> bool:
 def checked_env_ids(
     env_ids: Sequence[int] | NDArray[np.integer[Any]] | None, num_envs: int, name: str = "env_ids"
 ) -> list[int]:
-    """Validate environment indices; None selects all. Errors call them ``name``."""
+    """Validate environment indices; None selects all. Errors begin with ``name``."""
     if env_ids is None:
         return list(range(num_envs))
     if isinstance(env_ids, str | Path):

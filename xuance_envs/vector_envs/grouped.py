@@ -154,7 +154,7 @@ class GroupedVecEnv(VecEnv):
             return obs, infos
 
         def fail(error: Exception) -> None:
-            # Transforms have not seen pending results.
+            # If results were pending, transforms have not seen them; so stay open only if idle.
             is_refusal = isinstance(error, RemoteError) and error.is_refusal
             if was_idle and is_refusal and error.__cause__ is None:
                 last.arrays_are_current = was_current

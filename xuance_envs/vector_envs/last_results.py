@@ -110,7 +110,7 @@ def adding_last_results(state: EnvStates, results: Sequence[LastResult]) -> EnvS
 def checked_last_results(
     state: EnvStates, count: int, arrays: StepArrays
 ) -> list[LastResult] | None:
-    """Validate and return a state's results; None if another interface saved it."""
+    """Validate and return the results saved with a state; None if an adapter saved none."""
     checked_states(state, count)
     try:
         given = state.extra(_KEY)

@@ -45,7 +45,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
 
     Args:
         env_fns: callables that create one environment each, in its actor. Objects defined in
-            ``__main__`` are sent by value; modules must be importable on the node.
+            ``__main__`` are sent by value; modules must be importable on its node.
         in_series: environments per worker. ``"auto"`` starts as many workers as the cluster has
             room for and splits the environments evenly.
         num_workers: number of workers, at most one per environment; environments are split evenly.

@@ -39,7 +39,7 @@ logger = logging.getLogger("xuance_envs")
 # (about 100 µs), after which a sleeping worker would wake up late.
 SPIN = 500e-6
 
-MIN_CPUS_TO_SHARE = 4  # from which a spinning main process may share a worker's CPU
+MIN_CPUS_TO_SHARE = 4  # with fewer, the main process spins only on a CPU without a worker
 
 
 @with_options(ProcessOptions, ProcessSettings, GroupedVecEnv)
@@ -66,8 +66,8 @@ class SubprocVecEnv(GroupedVecEnv):
             raises an error and closes the vec env. ``"restart"`` starts a new worker. The failed
             step truncates the episodes of the failed worker's environments: reward 0, the last
             known observation, and ``"worker_restarted"`` in the infos. ``"resume"`` saves the
-            environments' states periodically. The new worker loads them and replays the steps since
-            then, so that no data is lost. If the replay diverges, the mode acts as ``"restart"``.
+            environments' states periodically. The new worker loads the last ones and replays the
+            steps since, so no data is lost. If the replay diverges, the mode acts as ``"restart"``.
             No mode covers the main process's own share (``caller_steps``).
         worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
             keep their settings. Forked workers keep this process's BLAS and OpenMP settings.
@@ -190,7 +190,7 @@ def start_processes(
 def _main_process_may_spin(workers: int) -> bool:
     """Return whether the main process may spin while it waits for this many workers."""
     # A spinning process without a CPU of its own takes CPU time from a worker. On two CPUs, this
-    # costs more than waking up late; on four less. Under a quota, spinning would use up the quota.
+    # costs more than waking up late; on four, it costs less. Spinning would use up a CPU quota.
     cpus = available_cpus()
     return workers < cpus or workers == cpus == affinity_cpus() >= MIN_CPUS_TO_SHARE
 

@@ -24,7 +24,7 @@ __all__ = ["ThreadVecEnv", "ThreadVecEnv_Gym", "start_threads"]
 
 logger = logging.getLogger("xuance_envs")
 
-MAX_AUTO_THREADS = 1024  # number of threads that in_series="auto" starts at most, with the GIL
+MAX_AUTO_THREADS = 1024  # maximum number of threads with in_series="auto" and the GIL
 
 
 @with_options(ThreadArguments, ThreadSettings, GroupedVecEnv)
