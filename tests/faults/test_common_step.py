@@ -316,7 +316,7 @@ def test_workers_killed_between_the_wake_up_and_the_bell(teams: bool) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("context", ["forkserver", "fork"])
 def test_many_workers_killed_between_the_wake_up_and_the_bell(context: str, teams: bool) -> None:
-    kill_workers(1000, INSTANTS + WAKING * teams, context=context, step_timeout=20)
+    kill_workers(250, INSTANTS + WAKING * teams, context=context, step_timeout=20)
 
 
 def test_without_restarts_the_error_names_the_killed_worker(teams: bool) -> None:
