@@ -190,7 +190,7 @@ def measure_slow(args: argparse.Namespace) -> Part:
     part = Part(
         f"{len(others)} environments that sleep {QUICK_SECONDS * 1e3:g} ms per step, without and "
         f"with a slow environment that sleeps {SLOW_SECONDS * 1e3:g} ms; in_series=1. "
-        f"Only steps of the {len(others)} count"
+        f"Only the steps of these {len(others)} count"
     )
     receive = f"send, recv({half})"
     without = f"{receive}, without the slow one"

@@ -1,8 +1,8 @@
 """Measure the memory of each environment.
 
-The script counts the RAM of the main process and all its processes after the first steps, minus
-the main process's RAM before the environments were created. Shared pages count proportionally
-(PSS). Each implementation runs in a fresh process.
+The script counts the RAM of the main process and its descendants after the first steps, minus the
+main process's RAM before the environments were created. Shared pages count proportionally (PSS).
+Each implementation runs in a fresh process.
 """
 
 from __future__ import annotations

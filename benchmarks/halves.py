@@ -43,7 +43,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         default=0.25,
         metavar="MS",
-        help="milliseconds of the agent per row (default: %(default)s)",
+        help="milliseconds that the agent sleeps per environment (default: %(default)s)",
     )
     add_rounds(parser, seconds=0.5)
     add_outputs(parser, "halves tables")
@@ -53,7 +53,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 class Waiting:
     """An agent that sleeps instead of computing on an accelerator.
 
-    It sleeps for ``seconds`` per row.
+    It sleeps for ``seconds`` per environment.
     """
 
     def __init__(self, seconds: float) -> None:

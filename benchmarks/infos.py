@@ -51,7 +51,7 @@ class MaskingEnv(MadeUpEnv):
 
 
 class SilentEnv(MadeUpEnv):
-    """An environment with 64 actions, and a mask only in its info, if any."""
+    """An environment with 64 actions, without a method for masks; its info may have a mask."""
 
     action_space = spaces.Discrete(64)
 

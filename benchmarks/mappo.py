@@ -28,7 +28,7 @@ LEARNERS = {
     "XuanCe's MAPPO, xuance_envs.SubprocVecMultiAgentEnv": "ours",
     "XuanCe's MAPPO": "xuance",
 }
-"""By learner: the package of XuanCe's environments; None for this package's example."""
+"""By learner: the package whose environments XuanCe's MAPPO uses; None for the example."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

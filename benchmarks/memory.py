@@ -23,7 +23,7 @@ SETTLING = 0.2
 FLAT_MIB = 1.0
 """Limit of growth per million environment steps.
 
-The allocator's arenas grow and shrink in steps of this size. A leak of one float per step would be
+The allocator's arenas grow and shrink by this size at a time. A leak of one float per step would be
 8 to 24 MiB.
 """
 

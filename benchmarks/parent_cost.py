@@ -185,7 +185,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def worker_table(results: Sequence[dict[str, Any]], bare: dict[int, float]) -> str:
-    """Return a table of the costs per worker, with as few environments as measured."""
+    """Return a table of the costs per worker, with the fewest environments measured."""
     fewest: dict[int, float] = {}
     for row in sorted(results, key=lambda row: -row["environments"]):
         if row["call"] == "step":

@@ -5,8 +5,8 @@ Each case has a reference, and each implementation runs in a fresh process:
 - ``waiting``: environments that sleep in each step, in threads and in one process each. At the
   optimum, all of them sleep at the same time.
 - ``coroutines``: environments that sleep with ``asyncio.sleep``, on one event loop.
-- ``recv``: sleeps of 10 to 500 ms, received in batches of at least 16 environments. At the optimum,
-  no environment waits for another.
+- ``recv``: environments that sleep for 10 to 500 ms, received in batches of at least 16. At the
+  optimum, no environment waits for another.
 - ``torchrl``: environments that do nothing, or sleep, against TorchRL's ``AsyncEnvPool`` with its
   threads. Use ``--peers`` in a virtual environment that has TorchRL. TorchRL's backend
   ``asyncio`` is not compared, because TorchRL has not implemented it.

@@ -130,7 +130,7 @@ def sb3(recorded: Recorded) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
         def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
             return [None] * self.num_envs
 
-        set_attr = env_method = env_is_wrapped = get_attr  # none is called
+        set_attr = env_method = env_is_wrapped = get_attr  # none of these is called
 
     normalized = vec_env.VecNormalize(Theirs())
     normalized.reset()

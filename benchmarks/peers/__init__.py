@@ -3,9 +3,9 @@
 All but EnvPool step the same ``gymnasium.make`` environments; EnvPool has its own in C++. Every
 library runs with its defaults. This favors Gymnasium and EnvPool: by default, their call after an
 episode's end only resets, and it counts as a step. Tianshou's users reset ended environments
-themselves, so the adapter resets them within the step, in one call. A library whose requirements
-conflict with this package's runs in its own virtual environment and process, which measures the
-time: see :mod:`benchmarks.peers.elsewhere`.
+themselves, so the adapter resets them within the step, in one call. If a library's requirements
+conflict with those of this package, the library runs in its own virtual environment and process.
+This process measures the time: see :mod:`benchmarks.peers.elsewhere`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_name("standalone.py")
 
 
 class OtherPython:
-    """A runner in a different Python process, which is stopped between runs.
+    """A runner in a different Python process, which is suspended between runs.
 
     Args:
         library: name of the library in ``standalone.py``.

@@ -90,8 +90,8 @@ class Cheap(ParallelEnv):
 def make(world: str) -> Any:
     """Create an environment by its name in the benchmark.
 
-    ``"spread"`` has no state, because computing it repeats all observations, and only some
-    implementations support states. In ``"states"``, all of these and the bare loops compute states.
+    ``"spread"`` has no state, because a state computes all observations again, and only some
+    implementations support states. In ``"states"``, these and the bare loops compute states.
     """
     if world in ("spread", "states"):
         for package in ("mpe2", "pettingzoo.mpe"):

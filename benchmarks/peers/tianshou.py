@@ -57,7 +57,7 @@ class Turns:
 
 
 def stepped_by(module: str, name: str, entry: Entry, **options: Any) -> Runner:
-    """Create a runner for a class with Tianshou's interface: with ``wait_num``, :class:`Turns`."""
+    """Create a runner for a class with Tianshou's interface; :class:`Turns` for ``wait_num``."""
     envs = getattr(importlib.import_module(module), name)(entry.env_fns(), **options)
     if not envs.is_async:
         return _loop(envs, entry)

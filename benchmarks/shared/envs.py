@@ -50,7 +50,7 @@ class VaryingSleepEnv(SleepingEnv):
 
 
 class AsyncSleepingEnv(SleepingEnv):
-    """The same as a coroutine, as with an asynchronous client of a service."""
+    """Sleeping environment with coroutines, like one with an asynchronous client of a service."""
 
     async def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
         return super().reset(**kwargs)

@@ -25,8 +25,8 @@ _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 class Load:
     """Figures of many sessions: requests per second, latency in seconds, fairness, health.
 
-    ``least`` is the requests of the slowest session relative to the mean. ``health`` is the
-    longest duration of ``GET /healthz``.
+    ``least`` is the number of requests of the slowest session, relative to the mean. ``health`` is
+    the longest duration of ``GET /healthz``.
     """
 
     requests: float

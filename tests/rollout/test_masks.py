@@ -126,7 +126,7 @@ def test_a_forbidden_action_names_its_environment():
 
     with (
         collecting(Careless(), check_actions=True) as collector,
-        pytest.raises(ValueError, match="the action for environment 1: its action mask forbids"),
+        pytest.raises(ValueError, match="the action mask of environment 1 forbids its action"),
     ):
         collector.rollout()
 

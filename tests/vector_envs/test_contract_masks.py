@@ -290,7 +290,7 @@ def test_an_action_that_is_forbidden_is_refused_where_actions_are_checked(make):
     envs.step([0, 0, 0])  # nobody has looked at masks so far
     envs.action_masks()
     envs.step([1, 3, 4])
-    with pytest.raises(ValueError, match=r"environment 2: its action mask forbids .*2"):
+    with pytest.raises(ValueError, match=r"mask of environment 2 forbids its action .*2"):
         envs.step([1, 3, 2])
     envs.step([4, 3, 1])
 
@@ -314,7 +314,7 @@ def test_actions_of_any_space_are_checked(make_local, space, answer, allowed, fo
     envs.reset()
     envs.action_masks()
     envs.step([allowed] * 3)
-    with pytest.raises(ValueError, match="environment 1: its action mask forbids"):
+    with pytest.raises(ValueError, match="mask of environment 1 forbids its action"):
         envs.step([allowed, forbidden, allowed])
 
 

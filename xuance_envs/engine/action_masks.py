@@ -108,7 +108,7 @@ class ActionMasks:
 
     @property
     def watched_rows(self) -> SpaceRows | None:
-        """Masks from the environments' methods, if any, valid until the next step."""
+        """Masks from watched methods, valid until the next step; None if no method is watched."""
         return self._method_masks if self._any_watched else None
 
     def invalidate(self, envs: Sequence[int]) -> None:
@@ -124,7 +124,7 @@ class ActionMasks:
         for env in self._all_envs if envs is None else envs:
             if not allowed[env]:
                 raise ValueError(
-                    f"the action for environment {env}: its action mask forbids "
+                    f"the action mask of environment {env} forbids its action "
                     f"{self._actions.value(int(env))!r}; the mask is {rows.value(int(env))!r}"
                 )
 

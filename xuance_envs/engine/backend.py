@@ -24,11 +24,11 @@ from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.system.deadline import Deadline
 from xuance_envs.errors import WorkerTimeoutError
 
-CLOSE_TIMEOUT = 5.0  # seconds for closing environments; then workers are ended or left behind
+CLOSE_TIMEOUT = 5.0  # seconds for closing environments; then workers except threads are ended
 FAILED_CLOSE_TIMEOUT = 0.5  # used after a worker failed, so that its error is raised soon
 FORCED_CLOSE_TIMEOUT = 1.0  # used after Ctrl-C, in finalizers and for worker restarts
 
-Timeouts = tuple[float | None, float | None]  # of steps and other commands, and of the start
+Timeouts = tuple[float | None, float | None]  # for steps and other commands; for the start
 
 
 class WorkerDriver(Driver):
@@ -179,7 +179,7 @@ class Backend(ABC, Generic[_W]):
         raise NotImplementedError(f"{type(self).__name__} cannot restart workers")
 
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
-        """Return a worker's arrays; for another process, the arguments to map them."""
+        """Return a worker's arrays; for a process, the arguments with which it maps them."""
         return (self._arrays.slice(lo, hi),)
 
     def _functions(self, lo: int, hi: int) -> Any:

@@ -22,9 +22,9 @@ from xuance_envs.engine.serialization import copy_of
 class Driver(ABC):
     """Handle on one local or remote group, which has the environments ``lo`` to ``hi - 1``."""
 
-    runs_in_result = False  # the group runs only inside :meth:`result`
-    shares_objects = False  # commands and results are objects, not pickles or transfer buffers
-    survives_fork = False  # the group works in a forked child, too
+    runs_in_result = False  # True if the group runs only inside :meth:`result`
+    shares_objects = False  # True if commands and results are objects, not pickles or buffers
+    survives_fork = False  # True if the group works in a forked child, too
     seeds: list[Seeding] | None = None  # of the environments, for restarts; None without restarts
 
     def __init__(self, lo: int, hi: int) -> None:
@@ -92,7 +92,7 @@ class Driver(ABC):
 class SavingDriver(Driver):
     """Driver of a group that can return its states with a command's result."""
 
-    limits_steps = False  # a step has a time limit
+    limits_steps = False  # True if steps have a time limit
     can_save = True  # False while the previous environments' episodes must still be truncated
 
     @abstractmethod
@@ -133,7 +133,7 @@ class ObjectDriver(Driver):
 
     @override
     def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
-        if command in STATE_COMMANDS or command in STARTUP_COMMANDS:  # never shared
+        if command in STATE_COMMANDS or command in STARTUP_COMMANDS:  # arguments never shared
             return command, arguments
         return command, copy_of(arguments)
 
@@ -169,7 +169,7 @@ class LocalDriver(ObjectDriver):
 
     @abstractmethod
     def _method(self, command: str) -> Callable[..., Any]:
-        """Return a command's function; for a step, it also gets the tag, to detect repetitions."""
+        """Return a command's function; that of a step also gets the tag, to detect repetitions."""
 
     @override
     def discard(self) -> Any:

@@ -57,7 +57,7 @@ class InFlight:
         envs[env_ids] = True
         interrupted = self._interrupted
         # No call in between, so that an interrupt finds either all of these updated or none. It may
-        # leave half a request, which is completed when its result is requested.
+        # leave half a request, which the wait for its result completes.
         self.requests, self._unwatched, self.envs, self.any = requests, new, envs, True
         self._interrupted = True
         for _, submit in submissions.values():

@@ -20,8 +20,8 @@ Outcomes = Collection[tuple[int, Outcome]]  # driver indices and the outcomes of
 
 
 class InfoCollector:
-    read_at_once = False  # infos of each step are read before the next step
-    _has_own_extras = False  # infos may have extras without an outcome
+    read_at_once = False  # True if infos of each step are read before the next step
+    _has_own_extras = False  # True if infos may have extras without an outcome
 
     def __init__(self, drivers: Sequence[Driver], arrays: StepArrays) -> None:
         self._drivers = drivers

@@ -25,10 +25,10 @@ _CANNOT_RESUME = (
 )
 _NOT_VERIFIED = "did not verify that failed workers can be resumed exactly: %s"
 
-# Steps that new environments repeat once, to verify that they can be resumed.
+# Wanted and minimum number of steps to replay once, to verify that workers can be resumed.
 _VERIFIED_STEPS, _MIN_VERIFIED_STEPS = 32, 2
 
-_MAX_COST_FACTOR = 4  # maximum cost of a save, as a multiple of saving without the transfer
+_MAX_COST_FACTOR = 4  # maximum cost of a save, as a multiple of its cost without the transfer
 
 
 class RecordingDriver(Driver):
@@ -48,8 +48,8 @@ class RecordingDriver(Driver):
         self._finds_nan = recording.files is not None
         self._command = "step"
         self._began = 0.0  # submission time of the current request, if it saves states
-        self._to_unwrap = False  # the current request may save states or restart the log
-        self._to_record = False  # the current request is a step with the actions in the arrays
+        self._to_unwrap = False  # True if the current request may save states or restart the log
+        self._to_record = False  # True if the current request is a step with actions in the arrays
         self._processed: tuple[int, Any] = driver.tag, None  # the last result and its tag
         self._verify_next = recording.policy.resumes  # until a replay was verified
 

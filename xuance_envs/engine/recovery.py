@@ -53,7 +53,7 @@ class RestartPolicy:
             raise error
         self.count += 1
         limit = "no limit" if self.limit is None else f"at most {self.limit}"
-        # As a string, because handlers that store the record would keep the error's arrays.
+        # Log a string, because logging handlers that store records would keep the error's arrays.
         logger.warning("restart %d (%s): %s", self.count, limit, str(error))
 
 
@@ -74,8 +74,8 @@ class Recording:
         self.log = ReplayLog(arrays, with_results=policy.resumes)
         self.files = files
         self.policy = policy
-        self.resumes_next = False  # the next worker should resume
-        self._tried = False  # a worker has already tried to resume
+        self.resumes_next = False  # True if the next worker should resume
+        self._tried = False  # True if a worker has already tried to resume
         # The log before the last save: tag of the saving step, states and actions.
         self._before: tuple[int | None, Any, list[Any]] = None, None, []
         self._failed_tag: int | None = None

@@ -15,7 +15,7 @@ from xuance_envs.engine.group.outcome import NO_EXTRAS, StepExtras
 from xuance_envs.engine.group.step_results import StepCopier, StepCopy, StepResult
 from xuance_envs.errors import name_envs
 
-MAX_OVERHEAD = 0.0025  # target share of step time for saving, without recording actions and results
+MAX_OVERHEAD = 0.0025  # target share of step time for saving states; recording steps is extra
 
 # Limits of the log in steps, bytes of actions and results, and seconds of stepping. A replay must
 # finish within the default start timeout of two minutes.
@@ -35,7 +35,7 @@ class ReplayLog:
     def __init__(self, arrays: StepArrays, *, with_results: bool = False) -> None:
         self._arrays = arrays
         parts = arrays.actions.parts
-        self.disabled = ""  # else, the reason
+        self.disabled = ""  # the reason, if disabled
         if arrays.actions.objects:
             self.disabled = "the actions have no fixed shape, so they are not recorded"
         self.interval_log2 = 0

@@ -39,7 +39,7 @@ _SEEDS = "seeds"  # key of the restart seeds in saved states
 class Saver(ABC):
     """Interface for saving, loading and cloning states in the groups of a ledger."""
 
-    holds_states = False  # groups or transfer buffers may hold states of an operation
+    holds_states = False  # True if groups or transfer buffers may hold states of an operation
 
     def __init__(self, ledger: Ledger, info_collector: InfoCollector) -> None:
         self._ledger = ledger
@@ -156,7 +156,7 @@ class GroupSaver(Saver):
 
     @contextmanager
     def transferring(self) -> Iterator[None]:
-        """Release transferred and kept states; after an interrupt, ``check_open`` releases them."""
+        """Release states that were transferred or kept; after an interrupt, ``check_open`` does."""
         self.holds_states = True
         try:
             yield

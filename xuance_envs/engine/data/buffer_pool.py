@@ -18,9 +18,9 @@ from numpy.typing import DTypeLike, NDArray
 from xuance_envs.engine.system.gil import gil_is_enabled
 
 MIN_POOLED_BYTES = 1 << 16  # minimum size of pooled arrays; the allocator reuses smaller ones
-_POOL_SIZE = 6  # arrays: two that the user compares, two being filled, two in another library
+_POOL_SIZE = 6  # two arrays that the user compares, two being filled, two in another library
 
-# True if reference counts show that an array is unused, which requires the GIL.
+# True if reference counts can show that an array is unused, which requires the GIL.
 HAS_REFCOUNTS = sys.implementation.name == "cpython" and gil_is_enabled()
 
 

@@ -22,7 +22,7 @@ from xuance_envs.engine.data.info_columns import (
 )
 from xuance_envs.engine.data.memory_layout import round_up
 
-MAX_REORDERINGS = 8  # after these, infos in another key order store their order
+MAX_REORDERINGS = 8  # then an info whose keys have another order stores its order
 
 _FIRST_ARRAY = len(NUMBER_KINDS) + 1
 _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)

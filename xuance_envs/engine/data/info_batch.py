@@ -220,11 +220,11 @@ def _thaw_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dic
     return {**rest, key: value()}
 
 
-# Infos of all groups: their arrays, layouts and the group of each environment.
+# Infos of all groups: arrays, a layout per group, and the group of each environment.
 _Source = tuple[InfoArrays, tuple[ColumnLayout, ...], NDArray[np.intp]]
 
-# (bytes of the cells and kinds, their source, rest). With array columns, or without any columns:
-# ((), copied batch, rest).
+# With only columns of numbers: (bytes of the cells and kinds, their source, rest). With columns of
+# arrays, or without any columns: ((), copied batch, rest).
 Snapshot = tuple[tuple[bytes, ...], _Source | InfoBatch, Mapping[int, Frozen]]
 
 

@@ -23,7 +23,7 @@ ALIGNMENT = 16  # alignment of array columns in bytes; sufficient for every dtyp
 
 
 class KeyOrder:
-    """Key of the rest that holds an info's key order, if the columns do not define it."""
+    """Key under which the rest stores an info's key order, if the columns do not define it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,7 +102,7 @@ class InfoWriter:
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
         n = arrays.cells.shape[1]
         self.rest: dict[int, Any] = {}
-        self.changed = False  # an info had other keys or types than its environment's last one
+        self.changed = False  # True if an info had other keys or types than its environment's last
         self._freeze = freeze
         self._arrays = arrays
         self._number_columns: dict[tuple[str, int], Any] = {}
@@ -210,9 +210,9 @@ class InfoWriter:
                 seen, count = before.get(key, (None, 0))
                 count = count + 1 if seen == kind else 1
                 candidates[key] = kind, count
-                # A key with a column gets a new kind only the second time in a row, since changing
-                # shapes would change the layout each time. Then back off exponentially, because
-                # there may be no room.
+                # A column gets a new kind only if the kind comes twice in a row. Otherwise, values
+                # of changing shape would change the layout in every step. Further attempts back
+                # off exponentially, because there may be no room.
                 if count & (count - 1) == 0 and (count > 1 or key not in table.slots):
                     wanted[key] = kind
         self._candidates[i] = candidates

@@ -72,7 +72,7 @@ class OutputBuffers:
                 part[...] = row
 
     def discard(self) -> None:
-        """Let the step return a copy of the step arrays, because the buffer differs from them."""
+        """Make the step return a copy of the step arrays; call this if the buffer is outdated."""
         self._chosen[0] = 0
 
     # -- used by the main process -----------------------------------------------------

@@ -157,7 +157,7 @@ def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any
 
 
 def _described(what: str, value: Any, array: NDArray[Any]) -> str:
-    """Describe an array's shape or dtype, and a scalar itself."""
+    """Describe an array by its shape or dtype, and a scalar by its value."""
     return f"{what} {getattr(array, what)}" if array.ndim else describe(value)
 
 

@@ -298,7 +298,7 @@ def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
             part = np.asarray(part)[np.newaxis]
         return _fit(part, leaf, (count, *leaf.shape))
     is_batch = isinstance(part, list | tuple | np.ndarray) and len(part) == count
-    # A batch of one can be in the space itself, for example in a custom one with any values.
+    # A space may contain a batch of one and its value, for example a custom space of any objects.
     contains, may_be_one = leaf.space.contains, count == 1 and not isinstance(part, list)
     if may_be_one and not (is_batch and contains(part[0])) and contains(part):
         return [part]

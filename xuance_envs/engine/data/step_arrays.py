@@ -37,7 +37,7 @@ class StepArrays:
     reset_infos: InfoArrays
     masks: SpaceRows | None
     outputs: OutputBuffers | None
-    digests: NDArray[np.uint64] | None  # of observations, (num_envs, leaves); None: not computed
+    digests: NDArray[np.uint64] | None  # of observations, (num_envs, leaves); None if not computed
     reset_digests: NDArray[np.uint64] | None
 
     @staticmethod
@@ -128,8 +128,8 @@ def as_float32(rewards: NDArray[np.float64]) -> NDArray[np.float32]:
     """Cast rewards; values beyond float32's range become infinite."""
     try:
         return rewards.astype(_FLOAT32)
-    except (RuntimeWarning, FloatingPointError):  # if NumPy's overflow warning raises
-        with np.errstate(over="ignore"):  # used only here, because it costs more than the cast
+    except (RuntimeWarning, FloatingPointError):  # if overflows are set to raise
+        with np.errstate(over="ignore"):  # not above: it costs more than the cast
             return rewards.astype(_FLOAT32)
 
 

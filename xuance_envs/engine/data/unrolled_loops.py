@@ -48,7 +48,7 @@ def make_dict_builder(
 def make_dict_reader(
     keys: Sequence[Any], rows: Sequence[Row], pack: Callable[..., None], memory: memoryview
 ) -> Callable[[Mapping[Any, Any], Mapping[Any, Any]], None]:
-    """Return a function that stores one dict's values in rows and packs a second one's numbers."""
+    """Return a function that stores one dict's values in rows and packs another dict's numbers."""
     if len(keys) <= _MAX_KEYS:
         make = _dict_reader_source(len(keys))
         return make(pack, memory, _ALL, *keys, *rows)  # type: ignore[no-any-return]

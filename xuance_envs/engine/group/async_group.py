@@ -97,7 +97,7 @@ class AsyncGroup(ResumableGroup):
         return super().command(name)
 
     def prepare(self, command: str, arguments: Sequence[Any]) -> Calls:
-        """Return the calls to await before a command, so that the command does not wait itself."""
+        """Return the calls to await before a command, so that the command need not wait."""
         if command == "step":
             actions, number = arguments
             self._set_calls(number, self._step_calls(actions, None))
@@ -112,7 +112,7 @@ class AsyncGroup(ResumableGroup):
         """Wait for the result of a call that was started, or make the call now."""
         call = self.calls.get(i)
         while call is not None:
-            is_finished = call.is_finished  # before its outcomes are read
+            is_finished = call.is_finished  # read first: a finished call has all its outcomes
             outcome = call.outcome if name == call.name else call.reset_outcome
             if outcome is not None:
                 return value_of(*outcome)

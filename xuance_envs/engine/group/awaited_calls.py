@@ -24,7 +24,7 @@ class AwaitedCall:
     name: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    then_reset: bool  # after a step that ended an episode
+    then_reset: bool  # True to reset after a step that ends an episode
     on_outcome: Callable[[], Any]  # called in the loop's thread after each outcome
     outcome: Outcome | None = None
     reset_outcome: Outcome | None = None

@@ -31,7 +31,7 @@ NO_RESULT = object()
 
 
 class AttributeSetter(partial[Any]):
-    """Function of an environment, a name and a value, which restarted workers call again."""
+    """Function that takes (env, name, value); restarted workers repeat its calls."""
 
 
 def never(error: BaseException) -> bool:

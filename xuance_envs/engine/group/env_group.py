@@ -83,7 +83,7 @@ class EnvGroup(BaseEnvGroup):
             arrays.reset_observations.objects,
         )
         self.clock = StepClock(n, self._progress.times)
-        # Objects whose methods are called. In one step, a ResetOnStep may replace the environment.
+        # Objects whose methods are called. For one step, a ResetOnStep may replace an environment.
         self._targets = self._make_targets()
         self._step_targets: list[Any] = list(self._targets)
         self._reset_instead: list[int] = []
@@ -358,7 +358,7 @@ class EnvGroup(BaseEnvGroup):
         return result
 
     def outcome(self) -> Outcome:
-        """Return the command's outcome; repeat the call if an interrupt prevented the reply."""
+        """Return the command's outcome; call this again if an interrupt prevented the reply."""
         return self._outcomes.outcome(self._last_reset >= 0)
 
     def _update_masks(self, places: Iterable[int]) -> None:

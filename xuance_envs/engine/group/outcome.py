@@ -24,7 +24,7 @@ Reset = tuple[int, Any, Any]  # place in the group, seed or None, and options or
 
 
 class ActingState(NamedTuple):
-    """State that the agent acts on: leaves of the latest observation, info and pending reset."""
+    """State that the agent acts on: observation leaves, info, and the pending reset, if any."""
 
     leaves: Sequence[Any]
     info: dict[Any, Any]
@@ -72,7 +72,7 @@ class ResultWithStates:
     states: Any
     refusal: str  # reason if there are no states
     cost: float  # seconds for saving them
-    verified: tuple[str, str] = ("", "")  # difference of a replay; reason if it was not verified
+    verified: tuple[str, str] = ("", "")  # difference in a replay; obstacle to the replay
 
 
 OK = Outcome()
@@ -95,7 +95,7 @@ class OutcomeBuilder:
     _reset_observations: Sequence[Sequence[Any]] = ()
     _version_at_begin: int = 0
     _reported_version: int = 0
-    is_ok: bool = False  # nothing to report, unless an episode ends or the infos change
+    is_ok: bool = False  # True: only episode ends and changed infos need a report
 
     def begin(self) -> None:
         self._infos.rest, self._reset_infos.rest = {}, {}

@@ -40,7 +40,7 @@ class NotResumed(NamedTuple):
 
 class ResumableGroup(EnvGroup):
     survives_fork = True  # the group works in a forked child, too
-    is_asynchronous = False  # ``reset`` and ``step`` of all environments are ``async def``
+    is_asynchronous = False  # True if ``reset`` and ``step`` of all environments are ``async def``
 
     @override
     def attach(self, arrays: StepArrays) -> None:

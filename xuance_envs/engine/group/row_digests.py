@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.step_arrays import StepArrays
 
 # Maximum bytes of a step's copies. At this size, the longest replay log takes its maximum memory.
-# Observations larger than their share are recorded as digests. Small ones are faster to copy.
+# Observations larger than an equal share of it are recorded as digests. Small ones copy faster.
 _MAX_COPIED_BYTES = 1 << 15
 
 

@@ -86,9 +86,9 @@ def check_env_api(env: Any) -> Any:
             raise BadValueError(
                 f"expected an environment whose {name} is a gymnasium.Space, got "
                 f"{describe(space)}; use Gym_Env(..., library='gym') for environments of legacy "
-                "gym, MultiAgentVecEnv for multi-agent environments"
+                "gym, and MultiAgentVecEnv for multi-agent environments"
             )
-    is_asynchronous(env)  # raises if only reset or only step is
+    is_asynchronous(env)  # raises if only one of reset and step is
     return env
 
 

@@ -88,7 +88,7 @@ Steps = Sequence[Sequence[NDArray[Any]]]  # the action leaves of each step
 Results = Sequence[StepResult]  # of each step
 
 
-_NO_INFOS: Any = (), None, NO_RESTS  # of a copy of actions only
+_NO_INFOS: Any = (), None, NO_RESTS  # infos of a copy that has only actions
 
 
 class StepCopy(NamedTuple):

@@ -211,7 +211,7 @@ class Channel(Sender):
     def request_close(self) -> None:
         """Ask the worker to end after its current request."""
         if self._is_sent:
-            # Suppressed if the worker has ended, or if its pipe is full: it is terminated then.
+            # If this fails, the worker has ended, or its pipe is full and the worker is terminated.
             with suppress(OSError):
                 system.write(self.fd, frame(RequestType.CLOSE))
         else:  # after a partial message, closing the pipe is the only possible signal

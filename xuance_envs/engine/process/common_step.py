@@ -30,7 +30,7 @@ Invariants:
    increments the other one. So every worker has reacted to a wake-up before it is cleared.
 4. A failure (a worker ended or a deadline passed) disarms the main process, because it has no
    record of the tokens that were taken. It then polls the workers' codes. To re-arm, it clears
-   ``starts``, and starts a step through the pipes, whose requests also make each worker wait for
+   ``starts``, and begins a step through the pipes, whose requests also make each worker wait for
    ``starts[0]`` next. Once all workers have replied, none uses ``tokens`` and ``bell``, so it can
    set them.
 5. Every call can be repeated after an interrupt such as KeyboardInterrupt. For this, a write and
@@ -324,7 +324,7 @@ class CommonStep(CommonDriver):
         eventfds.drain(self._bell_fd)
         os.write(self._tokens, eventfds.increment(len(channels) - 1))
         ends = system.watch_together([driver.worker.peer for driver in self._workers])
-        self._ends, self._number = ends, 1  # so that the next step has starts[0]
+        self._ends, self._number = ends, 1  # so that the next step uses starts[0]
         self._bell = Inbox(self._bell_fd, ends.fileno(), self._spin, self._expect_ready)
         self._armed, self._failed = True, False
 

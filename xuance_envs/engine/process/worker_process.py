@@ -56,7 +56,7 @@ def _drop_workers_after_fork() -> None:
         with suppress(OSError):
             os.close(fd)
     _tracked_fds.clear()
-    # Else multiprocessing would end them at this process's exit; it has no public function.
+    # Else multiprocessing would end them at this process's exit. No public function removes them.
     for worker in list(_tracked_processes):
         process._children.discard(worker)  # type: ignore[attr-defined]
 
@@ -128,7 +128,7 @@ class WorkerProcess:
             system.close(their_replies)
         self.pid: int = self.process.pid
         self._owner = os.getpid()
-        # A pidfd shows the process's end immediately; a pipe only when no other process holds it.
+        # A pidfd reports the process's end at once; the sentinel, a pipe, when no process holds it.
         self.peer: int = self.process.sentinel if self._pidfd is None else self._pidfd
         expect_ready = index > 0 or settings.expect_first_ready
         self.channel = Channel(requests, replies, self.peer, settings.main_spin, expect_ready)

@@ -23,7 +23,7 @@ def one_actor_per_worker(count: int) -> list[ActorAssignment]:
 def one_actor_per_node(
     count: int, capacities: Mapping[str, tuple[int, int]]
 ) -> list[ActorAssignment]:
-    """Assign consecutive workers to one actor per node, by free (if too small, total) capacity."""
+    """Assign consecutive workers to an actor per node, by free or (if too small) total capacity."""
     free = {node: now for node, (now, _) in capacities.items()}
     if sum(free.values()) < count:
         free = {node: idle for node, (_, idle) in capacities.items()}

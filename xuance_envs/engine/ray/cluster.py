@@ -222,7 +222,7 @@ class RayCluster:
             raise ActorLostError(str(error)) from None
 
     def wait(self, refs: Sequence[Any], count: int, seconds: float | None) -> list[Any]:
-        """Wait until ``count`` calls have ended, or for ``seconds``; return up to ``count``."""
+        """Wait up to ``seconds`` until ``count`` calls end; return up to ``count`` of them."""
         if not self.alive or None in refs:
             return list(refs)  # get() raises the error of each
         ready: list[Any] = self._ray.wait(list(refs), num_returns=count, timeout=seconds)[0]

@@ -95,7 +95,7 @@ class DirectConnection(Sender):
             self._incoming.clear()
 
     def mark_broken(self, why: str) -> None:
-        """Record that the connection has ended; a node that loses power does not close it."""
+        """Record the connection's end; a node that loses power cannot close its connections."""
         self.broken = self.broken or why
 
     @property

@@ -1,7 +1,7 @@
 """Driver of a group in a Ray actor.
 
 If an actor fails during a request, it may have executed the request. So the driver kills the actor
-and does not repeat the request. A worker process of an actor can fail without the others.
+and does not repeat the request. One of an actor's worker processes can fail without the others.
 """
 
 from __future__ import annotations

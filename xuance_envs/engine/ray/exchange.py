@@ -44,7 +44,7 @@ class Exchange(Poller):
 
     @override
     def wait(self, busy: Collection[int], until: float | None) -> set[int]:
-        found = self.poll(busy)  # first, because a wait for one reply reports only one
+        found = self.poll(busy)  # reports all replies, but a wait reports only one
         while not found and (until is None or monotonic() < until):
             left = POLL_INTERVAL if until is None else min(until - monotonic(), POLL_INTERVAL)
             found = self._answered(busy, max(left, 0.0))

@@ -6,8 +6,8 @@ from time import monotonic
 
 CHECK_INTERVAL = 0.25  # longest time in seconds between two checks of a deadline
 
-# A check of a deadline does not prove that a worker hangs if it ends more than a second late (this
-# process and its workers were suspended, for example by Ctrl-Z) or begins late itself.
+# A check does not prove that a worker hangs if it takes a second too long, because this process and
+# its workers were suspended (for example by Ctrl-Z), or if it begins after the deadline.
 SUSPENSION_THRESHOLD = 1.0
 LATE_TOLERANCE = 0.05
 
@@ -35,10 +35,10 @@ class Deadline:
             return False
         if now < self.at:
             return False
-        # The worker blocks until this process has read a long reply: progress counts its bytes.
+        # A worker with a long reply blocks until the reply is read; ``progress`` is the bytes read.
         before, self._progress = self._progress, progress
         if began > self.at + LATE_TOLERANCE and not self._was_late:
-            self._was_late = True  # once, because both processes may have been suspended
+            self._was_late = True  # extend once: both processes may have been suspended
         elif progress == before:
             return True
         self._at = now + self.limit - Deadline._suspended

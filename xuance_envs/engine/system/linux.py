@@ -109,7 +109,7 @@ def end_natively_after_main() -> None:
     hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     number = signal.SIGHUP if hangup else signal.SIGQUIT
     libc = ctypes.CDLL(None)
-    # C's alarm gets the signal's number: SIGALRM ends this process that many seconds later.
+    # The signal calls C's alarm(number), so SIGALRM ends this process that many seconds later.
     libc.signal(int(number), libc.alarm)
     signal_after_main(number)
 

@@ -54,7 +54,7 @@ def before_fork(callback: Callable[[], object]) -> None:
 
 @contextmanager
 def _blocked(signals: Iterable[int]) -> Iterator[None]:
-    """Block signals in this process, and in processes started here until they unblock them."""
+    """Block signals in this context, and in processes started in it until they unblock signals."""
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield

@@ -34,7 +34,7 @@ class GroupLoop(EventLoop):
         self._timeouts, self._wake_ups = timeouts, wake_ups
         wake_ups.wake_loop = self.wake
         self._divides = divides
-        self.submitted: list[LoopDriver] = []  # with a request, since the last call of wake
+        self.submitted: list[LoopDriver] = []  # drivers that got a request since the last wake
         self._inbox: deque[LoopDriver] = deque()
         self._to_build: deque[LoopDriver] = deque()
         self.drivers: set[ThreadDriver] = set()
@@ -161,7 +161,7 @@ class LoopDriver(ThreadDriver):
                     await closed
             except EnvError as error:
                 print(error, file=sys.stderr)
-        else:  # it was not completed
+        else:  # its creation was not completed
             self.host.close()
         self._loop.remove(self)
 

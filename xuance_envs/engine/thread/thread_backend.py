@@ -49,7 +49,7 @@ class ThreadBackend(Backend[ThreadDriver]):
 
     @override
     def start(self) -> None:
-        self._start(0, self.workers.append)  # its environments decide how to start the others
+        self._start(0, self.workers.append)  # the first worker decides how the others start
 
     @override
     def build(self) -> None:

@@ -24,7 +24,7 @@ POLL_INTERVAL = 0.1
 
 class WakeUps(Poller):
     def __init__(self) -> None:
-        self.submitted: list[Doorbell] = []  # of threads with a request, since the last wake_all
+        self.submitted: list[Doorbell] = []  # of threads that got a request since the last wake_all
         self.busy: dict[int, None] = {}  # groups with unanswered requests
         self._to_wake: deque[Doorbell] = deque()
         self.all_at_once = False
