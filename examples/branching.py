@@ -93,7 +93,7 @@ def places(envs: VecEnv, obs: NDArray[np.floating]) -> list[tuple[int, ...]]:
 
 
 def make_env() -> gymnasium.Env:
-    """Create the car, with 200 steps per episode."""
+    """Create the environment, with at most 200 steps per episode."""
     return gymnasium.make("MountainCar-v0")
 
 

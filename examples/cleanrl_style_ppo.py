@@ -67,7 +67,7 @@ def main() -> None:
                 actions[step].numpy().astype(np.int64)
             )
             ended = terminated | truncated
-            last_obs = batch.copy()  # after an episode end, the next episode's first obs
+            last_obs = batch.copy()  # `batch` has the first obs of new episodes
             for i in np.flatnonzero(ended):
                 last_obs[i] = infos["final_obs"][i]
                 returns.append(float(infos["episode"]["r"][i]))

@@ -135,8 +135,8 @@ def train(
     began, curve = time.perf_counter(), []
     with RolloutCollector(envs, agent, STEPS_PER_ENV, seed=seed) as play:
         if resumed is not None:
-            # trusted: the states may contain objects of classes that only trusted files may name,
-            # and you wrote the checkpoint.
+            # trusted=True allows objects of any class in the states, such as mpe2's. Loading them
+            # can run arbitrary code, so use it only for checkpoints that you wrote.
             resume(resumed, play, agent, optimizer, trusted=True)
         updates = 0
         while play.global_steps < steps:

@@ -77,7 +77,7 @@ def vector_body(size: int) -> nn.Module:
 
 
 def image_body(channels: int) -> nn.Module:
-    """Create the network of Mnih et al. 2015, https://doi.org/10.1038/nature14236, for 84×84."""
+    """Create the network of Mnih et al. 2015 for 84×84 images: doi.org/10.1038/nature14236."""
     return nn.Sequential(
         *(layer(nn.Conv2d(channels, 32, 8, stride=4)), nn.ReLU()),
         *(layer(nn.Conv2d(32, 64, 4, stride=2)), nn.ReLU()),
@@ -254,7 +254,7 @@ def save_checkpoint(
 def resume(
     folder: Path, collector: Collector, agent: nn.Module, optimizer: Any, trusted: bool = False
 ) -> None:
-    """Load a checkpoint, and the collector last, because it restores the random generators."""
+    """Load a checkpoint. The collector is loaded last: it restores the random generators."""
     if not (folder / CHECKPOINT).exists():
         print(f"starting from scratch: no checkpoint in {folder}", flush=True)
         return
