@@ -206,7 +206,7 @@ def test_games_made_elsewhere_say_what_to_do() -> None:
     needs("ale_py")
     env = raw_atari()
     env.reset(seed=1)
-    with pytest.raises(Exception, match="made by a vector environment"):
+    with pytest.raises(Exception, match="made by a vectorized environment"):
         EnvCheckpointer(env).save()
     env.close()
 

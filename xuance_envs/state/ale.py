@@ -8,8 +8,8 @@ action in one frame without stickiness, and then loads the state.
 
 The states also omit values that the emulator initializes in its first frame after a reset. Qbert
 depends on them. If the saved emulator had executed no frame since its reset, a restore therefore
-resets the emulator first. Otherwise the target emulator executes a frame, unless it has already
-executed one.
+resets the target emulator first. Otherwise the target emulator executes a frame, unless it has
+executed one since its own reset.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _MAX_STICKINESS = 0.9
 _MAX_REQUESTS = 512
 """At stickiness 0.9, the probability that none of these requests was executed is 10^-23."""
 
-# Layout of a serialized state: the episode's frame count, mode and difficulty, and the text of the
-# last random generator (for sticky actions). A mark and the length of the text precede it.
+# Layout of a serialized state: the episode's frame count, mode and difficulty; at the end, a mark,
+# the length of a text, and this text: the random generator for sticky actions.
 _EPISODE_FRAMES = slice(12, 16)
 _SETTINGS = slice(16, 24)
 _OVER = struct.pack("=i", 2**30)
@@ -197,7 +197,7 @@ def _save(ale: Any, owner: Any) -> _Value:
             f"{type(owner).__qualname__}'s emulator",
             "the action that it may repeat is unknown. An exact state needs "
             f"repeat_action_probability of at most {_MAX_STICKINESS} (here {stickiness:g}) and an "
-            "environment made by a vector environment or by check_saving",
+            "environment made by a vectorized environment or by check_saving",
         )
     action, strength = last_executed_action(state, requested, stickiness)
     return state, action.value, strength
@@ -244,7 +244,7 @@ _known_frames: dict[tuple[Any, bytes], int] = {}
 
 
 def _frames_after_reset(ale: Any, game: str | None, settings: bytes) -> int:
-    """Return the frame count after a reset, which executes frames to select some game modes."""
+    """Return the frame count after a reset; selecting some game modes executes frames."""
     key = game, settings
     if game is None or key not in _known_frames:
         ale.reset_game()
@@ -254,7 +254,7 @@ def _frames_after_reset(ale: Any, game: str | None, settings: bytes) -> int:
 
 def _without_sticky_actions(state: bytes) -> bytes:
     """Return the state with a generator that makes the emulator execute the next action."""
-    # The frame count exceeds any frame limit: a game with a limit does not emulate that frame.
+    # The frame count exceeds any frame limit, so a game with a limit does not emulate the frame.
     place = _generator(state)
     rest = state[place].split(b" ", 2)[2]
     words = b"%d " % _untemper(_BITS) * 2 + rest[: rest.rindex(b" ")] + b" 0"

@@ -61,7 +61,7 @@ def _recorder_of(env: Any) -> Box2DRecorder:
     if not isinstance(recorder, Box2DRecorder):
         raise FaultError(
             type(env).__qualname__,
-            "a Box2D world is saved as the actions since its environment's creation, which were "
+            "a Box2D world is saved as the actions of its episode, which were "
             "not recorded: let a vectorized environment or check_saving create the environment",
         )
     return recorder

@@ -70,7 +70,7 @@ class EnvCheckpointer:
                 del values[name]
             attributes.append(values)
         handled = [handler.save(obj, owner) for handler, obj, owner, _ in plan.handled]
-        # The public property would create a missing generator, and cannot be assigned to.
+        # The public property creates a missing generator, and has no setter.
         generators = {
             name: generator
             for name, space in plan.named_spaces

@@ -6,8 +6,8 @@ r"""File format of saved states: a readable header, and data that execute no cod
     2 bytes   format version, big-endian: 1
     4 bytes   length of the header
     16 bytes  checksum of all following bytes (blake2b)
-    header    JSON: library versions; description of each environment; for each environment its
-              kind (snapshot or replay) and the lengths of its parts; compression and its length
+    header    JSON: library versions; descriptions of the environments; for each state, "snapshot"
+              or "replay" and the lengths of its parts; compression and compressed length
     rest      the parts in order, compressed (xz)
 """
 

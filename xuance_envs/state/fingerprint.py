@@ -20,15 +20,15 @@ RESOURCES = "kept resources"
 """Part that lists the resources, which are not saved; it is not compared."""
 
 _ARGUMENTS = "arguments digest"
-"""Part that is compared in place of the part "kwargs", which is only displayed."""
+"""Part that is compared instead of the part "kwargs", which is only displayed."""
 
 _SINCE_0_3 = _ARGUMENTS, "inner spaces"
 """Parts that descriptions of version 0.2 do not have."""
 
 _SAVED_BY_0_2 = (
-    "it was saved by version 0.2, which did not save the variables and defaults of functions, "
-    "objects of pygame, shared memory of structured arrays, and attributes of classes other than "
-    "the environment's own"
+    "it was saved by version 0.2, which did not save pygame's objects, shared memory of structured "
+    "arrays, closure variables and defaults of functions, or attributes of classes other than the "
+    "environment's own"
 )
 
 VERSION_BOUND_LIBRARIES = frozenset({"mujoco", "ale_py", "Box2D"})

@@ -27,16 +27,16 @@ Load = Callable[[Any, Any], None]
 class Handler:
     """Functions that save and restore the state of one kind of object.
 
-    Each function takes the object first. The owner, where mentioned, is its last argument: the
-    layer that holds the object as an attribute, or the object itself if it is a layer.
+    Each function takes the object first. Some also take the owner, as the last argument: the layer
+    that holds the object as an attribute, or the object itself if it is a layer.
 
     Args:
         save: returns the state; takes the owner.
         load: restores a state in another object; takes the state and the owner.
         check: raises an error unless a state can be loaded; changes nothing. Returns a warning, or
             None.
-        describe: returns the object's library and the facts that must match in both objects; takes
-            the owner.
+        describe: returns the object's library and the facts in which the saved object and the
+            target must agree; takes the owner.
         fork: gives the object a new random stream, derived from its own.
         replays: True if a state is restored by repeating the actions that led to it.
     """

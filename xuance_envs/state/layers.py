@@ -114,7 +114,7 @@ def slot_items(obj: Any, slots: Iterable[str]) -> Iterator[tuple[str, Any]]:
 
 
 def keep_access_fast(attributes: dict[str, Any]) -> None:
-    """Keep attribute access fast after an object's ``__dict__``, ``attributes``, was read."""
+    """Keep access to an object's attributes fast after its ``__dict__`` (the argument) was read."""
     # Up to Python 3.12, a materialized dict shares its class's keys, and the interpreter does not
     # cache lookups in it: steps of cheap environments took 5 to 18 % longer. Popping an item gives
     # the dict its own keys. One call into C pops and restores the item, without interrupts.

@@ -5,9 +5,9 @@ positions, which lag one substep behind ``qpos``. ``mj_forward`` would compute d
 them. A state therefore holds all of MjData: the numbers in its struct, its buffer and the used part
 of its arena.
 
-Environments change their models at resets. Each model is therefore compared with a copy from the
-environment's creation, and the differences are saved. The copies of the saved environment and of
-the target must be equal.
+Some environments change their models at resets. Each model is therefore compared with a copy from
+the environment's creation, and the differences are saved. The copies of the saved environment and
+of the target must be equal.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _memory(address: int, size: int) -> NDArray[np.uint8]:
 
 
 def _view(address: int, size: int) -> memoryview:
-    """Return a writable view of memory, faster to copy than through ctypes."""
+    """Return a writable view of memory; copying through it is faster than through ctypes."""
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
@@ -199,7 +199,7 @@ _NOT_STATE = frozenset({"narena", "nbuffer", "nplugin", "threadpool", "threadloc
 """Fields of MjData that are not saved: sizes, which are compared, and resources of the process."""
 
 _Value = tuple[bytes, bytes, bytes, bytes, bytes]
-"""Numbers of the struct, statistics of the solver, offsets into the arena, buffer, used arena."""
+"""Numbers of the struct; solver statistics; offsets into the arena; buffer; used arena bytes."""
 
 
 class _Data:
@@ -235,7 +235,7 @@ class _Data:
         self.arena = _view(struct.arena, struct.narena)
         self._before_arena = np.array(struct.arena - 8, np.uint64)
         # The last pointers, their offsets, and the highest offset. All states without
-        # contacts have equal ones. An offset of 0 is a null pointer.
+        # contacts have equal offsets. An offset of 0 is a null pointer.
         self._known: tuple[bytes, bytes, int] = b"", b"", 0
         # Pointers in the buffer to the data of plugins; a restore does not change them.
         count = struct.nplugin

@@ -1,7 +1,7 @@
 """States that version 0.2 saved.
 
 They lack the closures of functions, the attributes of classes other than the environment's own,
-and pygame's objects. Environments whose functions have closures reject such a state.
+and pygame's objects. Environments whose functions hold state in closures reject such a state.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _check_digests(digests: Mapping[str, tuple[int, str]], plan: StatePlan) -> N
             here = full_name(values.get(key.removeprefix(_FUNCTION)))
         elif key.startswith(_CLASS_ATTRIBUTE):
             name, _, attribute = key.removeprefix(_CLASS_ATTRIBUTE).rpartition(".")
-            if "0x" not in saved and "{" not in saved:  # addresses, and the order of sets
+            if "0x" not in saved and "{" not in saved:  # no address, no set
                 here = repr(getattr(classes.get(name), attribute, None))[:200]
         if saved != here:
             raise MismatchError(key, saved, here)

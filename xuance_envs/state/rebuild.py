@@ -71,7 +71,7 @@ def cell() -> Any:
 
 
 def same(value: Any) -> Any:
-    """Return the argument, a closure cell that is a value itself, not only part of a function."""
+    """Return the argument: a closure cell that other objects than functions hold."""
     return value
 
 
@@ -151,7 +151,7 @@ def _empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> NDAr
 
 
 def memory(owner: Any) -> NDArray[Any]:
-    """Return a flat view of all elements in an array's or buffer's memory, in order."""
+    """Return a flat view of all elements of an array or buffer, in the order of its memory."""
     if not isinstance(owner, np.ndarray):
         tensor = getattr(owner, "detach", None)
         owner = np.frombuffer(owner, np.uint8) if tensor is None else tensor().numpy()
@@ -163,7 +163,7 @@ def memory(owner: Any) -> NDArray[Any]:
 
 
 def extent(owner: Any) -> tuple[int, int]:
-    """Return the addresses of a memory's first byte and of the byte after its last."""
+    """Return the address of the first byte of an object's memory, and that after the last byte."""
     flat = memory(owner)
     start = address_of(flat)
     return start, start + flat.nbytes
@@ -235,7 +235,7 @@ def parameter(*how: Any) -> Any:
 
 
 def with_gradient(made: Any, content: tuple[bool, Any]) -> None:
-    """Set whether a tensor needs a gradient, and its gradient."""
+    """Set a tensor's ``requires_grad`` and its gradient."""
     made.requires_grad, made.grad = content
 
 

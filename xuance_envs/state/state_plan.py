@@ -46,7 +46,7 @@ _EXCLUDED_NAMES = frozenset({"spec", "_cached_spec", REQUESTED_ATTRIBUTE})
 _RECORDERS = "xuance_envs.state."
 _CACHED: Any = type(functools.lru_cache(len))
 _MAX_BOUNDS = 1 << 12
-"""Maximum size in bytes of a space's arrays in which changes in place are detected."""
+"""Maximum size in bytes of those arrays of a space whose changes in place are detected."""
 
 
 class Prelude(NamedTuple):
@@ -153,7 +153,7 @@ class StatePlan:
                 for name, fact in facts.items():
                     extra[name if name not in extra else f"{name} of {self.text(path)}"] = fact
         self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
-        # Later than the fingerprint, because spaces store their own texts.
+        # After the fingerprint, which makes spaces store their texts as attributes.
         self._known_spaces = [(vars(space), _known_attributes(space)) for space in self.spaces]
         for space in self.spaces:
             keep_access_fast(space.__dict__)
@@ -369,7 +369,7 @@ class StatePlan:
 
 _SAMPLE = Layer(threading.Event())
 _HOLDERS = max(map(sys.getrefcount, [_SAMPLE.attributes]))
-"""Reference count of the dict of a layer's attributes if the environment does not hold it."""
+"""Reference count of the dict of a layer's attributes if no other object holds it."""
 
 
 def _is_recorder_method(value: Any) -> bool:

@@ -119,7 +119,7 @@ class Target:
         raise MismatchError(f"module of {full_name(kind)}", f"the variable {name}", "none")
 
     def with_all_attributes(self, made: Any, content: tuple[Any, dict[str, Any]]) -> None:
-        """Set a new object's state and the attributes that it leaves out; trusted states only."""
+        """Set a new object's state and its other attributes; trusted states only."""
         state, attributes = content
         self.with_attributes(made, {})
         if state is not None and hasattr(made, "__setstate__"):
@@ -208,7 +208,7 @@ class Target:
         """Return a function with this code and these cells."""
         found = self._search(lambda plan: plan.code.function(digest, self._trusted))
         if found is None:
-            hint = ", or load it with trusted=True if its modules define it"
+            hint = ", or load the state with trusted=True if a module defines the function"
             raise FaultError(
                 "",
                 f"the state contains the function {module}.{name}, and this environment has no "
@@ -227,7 +227,7 @@ class Target:
             raise FaultError(
                 "",
                 f"the state contains the module {name}, which this environment does not hold: load "
-                "it with trusted=True if you trust its source",
+                "the state with trusted=True if you trust the state's source",
             )
         return importlib.import_module(name) if found is None else found
 
@@ -291,6 +291,6 @@ def _placeholder(*_: Any) -> _Placeholder:
 def unsafe_class_error(module: str, name: str) -> FaultError:
     return FaultError(
         "",
-        f"the state contains a {module}.{name}, which is not on the list of safe classes: load it "
-        "with trusted=True if you trust its source",
+        f"the state contains a {module}.{name}, which is not on the list of safe classes: load "
+        "the state with trusted=True if you trust the state's source",
     )

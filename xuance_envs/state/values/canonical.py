@@ -1,6 +1,6 @@
 """Comparison of values by content and by sharing, with the same result in every process.
 
-Sets compare regardless of their order, functions by their code, and classes by their names.
+Sets are compared regardless of their order, functions by their code, and classes by their names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from xuance_envs.state.values.tensors import is_tensor_class, storage_address
 _DIGEST = 12
 _MAX_TEXT = 200
 _MIN_COMPACT = 64
-"""Length from which sequences of numbers and strings are compared as a whole."""
+"""Minimum length of sequences of numbers or strings that are compared as a whole."""
 
 _MAX_NESTED = 50_000
 """Maximum number of elements of sets within sets, so that a comparison ends in bounded time."""

@@ -1,8 +1,8 @@
 """Constants: values that a state depends on but that a restore does not set.
 
-They are the attributes of classes, and the defaults, attributes and closures of methods and of
-functions in modules. Only constants of the environment's own package, of ``__main__`` and of other
-modules that are not installed are compared.
+They are attributes of classes; defaults, attributes and closures of methods and of functions in
+modules; and numbers and strings in module variables that functions assign. Only constants of the
+environment's own package, of ``__main__`` and of other modules that are not installed are compared.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Constants:
     def _fact(self, name: str, value: Any) -> tuple[Any, str]:
         if type(value) in ATOMIC:
             return node(value).head, repr(value)[:200]
-        text = without_addresses(_describe.repr(value))  # spaces cache parts of it in attributes
+        text = without_addresses(_describe.repr(value))  # first: spaces then cache parts of it
         try:
             return digest(value, self._tokens), text
         except FaultError as fault:

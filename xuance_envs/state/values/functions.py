@@ -1,6 +1,6 @@
 """Identity of functions: their code, not their name.
 
-Two lambdas of one function share a name. A digest of the code distinguishes them. It ignores line
+Lambdas within one function share a name. A digest of the code distinguishes them. It ignores line
 numbers and file names and is the same in every process.
 """
 
@@ -63,7 +63,7 @@ def find_named(module: Any, name: Any) -> Any:
 
 
 def cell_content(cell: Any, default: Any = None) -> Any:
-    """Return the content of a closure's cell, ``default`` if it is empty."""
+    """Return the content of a closure's cell, or ``default`` if the cell is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -91,7 +91,7 @@ def names_in(code: types.CodeType) -> tuple[list[str], list[str]]:
 
 
 def functions_of_class(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
-    """Yield the functions that a class defines, also within properties and class methods."""
+    """Yield the functions that a class defines, including those in properties and class methods."""
     for name, value in list(kind.__dict__.items()):
         for part in ("fget", "fset", "fdel") if isinstance(value, property) else ("__func__",):
             function = getattr(value, part, getattr(value, "func", value))

@@ -81,7 +81,7 @@ def node(value: Any) -> Node:
 
 
 def parts_of(value: Any) -> Iterable[tuple[Step | None, Any]]:
-    """Return the parts of a value that may have parts; none if its class cannot be decomposed."""
+    """Return the parts of a value; none if it cannot be decomposed."""
     kind: Any = type(value)
     if isinstance(value, np.ndarray):
         return array_parts(value)

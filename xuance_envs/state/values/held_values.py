@@ -1,4 +1,4 @@
-"""Search of an environment's values for objects to keep, functions, classes and memory."""
+"""Search of an environment's values for functions, classes, memory, and objects to keep."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def hidden_attributes(value: Any) -> dict[str, Any]:
     """Return the attributes of an object that its own pickling methods leave out."""
     try:
         _, _, state = [*value.__reduce_ex__(4), None][:3]
-    except Exception:  # pickling explains it
+    except Exception:  # saving the object raises it again
         return {}
     states = state if type(state) is tuple else (state,)
     saved = {name: item for part in states if type(part) is dict for name, item in part.items()}
@@ -386,7 +386,7 @@ REDUCERS: dict[type, Any] = {
     memoryview: _reduce_memoryview,
     **dict.fromkeys(_DICT_ITERATORS, _reduce_dict_iterator),
 }
-"""Reduce functions by exact type."""
+"""Reducers by exact type."""
 
 BY_NAME: dict[str, Any] = {
     class_name(tensors.TensorStorage): tensors.reduce_storage,
@@ -396,4 +396,4 @@ BY_NAME: dict[str, Any] = {
     "pygame.mask.Mask": _reduce_mask,
     "pygame.event.Event": lambda value: (rebuild.event, (value.type, value.dict)),
 }
-"""Reduce functions by class name, of libraries that need not be installed."""
+"""Reducers by class name, for classes of optional libraries."""

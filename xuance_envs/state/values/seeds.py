@@ -15,8 +15,8 @@ from xuance_envs._override import override
 class LazySeedSequence(ISpawnableSeedSequence):
     """Lazily built :class:`numpy.random.SeedSequence`.
 
-    Building it takes half of the time for building a generator, and few programs use it (to spawn
-    generators).
+    Building one takes half of the time that building a generator takes, and few programs use it (to
+    spawn generators).
     """
 
     def __init__(self, seed_parameters: tuple[Any, ...]) -> None:
@@ -52,7 +52,7 @@ class LazySeedSequence(ISpawnableSeedSequence):
 
 
 def seed_parameters_of(seed: Any) -> tuple[Any, ...] | None:
-    """Return the parameters of a bit generator's seed sequence, None if it has another seed."""
+    """Return the parameters of a seed sequence; None if the seed is of another type."""
     if isinstance(seed, np.random.SeedSequence):
         return _parameters(seed)
     return seed.seed_parameters() if isinstance(seed, LazySeedSequence) else None
