@@ -35,10 +35,9 @@ from xuance_envs.remote.client.remote_session import (
     parse_results,
 )
 from xuance_envs.remote.wire.arrays import array_from_wire
-from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.nodes import WireError, checked_list, shortened
 from xuance_envs.remote.wire.step_frames import StepFrameReader
-from xuance_envs.remote.wire.values import infos_from_wire, to_wire
+from xuance_envs.remote.wire.values import batch_from_wire, batch_to_wire, infos_from_wire, to_wire
 
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)

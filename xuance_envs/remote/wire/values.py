@@ -1,4 +1,9 @@
-"""Values in messages: infos, arguments and results."""
+"""Values in messages: infos, arguments and results, and batches of a space's values.
+
+A batch has one value per environment and the structure of its space: a dict for Dict, a list for
+Tuple, an array with an additional first axis for Box, Discrete, MultiDiscrete and MultiBinary, and
+a list of values for other spaces.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,13 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import GraphInstance
+from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from xuance_envs.remote.wire.arrays import (
     DTYPES,
     TaggedArray,
+    array_from_wire,
     scalar_from_wire,
     tagged_array_from_wire,
 )
@@ -36,6 +42,8 @@ from xuance_envs.remote.wire.nodes import (
 )
 
 logger = logging.getLogger("xuance_envs")
+
+_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def to_wire(value: Any, depth: int = 0) -> Any:
@@ -122,7 +130,7 @@ def _encode_array(value: NDArray[Any], depth: int) -> Any:
     return TaggedArray(np.asarray(value))
 
 
-def _encode_graph(value: GraphInstance, depth: int) -> Any:
+def _encode_graph(value: spaces.GraphInstance, depth: int) -> Any:
     parts = [to_wire(part, depth) for part in value]
     return {TAG: "graph", **dict(zip(FIELDS["graph"], parts, strict=True))}
 
@@ -130,7 +138,7 @@ def _encode_graph(value: GraphInstance, depth: int) -> Any:
 _ENCODERS: tuple[tuple[type, Callable[[Any, int], Any]], ...] = (
     (dict, _encode_dict),
     (list, lambda value, depth: [to_wire(item, depth) for item in value]),
-    (GraphInstance, _encode_graph),
+    (spaces.GraphInstance, _encode_graph),
     (tuple, _encode_items("tuple")),
     (np.ndarray, _encode_array),
     (str, lambda value, depth: str(value)),
@@ -176,13 +184,13 @@ def _decode_text(parse: Callable[[str], Any], expected: str) -> Callable[[Any, i
     return decode
 
 
-def _decode_graph(node: Any, depth: int) -> GraphInstance:
+def _decode_graph(node: Any, depth: int) -> spaces.GraphInstance:
     check_fields(node, "graph")
     parts = [from_wire(node[name], depth) for name in FIELDS["graph"]]
     for number, part in enumerate(parts):
         if not isinstance(part, np.ndarray) and (part is not None or not number):
             raise WireError(f"graph: expected arrays, got {shortened(part)}")
-    return GraphInstance(*parts)
+    return spaces.GraphInstance(*parts)
 
 
 _DECODERS: dict[str, Callable[[Any, int], Any]] = {
@@ -197,6 +205,54 @@ _DECODERS: dict[str, Callable[[Any, int], Any]] = {
     "set": _decode_hashed(set),
     "tuple": lambda node, depth: tuple(_decode_items(node, depth)),
 }
+
+
+def batch_to_wire(space: Space[Any], batch: Any) -> Any:
+    if isinstance(space, _ARRAY_SPACES):
+        return np.asarray(batch)
+    if isinstance(space, spaces.Dict):
+        parts = [batch_to_wire(inner, batch[key]) for key, inner in space.spaces.items()]
+        return dict(zip(space.spaces, parts, strict=True)) if _has_string_keys(space) else parts
+    if isinstance(space, spaces.Tuple):
+        return [batch_to_wire(inner, part) for inner, part in zip(space, batch, strict=True)]
+    return [to_wire(value) for value in batch]
+
+
+def batch_from_wire(
+    space: Space[Any], node: Any, count: int, decode: Callable[[Any], Any] = from_wire
+) -> Any:
+    """Decode a batch of ``count`` values; the inverse of :func:`batch_to_wire`."""
+    if isinstance(space, _ARRAY_SPACES):
+        shape, dtype = space.shape, space.dtype
+        assert shape is not None
+        assert dtype is not None
+        return array_from_wire(node, dtype, (count, *shape))
+    if isinstance(space, spaces.Dict):
+        parts = _dict_items(space, node)
+        return {
+            key: batch_from_wire(inner, part, count, decode)
+            for (key, inner), part in zip(space.spaces.items(), parts, strict=True)
+        }
+    if isinstance(space, spaces.Tuple):
+        parts = checked_list(node, len(space.spaces), "item", " for Tuple")
+        return tuple(
+            batch_from_wire(inner, part, count, decode)
+            for inner, part in zip(space, parts, strict=True)
+        )
+    return list(map(decode, checked_list(node, count, "value", f" for {type(space).__name__}")))
+
+
+def _has_string_keys(space: spaces.Dict) -> bool:
+    return all(type(key) is str for key in space.spaces)
+
+
+def _dict_items(space: spaces.Dict, node: Any) -> list[Any]:
+    if _has_string_keys(space):
+        if not isinstance(node, dict) or node.keys() != set(space.spaces):
+            got = f"the keys {list(node)[:8]!a:.100}" if isinstance(node, dict) else shortened(node)
+            raise WireError(f"expected the keys {list(space.spaces)!a} for Dict, got {got}")
+        return [node[key] for key in space.spaces]
+    return checked_list(node, len(space.spaces), "item", " for Dict")
 
 
 def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
