@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,26 +80,14 @@ def array_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
     """Decode an array of exactly this dtype and shape, from either format."""
     if not isinstance(node, dict):
         return _from_nested_list(node, dtype, shape)
-    name = _DTYPE_NAMES.get(dtype)
-    data = node.get("data")
-    if (
-        type(data) is bytes
-        and name is not None
-        and node == {TAG: "array", "dtype": name, "shape": [*shape], "data": data}
-        and 0 < len(data) == math.prod(shape) * dtype.itemsize
-        and dtype.kind != "b"
-        and all([type(length) is int for length in node["shape"]])  # 1.0 and True equal 1
-    ):  # fast path
-        return np.ndarray(shape, _LITTLE_ENDIAN[name], data).astype(dtype)
     check_fields(node, "array")
-    given = node["dtype"], shape_from_wire(node["shape"])
-    if given != (name, shape):
-        array = tagged_array_from_wire(node)  # raises if it is malformed
+    array = tagged_array(node)
+    if array.dtype != dtype or array.shape != shape:
         raise WireError(
             f"expected an array of dtype {dtype} and shape {shape}, "
             f"got dtype {array.dtype} and shape {array.shape}"
         )
-    return _from_data(node["data"], dtype, shape)
+    return array
 
 
 def shape_from_wire(node: Any) -> tuple[int, ...]:
@@ -112,12 +100,10 @@ def shape_from_wire(node: Any) -> tuple[int, ...]:
     return tuple(node)
 
 
-def tagged_array_from_wire(node: Any) -> NDArray[Any]:
-    check_fields(node, "array")
-    return _from_data(node["data"], dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"]))
-
-
-def _from_data(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def tagged_array(node: Mapping[str, Any]) -> NDArray[Any]:
+    """Decode an array whose fields have been checked."""
+    dtype, shape = dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"])
+    data = node["data"]
     if not isinstance(data, bytes):
         return _from_nested_list(data, dtype, shape)
     size = math.prod(shape) * dtype.itemsize
@@ -137,8 +123,7 @@ def check_bools(data: bytes) -> None:
         raise WireError(f"expected only bytes 0 and 1 in an array of bools, got {others[0]}")
 
 
-def scalar_from_wire(node: Any) -> Any:
-    check_fields(node, "scalar")
+def tagged_scalar(node: Mapping[str, Any]) -> Any:
     return _from_nested_list(node["data"], dtype_from_wire(node["dtype"]), ())[()]
 
 

@@ -23,8 +23,8 @@ from xuance_envs.remote.wire.arrays import (
     DTYPES,
     TaggedArray,
     array_from_wire,
-    scalar_from_wire,
-    tagged_array_from_wire,
+    tagged_array,
+    tagged_scalar,
 )
 from xuance_envs.remote.wire.bounds import check_keys
 from xuance_envs.remote.wire.nodes import (
@@ -88,6 +88,7 @@ def from_wire(node: Any, depth: int = 0) -> Any:
     tag = node[TAG]
     if type(tag) is not str or tag not in _DECODERS:
         raise WireError(f"expected one of the tags {', '.join(_DECODERS)}, got {shortened(tag)}")
+    check_fields(node, tag)
     return _DECODERS[tag](node, depth + 1)
 
 
@@ -152,7 +153,6 @@ _ENCODERS: tuple[tuple[type, Callable[[Any, int], Any]], ...] = (
 
 
 def _decode_items(node: Any, depth: int) -> list[Any]:
-    check_fields(node, node[TAG])
     if not isinstance(node["items"], list):
         raise WireError(f"expected a list of items, got {shortened(node['items'])}")
     return [from_wire(item, depth) for item in node["items"]]
@@ -174,7 +174,6 @@ def _decode_hashed(kind: Callable[[Iterable[Any]], Any]) -> Callable[[Any, int],
 
 def _decode_text(parse: Callable[[str], Any], expected: str) -> Callable[[Any, int], Any]:
     def decode(node: Any, depth: int) -> Any:
-        check_fields(node, node[TAG])
         text = node["data"]
         if isinstance(text, str):
             with suppress(LookupError, ValueError):
@@ -185,7 +184,6 @@ def _decode_text(parse: Callable[[str], Any], expected: str) -> Callable[[Any, i
 
 
 def _decode_graph(node: Any, depth: int) -> spaces.GraphInstance:
-    check_fields(node, "graph")
     parts = [from_wire(node[name], depth) for name in FIELDS["graph"]]
     for number, part in enumerate(parts):
         if not isinstance(part, np.ndarray) and (part is not None or not number):
@@ -194,14 +192,14 @@ def _decode_graph(node: Any, depth: int) -> spaces.GraphInstance:
 
 
 _DECODERS: dict[str, Callable[[Any, int], Any]] = {
-    "array": lambda node, depth: tagged_array_from_wire(node),
+    "array": lambda node, depth: tagged_array(node),
     "bytes": _decode_text(partial(base64.b64decode, validate=True), "base64"),
     "dict": _decode_hashed(dict),
     "float": _decode_text(NON_FINITE.__getitem__, f"one of {', '.join(NON_FINITE)}"),
     "frozenset": _decode_hashed(frozenset),
     "graph": _decode_graph,
     "int": _decode_text(partial(int, base=16), "hexadecimal digits"),  # linear, unlike decimal
-    "scalar": lambda node, depth: scalar_from_wire(node),
+    "scalar": lambda node, depth: tagged_scalar(node),
     "set": _decode_hashed(set),
     "tuple": lambda node, depth: tuple(_decode_items(node, depth)),
 }
