@@ -104,9 +104,9 @@ class RemoteDriver(Driver):
         if command in ("save_states", "load_states", "clone_states"):
             message["operation"] = command.removesuffix("_states")
             if command == "save_states":
-                return "states", message, self._session.states.parse_handles
+                return "states", message, self._session.parse_handles
             if command == "load_states":
-                message["states"] = self._session.states.numbers(rest[0])
+                message["states"] = self._session.state_numbers(rest[0])
             else:
                 message |= {"sources": self._ids_of(rest[0]), "fork_rng": rest[1]}
             return "states", message, lambda answer: self._parse_reset(places, answer)
