@@ -213,23 +213,19 @@ class RemoteDriver(Driver):
         if "frame" in answer:
             return self._parse_frame(answer)
         arrays, shape = self._arrays, (self.hi,)
-        self._begin_message()
-        self._write_observations(arrays.observations, answer["observations"], ALL_ENVS, self.hi)
+        self._parse_envs(range(self.hi), ALL_ENVS, answer)
         arrays.rewards[:] = array_from_wire(answer["rewards"], _FLOAT, arrays.rewards.shape)
         arrays.terminated[:] = array_from_wire(answer["terminated"], _BOOL, shape)
         arrays.truncated[:] = array_from_wire(answer["truncated"], _BOOL, shape)
-        self._write_infos(self._infos, range(self.hi), answer["infos"])
         resets = answer["resets"]
         ended = resets["environments"]
         if ended != (arrays.terminated | arrays.truncated).nonzero()[0].tolist():
             raise WireError(
                 f"resets: expected the environments whose episodes ended, got {shortened(ended)}"
             )
-        self._parse_masks(answer)
         if ended:
-            rows, at = arrays.reset_observations, np.array(ended)
-            self._write_observations(rows, resets["observations"], at, len(ended))
-            self._write_infos(self._reset_infos, ended, resets["infos"])
+            rows = arrays.reset_observations, self._reset_infos
+            self._write_rows(*rows, ended, np.array(ended), resets)
         return self._outcomes.outcome(bool(ended))
 
     def _parse_frame(self, answer: Any) -> Outcome:
@@ -240,34 +236,28 @@ class RemoteDriver(Driver):
             return EPISODE_ENDED if ended else OK
         return Outcome(ended, StepExtras(*self._step_frames.layouts))
 
-    def _begin_message(self) -> None:
-        """Begin to decode a message with dicts of infos, for which the client assigns columns."""
+    def _parse_reset(self, places: Sequence[int], answer: Any) -> Outcome:
+        self._parse_envs(places, np.array(places), answer)
+        return self._outcomes.outcome(ended=False)
+
+    def _parse_envs(self, places: Sequence[int], at: Index, answer: Any) -> None:
+        """Decode observations, infos as dicts, for which the client assigns columns, and masks."""
         if self._after_frame:
             for writer in (self._infos, self._reset_infos):
                 writer.forget()
             self._outcomes.resend_columns()
         self._frame_was_last = False
         self._outcomes.begin()
+        self._write_rows(self._arrays.observations, self._infos, places, at, answer)
+        if (masks := self._arrays.masks) is not None and "masks" in answer:
+            parts = checked_list(answer["masks"], len(masks.parts), "action mask")
+            for target, part in zip(masks.parts, parts, strict=True):
+                target[:] = array_from_wire(part, _BOOL, target.shape)
 
-    def _parse_reset(self, places: Sequence[int], answer: Any) -> Outcome:
-        self._begin_message()
-        at = np.array(places)
-        self._write_observations(self._arrays.observations, answer["observations"], at, len(places))
-        self._write_infos(self._infos, places, answer["infos"])
-        self._parse_masks(answer)
-        return self._outcomes.outcome(ended=False)
-
-    def _parse_masks(self, answer: Any) -> None:
-        masks = self._arrays.masks
-        if masks is None or "masks" not in answer:
-            return
-        parts = checked_list(answer["masks"], len(masks.parts), "action mask")
-        for target, part in zip(masks.parts, parts, strict=True):
-            target[:] = array_from_wire(part, _BOOL, target.shape)
-
-    def _write_observations(self, rows: SpaceRows, node: Any, at: Index, count: int) -> None:
-        rows.put(batch_from_wire(rows.layout.space, node, count), at, count)
-
-    def _write_infos(self, writer: InfoWriter, places: Sequence[int], node: Any) -> None:
-        for place, info in zip(places, infos_from_wire(node, len(places)), strict=True):
-            writer.write(place, info)
+    def _write_rows(
+        self, rows: SpaceRows, infos: InfoWriter, places: Sequence[int], at: Index, answer: Any
+    ) -> None:
+        count = len(places)
+        rows.put(batch_from_wire(rows.layout.space, answer["observations"], count), at, count)
+        for place, info in zip(places, infos_from_wire(answer["infos"], count), strict=True):
+            infos.write(place, info)
