@@ -13,7 +13,6 @@ The client checks the layout, the frame's size and the codes of kinds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from xuance_envs.engine.data.info_columns import (
     ColumnLayout,
     InfoArrays,
 )
-from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
+from xuance_envs.engine.data.space_rows import ALL_ENVS
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_frame import NO_EXTENTS, Extents, GroupCodec
 from xuance_envs.remote.wire.arrays import DTYPES, check_bools, dtype_from_wire, shape_from_wire
@@ -84,11 +83,8 @@ class StepFrameReader:
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
         self._codec = GroupCodec(arrays)
-        rows = (arrays.observations, arrays.reset_observations)
-        self._flags = [arrays.terminated, arrays.truncated, *_bool_arrays(rows)]
-        masks = [] if arrays.masks is None else [arrays.masks]
-        self._flags_and_masks = [*self._flags, *_bool_arrays(masks)]
         self._extents = NO_EXTENTS
+        self._flags: list[Any] = []  # arrays of bools in a frame
         self._columns: list[_Columns] = []
         self.number = 0  # of the last received layout
         self.layouts = NO_COLUMNS, NO_COLUMNS  # columns of infos and of reset infos
@@ -114,8 +110,7 @@ class StepFrameReader:
                 f"expected a frame of {self._codec.nbytes} bytes for these spaces, "
                 f"columns and episode ends, got {len(frame)}"
             )
-        flags: list[Any] = self._flags_and_masks if self._extents.masks else self._flags
-        check_bools(b"".join(flags))
+        check_bools(b"".join(self._flags))
         infos, resets = self._columns
         infos.check(ALL_ENVS)
         if len(ended):
@@ -128,15 +123,18 @@ class StepFrameReader:
             given = node.get(name) if isinstance(node, dict) else None
             if given != expected:
                 raise WireError(f"expected a layout with the {name} {expected}, got {given!a:.200}")
-        masks = bool(node["masks"])
-        if masks and self._arrays.masks is None:
-            raise WireError("expected no action masks for this action space, got some")
-        arrays = self._arrays.infos, self._arrays.reset_infos
-        infos, resets = [
-            _layout_from_wire(node[name], len(used.bytes[0]))
-            for name, used in zip(("infos", "resets"), arrays, strict=True)
-        ]
-        self._columns = [_Columns(infos, arrays[0]), _Columns(resets, arrays[1])]
+        arrays, masks = self._arrays, bool(node["masks"])
+        rows = [arrays.observations, arrays.reset_observations]
+        if masks:
+            if arrays.masks is None:
+                raise WireError("expected no action masks for this action space, got some")
+            rows.append(arrays.masks)
+        parts = [part for each in rows for part in each.parts if isinstance(part, np.ndarray)]
+        bools = [part for part in parts if part.dtype.kind == "b"]
+        self._flags = [arrays.terminated, arrays.truncated, *bools]
+        infos = _layout_from_wire(node["infos"], len(arrays.infos.bytes[0]))
+        resets = _layout_from_wire(node["resets"], len(arrays.reset_infos.bytes[0]))
+        self._columns = [_Columns(infos, arrays.infos), _Columns(resets, arrays.reset_infos)]
         self._extents = Extents(infos.extent, resets.extent, masks)
         self.layouts = infos, resets
 
@@ -165,11 +163,6 @@ class _Columns:
             for code in self._bools.intersection(codes.tolist()) if self._bools else ():
                 stored = layout.kind(code).stored(self._arrays, slot, layout.starts[slot])
                 check_bools(stored[at][codes == code].tobytes())
-
-
-def _bool_arrays(rows: Sequence[SpaceRows]) -> list[NDArray[Any]]:
-    parts = [part for each in rows for part in each.parts]
-    return [part for part in parts if isinstance(part, np.ndarray) and part.dtype.kind == "b"]
 
 
 def _layout_to_wire(layout: ColumnLayout) -> dict[str, Any] | None:
