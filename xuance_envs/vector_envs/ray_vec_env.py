@@ -11,15 +11,15 @@ from xuance_envs._override import Unpack
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
-from xuance_envs.engine.ray.actor_assignment import (
-    ActorAssignment,
-    one_actor_per_node,
-    one_actor_per_worker,
-)
 from xuance_envs.engine.ray.actor_client import ActorSettings
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.ray.hosting import ActorPlan
-from xuance_envs.engine.ray.ray_backend import RayBackend
+from xuance_envs.engine.ray.ray_backend import (
+    ActorAssignment,
+    RayBackend,
+    one_actor_per_node,
+    one_actor_per_worker,
+)
 from xuance_envs.errors import counted
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv

@@ -23,12 +23,12 @@ from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions, RayClus
 from xuance_envs.engine.ray.connection import DirectConnection
 from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.engine.ray.messages import (
+    ActorCodec,
     GroupReply,
     pack_requests,
     stepping_groups,
     unpack_replies,
 )
-from xuance_envs.engine.ray.step_codec import ActorCodec
 
 logger = logging.getLogger("xuance_envs")
 

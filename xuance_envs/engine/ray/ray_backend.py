@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from time import monotonic
 from typing import Any
 
@@ -17,7 +19,6 @@ from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.pickled_commands import pickled_functions
 from xuance_envs.engine.polling import Poller
-from xuance_envs.engine.ray.actor_assignment import ActorAssignment
 from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT, ActorClient, ActorSettings
 from xuance_envs.engine.ray.cluster import ActorLostError, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
@@ -30,6 +31,44 @@ logger = logging.getLogger("xuance_envs")
 # Bytes above which a group's states are sent as Ray objects. Otherwise, Ray would store arguments
 # of this size once per call.
 TRANSFER_THRESHOLD = 100 * 1024
+
+
+@dataclass(frozen=True)
+class ActorAssignment:
+    """The workers of one actor, and the node on which to start it."""
+
+    workers: range
+    node: str | None = None
+
+
+def one_actor_per_worker(count: int) -> list[ActorAssignment]:
+    return [ActorAssignment(range(k, k + 1)) for k in range(count)]
+
+
+def one_actor_per_node(
+    count: int, capacities: Mapping[str, tuple[int, int]]
+) -> list[ActorAssignment]:
+    """Assign consecutive workers to one actor per node, by free (if too small, total) capacity."""
+    free = {node: now for node, (now, _) in capacities.items()}
+    if sum(free.values()) < count:
+        free = {node: idle for node, (_, idle) in capacities.items()}
+    taken = dict.fromkeys(capacities, 0)
+    left = count
+    while left and any(free.values()):
+        node = max(free, key=lambda each: (free[each], -taken[each]))
+        free[node] -= 1
+        taken[node] += 1
+        left -= 1
+    sizes: list[tuple[int, str | None]] = [(size, node) for node, size in taken.items() if size]
+    if left:  # actors as large as the largest node, for nodes that join later
+        most = max([1, *(total for _, total in capacities.values())])
+        waiting = math.ceil(left / most)
+        sizes += [((left + k) // waiting, None) for k in range(waiting)]
+    ends = accumulate(size for size, _ in sizes)
+    return [
+        ActorAssignment(range(end - size, end), where)
+        for end, (size, where) in zip(ends, sizes, strict=True)
+    ]
 
 
 class RayBackend(Backend[ActorDriver]):
