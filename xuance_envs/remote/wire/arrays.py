@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ def _from_nested_list(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -
         level = list(itertools.chain.from_iterable(level))
     if not level:
         return _empty(dtype, shape)
-    return _NUMBERS[dtype.kind](level, dtype).reshape(shape)
+    return _numbers(level, dtype).reshape(shape)
 
 
 def _empty(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -150,34 +151,17 @@ def _empty(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         raise WireError(f"shape {shape}: {error}") from None
 
 
-def _bools(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    for value in values:
-        if type(value) is not bool and not (type(value) is int and value in (0, 1)):
-            raise WireError(f"expected bools, got {shortened(value)}")
-    return np.array(values, dtype)
-
-
-def _integers(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    if any(type(value) is not int for value in values):
-        values = [_integer(value) for value in values]
-    limits = np.iinfo(dtype)
-    for value in (min(values), max(values)):
-        if not limits.min <= value <= limits.max:
-            raise WireError(f"expected integers that fit {dtype}, got {shortened(value)}")
-    return np.array(values, dtype)
-
-
-def _integer(value: Any) -> int:
-    if type(value) is float and value.is_integer():
-        return int(value)
-    if type(value) is int:
-        return value
-    raise WireError(f"expected integers, got {shortened(value)}")
-
-
-def _floats(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    if any(type(value) is not float for value in values):
-        values = [_float(value) for value in values]
+def _numbers(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    kind, name = _KINDS[dtype.kind]
+    if {*map(type, values)} != {kind}:
+        values = [_converted(value, kind, name) for value in values]
+    if kind is int:
+        limits = np.iinfo(dtype)
+        for value in (min(values), max(values)):
+            if not limits.min <= value <= limits.max:
+                raise WireError(f"expected integers that fit {dtype}, got {shortened(value)}")
+    if kind is not float:
+        return np.array(values, dtype)
     array = np.array(values, np.float64)
     with np.errstate(over="ignore"):
         cast = array.astype(dtype)
@@ -186,17 +170,22 @@ def _floats(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return cast
 
 
-def _float(value: Any) -> float:
-    if type(value) is float:
+def _converted(value: Any, kind: type, name: str) -> Any:
+    """Convert a number from another type of which messages may contain it."""
+    given = type(value)
+    if given is kind:
         return value
-    if type(value) is int:
-        try:
+    if kind is bool and given is int and value in (0, 1):
+        return bool(value)
+    if kind is int and given is float and value.is_integer():
+        return int(value)
+    if kind is float and given is int:
+        with suppress(OverflowError):
             return float(value)
-        except OverflowError:
-            raise WireError("expected numbers, got an integer too large for a float") from None
-    if type(value) is str and value in NON_FINITE:
+    if kind is float and given is str and value in NON_FINITE:
         return NON_FINITE[value]
-    raise WireError(f"expected numbers, got {shortened(value)}")
+    raise WireError(f"expected {name}, got {shortened(value)}")
 
 
-_NUMBERS = {"b": _bools, "i": _integers, "u": _integers, "f": _floats}
+# Types and names of numbers in nested lists, by the kind of dtype.
+_KINDS = {"b": (bool, "bools"), "f": (float, "numbers")} | dict.fromkeys("iu", (int, "integers"))
