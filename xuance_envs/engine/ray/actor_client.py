@@ -38,22 +38,6 @@ _FETCH_TIMEOUT = 1.0  # seconds to wait for a result that Ray has reported as re
 _MAX_REPORT_LINES = 20  # maximum number of lines to show from Ray's report on a failed actor
 
 
-@dataclass(frozen=True)
-class ActorSettings:
-    cluster: RayCluster
-    options: ActorOptions
-    count: int
-
-    def describe_shortage(self) -> str:
-        """Explain why Ray may not have started an actor."""
-        return (
-            "Ray has not started the actor, probably because the cluster has too few free "
-            "resources. All actors together need "
-            f"{self.cluster.describe_shortage(self.options, self.count)}. Use fewer workers with "
-            "more environments each (in_series), or fewer CPUs per worker (num_cpus_per_worker)"
-        )
-
-
 @dataclass(eq=False)
 class ActorCall:
     """Request to one or more groups of an actor, and its replies."""
@@ -70,14 +54,14 @@ class ActorCall:
 class ActorClient:
     """Client of one actor, which uses Ray calls until a direct connection exists."""
 
-    def __init__(self, settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> None:
+    def __init__(self, cluster: RayCluster, options: ActorOptions, plan: ActorPlan) -> None:
         self.plan = plan
         self.lost: str | None = None
         self.connection: DirectConnection | None = None
         # Ended connections that the actor may still serve: by key, Ray's reference and the reason.
         self._ended: dict[bytes, tuple[Any, str | None]] = {}
         self._may_connect = False
-        self._cluster = settings.cluster
+        self._cluster = cluster
         self._handle = self._cluster.start_actor(options, plan)
         self._place: tuple[int, str] | None = None
         self._codec: ActorCodec

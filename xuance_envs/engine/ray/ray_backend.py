@@ -19,8 +19,8 @@ from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.pickled_commands import pickled_functions
 from xuance_envs.engine.polling import Poller
-from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT, ActorClient, ActorSettings
-from xuance_envs.engine.ray.cluster import ActorLostError, RayCluster
+from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT, ActorClient
+from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
 from xuance_envs.engine.ray.exchange import Exchange
 from xuance_envs.engine.ray.hosting import ActorPlan
@@ -39,10 +39,6 @@ class ActorAssignment:
 
     workers: range
     node: str | None = None
-
-
-def one_actor_per_worker(count: int) -> list[ActorAssignment]:
-    return [ActorAssignment(range(k, k + 1)) for k in range(count)]
 
 
 def one_actor_per_node(
@@ -74,20 +70,22 @@ def one_actor_per_node(
 class RayBackend(Backend[ActorDriver]):
     def __init__(
         self,
-        settings: ActorSettings,
+        cluster: RayCluster,
+        options: ActorOptions,
         plan: ActorPlan,
         assignments: Sequence[ActorAssignment],
         split: Sequence[tuple[int, int]],
         recipe: Recipe,
     ) -> None:
         super().__init__(split, recipe, plan.info_bytes)
-        self.exchange = Exchange(settings.cluster, self.workers)
+        self.exchange = Exchange(cluster, self.workers)
         self.actors = self.exchange.actors
         self.after_submit = self.exchange.send
-        self.state_transfer = ObjectStoreTransfer(settings.cluster)
-        self._settings = settings
+        self.state_transfer = ObjectStoreTransfer(cluster)
+        self._cluster = cluster
+        self._options = options
         self._plan = plan
-        self._may_connect = settings.cluster.direct_connection_obstacle is None
+        self._may_connect = cluster.direct_connection_obstacle is None
         self._assignments = assignments
         self._place_of = {
             worker: (number, worker - assignment.workers.start)
@@ -99,14 +97,25 @@ class RayBackend(Backend[ActorDriver]):
         number, group = self._place_of[index]
         if number == len(self.actors):
             self.actors.append(self._new_actor(number))
-        started(ActorDriver(self._settings, self.actors[number], group, self.exchange))
+        actor, exchange = self.actors[number], self.exchange
+        started(ActorDriver(actor, group, exchange, self._describe_shortage))
 
     def _new_actor(self, number: int) -> ActorClient:
         assignment = self._assignments[number]
         workers = assignment.workers
         plan = replace(self._plan, split=tuple(self._split[workers.start : workers.stop]))
-        options = self._settings.options.for_workers(len(workers), assignment.node)
-        return ActorClient(self._settings, options, plan)
+        options = self._options.for_workers(len(workers), assignment.node)
+        return ActorClient(self._cluster, options, plan)
+
+    def _describe_shortage(self) -> str:
+        """Explain why Ray may not have started an actor."""
+        return (
+            "Ray has not started the actor, probably because the cluster has too few free "
+            "resources. All actors together need "
+            f"{self._cluster.describe_shortage(self._options, len(self._split))}. Use fewer "
+            "workers with more environments each (in_series), or fewer CPUs per worker "
+            "(num_cpus_per_worker)"
+        )
 
     def _end(self, index: int) -> None:
         """Replace a failed actor by a new one for all its workers, unless only a process failed."""
@@ -114,7 +123,7 @@ class RayBackend(Backend[ActorDriver]):
         actor = self.actors[number]
         gone = actor.lost is not None or not self._plan.in_processes
         if gone and actor is self.workers[index].actor:
-            end_actors(self._settings.cluster, [actor], FORCED_CLOSE_TIMEOUT)
+            end_actors(self._cluster, [actor], FORCED_CLOSE_TIMEOUT)
             self.actors[number] = self._new_actor(number)
             self._attach_actor(self.actors[number])
 
@@ -126,7 +135,7 @@ class RayBackend(Backend[ActorDriver]):
         for actor, ref in [(actor, actor.allocate(packed)) for actor in self.actors]:
             self._attach_actor(actor)
             try:
-                self._settings.cluster.get(ref, None)
+                self._cluster.get(ref, None)
             except ActorLostError as error:
                 actor.mark_lost(str(error))
                 lost = next(worker for worker in self.workers if worker.actor is actor)
@@ -163,11 +172,11 @@ class RayBackend(Backend[ActorDriver]):
     @override
     def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         self.workers.clear()
-        end_actors(self._settings.cluster, self.actors, close_timeout)
+        end_actors(self._cluster, self.actors, close_timeout)
 
     @override
     def release(self) -> None:
-        self._settings.cluster.release()
+        self._cluster.release()
 
     @override
     def _functions(self, lo: int, hi: int) -> bytes:
