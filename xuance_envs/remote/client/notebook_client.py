@@ -24,7 +24,7 @@ from xuance_envs.remote.client.remote_session import (
     parse_results,
 )
 from xuance_envs.remote.client.transport import Verify
-from xuance_envs.remote.wire.arrays import array_from_wire
+from xuance_envs.remote.wire.nodes import array_from_wire
 from xuance_envs.remote.wire.values import batch_from_wire, batch_to_wire, infos_from_wire
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.arguments import Seeds, checked_env_ids, checked_states, seed_per_env

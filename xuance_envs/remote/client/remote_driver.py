@@ -34,8 +34,7 @@ from xuance_envs.remote.client.remote_session import (
     checked_seeds,
     parse_results,
 )
-from xuance_envs.remote.wire.arrays import array_from_wire
-from xuance_envs.remote.wire.nodes import WireError, checked_list, shortened
+from xuance_envs.remote.wire.nodes import WireError, array_from_wire, checked_list, shortened
 from xuance_envs.remote.wire.step_frames import StepFrameReader
 from xuance_envs.remote.wire.values import batch_from_wire, batch_to_wire, infos_from_wire, to_wire
 

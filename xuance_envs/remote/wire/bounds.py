@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.remote.wire.arrays import TaggedArray
-from xuance_envs.remote.wire.nodes import TAG, WireError
+from xuance_envs.remote.wire.nodes import TAG, TaggedArray, WireError
 
 # Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes. Clients can
 # choose numbers with equal hashes, and creating a set of these takes quadratic time.

@@ -17,9 +17,16 @@ from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.extras import missing_extra
-from xuance_envs.remote.wire.arrays import TaggedArray, as_nested_list, as_raw_bytes, head_of
 from xuance_envs.remote.wire.bounds import TooLargeError, check_json_nodes, check_nodes
-from xuance_envs.remote.wire.nodes import TAG, LazyList, WireError
+from xuance_envs.remote.wire.nodes import (
+    TAG,
+    LazyList,
+    TaggedArray,
+    WireError,
+    as_nested_list,
+    as_raw_bytes,
+    head_of,
+)
 
 try:
     import msgpack

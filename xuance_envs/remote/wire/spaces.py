@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
 from xuance_envs.multi_agent.team import Team, build_team
-from xuance_envs.remote.wire.arrays import (
+from xuance_envs.remote.wire.nodes import (
+    MAX_DEPTH,
     TaggedArray,
+    WireError,
     array_from_wire,
     dtype_from_wire,
     shape_from_wire,
+    shortened,
 )
-from xuance_envs.remote.wire.nodes import MAX_DEPTH, WireError, shortened
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 T = TypeVar("T")

@@ -30,8 +30,14 @@ from xuance_envs.engine.data.info_columns import (
 from xuance_envs.engine.data.space_rows import ALL_ENVS
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_frame import NO_EXTENTS, Extents, GroupCodec
-from xuance_envs.remote.wire.arrays import DTYPES, check_bools, dtype_from_wire, shape_from_wire
-from xuance_envs.remote.wire.nodes import WireError, shortened
+from xuance_envs.remote.wire.nodes import (
+    DTYPES,
+    WireError,
+    check_bools,
+    dtype_from_wire,
+    shape_from_wire,
+    shortened,
+)
 
 # Kinds of numbers, in the order of their codes. The client raises if the server's list differs.
 _NUMBERS = [

@@ -19,26 +19,24 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from xuance_envs.remote.wire.arrays import (
-    DTYPES,
-    TaggedArray,
-    array_from_wire,
-    tagged_array,
-    tagged_scalar,
-)
 from xuance_envs.remote.wire.bounds import check_keys
 from xuance_envs.remote.wire.nodes import (
     ATOMS,
+    DTYPES,
     FIELDS,
     INTS,
     MAX_DEPTH,
     NON_FINITE,
     TAG,
+    TaggedArray,
     WireError,
+    array_from_wire,
     check_fields,
     checked_list,
     non_finite_name,
     shortened,
+    tagged_array,
+    tagged_scalar,
 )
 
 logger = logging.getLogger("xuance_envs")
