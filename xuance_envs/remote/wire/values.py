@@ -19,7 +19,6 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from xuance_envs.remote.wire.bounds import check_keys
 from xuance_envs.remote.wire.nodes import (
     ATOMS,
     DTYPES,
@@ -40,6 +39,10 @@ from xuance_envs.remote.wire.nodes import (
 )
 
 logger = logging.getLogger("xuance_envs")
+
+# Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes. Clients can
+# choose numbers with equal hashes, and creating a set of these takes quadratic time.
+MAX_COLLIDING = 64
 
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -65,7 +68,7 @@ def to_wire(value: Any, depth: int = 0) -> Any:
     raise WireError(f"cannot send a value of type {kind.__module__}.{kind.__qualname__}")
 
 
-def from_wire(node: Any, depth: int = 0) -> Any:
+def from_wire(node: Any, depth: int = 0, max_colliding: float = math.inf) -> Any:
     """Decode a value; the inverse of :func:`to_wire`."""
     kind = type(node)
     if kind in ATOMS:
@@ -75,25 +78,26 @@ def from_wire(node: Any, depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         raise WireError(f"expected values nested at most {MAX_DEPTH} levels deep, got more levels")
     if kind is list:
-        return [from_wire(item, depth + 1) for item in node]
+        return [from_wire(item, depth + 1, max_colliding) for item in node]
     if TAG not in node:
         decoded = {}
         for key, item in node.items():
             if type(key) is not str:
                 raise WireError(f"expected strings as keys, got {shortened(key)}")
-            decoded[key] = item if type(item) in ATOMS else from_wire(item, depth + 1)
+            if type(item) not in ATOMS:
+                item = from_wire(item, depth + 1, max_colliding)
+            decoded[key] = item
         return decoded
     tag = node[TAG]
-    if type(tag) is not str or tag not in _DECODERS:
-        raise WireError(f"expected one of the tags {', '.join(_DECODERS)}, got {shortened(tag)}")
+    if type(tag) is not str or tag not in FIELDS:
+        raise WireError(f"expected one of the tags {', '.join(FIELDS)}, got {shortened(tag)}")
     check_fields(node, tag)
-    return _DECODERS[tag](node, depth + 1)
+    return _decode_tagged(tag, node, depth + 1, max_colliding)
 
 
 def from_client(node: Any) -> Any:
     """Decode a value of an untrusted client, in linear time."""
-    check_keys(node)
-    return from_wire(node)
+    return from_wire(node, max_colliding=MAX_COLLIDING)
 
 
 def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
@@ -150,56 +154,57 @@ _ENCODERS: tuple[tuple[type, Callable[[Any, int], Any]], ...] = (
 )
 
 
-def _decode_items(node: Any, depth: int) -> list[Any]:
-    if not isinstance(node["items"], list):
-        raise WireError(f"expected a list of items, got {shortened(node['items'])}")
-    return [from_wire(item, depth) for item in node["items"]]
-
-
-def _decode_hashed(kind: Callable[[Iterable[Any]], Any]) -> Callable[[Any, int], Any]:
-    def decode(node: Any, depth: int) -> Any:
-        items = _decode_items(node, depth)
-        for item in items if kind is dict else ():
-            if not isinstance(item, list) or len(item) != 2:
-                raise WireError(f"dict: expected [key, value] pairs, got {shortened(item)}")
-        try:
-            return kind(items)
-        except TypeError as error:  # unhashable
-            raise WireError(f"{node[TAG]}: {error}") from None
-
-    return decode
-
-
-def _decode_text(parse: Callable[[str], Any], expected: str) -> Callable[[Any, int], Any]:
-    def decode(node: Any, depth: int) -> Any:
-        text = node["data"]
+def _decode_tagged(tag: str, node: Any, depth: int, max_colliding: float) -> Any:
+    if tag == "array":
+        return tagged_array(node)
+    if tag == "scalar":
+        return tagged_scalar(node)
+    if tag == "graph":
+        return _decode_graph(node, depth, max_colliding)
+    if tag in _PARSERS:
+        (parse, expected), text = _PARSERS[tag], node["data"]
         if isinstance(text, str):
             with suppress(LookupError, ValueError):
                 return parse(text)
-        raise WireError(f"{node[TAG]}: expected {expected}, got {shortened(text)}")
+        raise WireError(f"{tag}: expected {expected}, got {shortened(text)}")
+    if not isinstance(node["items"], list):
+        raise WireError(f"expected a list of items, got {shortened(node['items'])}")
+    items = [from_wire(item, depth, max_colliding) for item in node["items"]]
+    for item in items if tag == "dict" else ():
+        if not isinstance(item, list) or len(item) != 2:
+            raise WireError(f"dict: expected [key, value] pairs, got {shortened(item)}")
+    if len(items) > max_colliding and tag != "tuple":
+        parts, keys = ("keys", [key for key, _ in items]) if tag == "dict" else ("items", items)
+        if others := {*map(type, keys)} - {str, bytes}:
+            raise WireError(
+                f"expected only strings or bytes as {parts} of a {tag} with more than "
+                f"{max_colliding} items, got {others.pop().__name__} among {len(items)}"
+            )
+    try:
+        return _COLLECTIONS[tag](items)
+    except TypeError as error:  # unhashable
+        raise WireError(f"{tag}: {error}") from None
 
-    return decode
 
-
-def _decode_graph(node: Any, depth: int) -> spaces.GraphInstance:
-    parts = [from_wire(node[name], depth) for name in FIELDS["graph"]]
+def _decode_graph(node: Any, depth: int, max_colliding: float) -> spaces.GraphInstance:
+    parts = [from_wire(node[name], depth, max_colliding) for name in FIELDS["graph"]]
     for number, part in enumerate(parts):
         if not isinstance(part, np.ndarray) and (part is not None or not number):
             raise WireError(f"graph: expected arrays, got {shortened(part)}")
     return spaces.GraphInstance(*parts)
 
 
-_DECODERS: dict[str, Callable[[Any, int], Any]] = {
-    "array": lambda node, depth: tagged_array(node),
-    "bytes": _decode_text(partial(base64.b64decode, validate=True), "base64"),
-    "dict": _decode_hashed(dict),
-    "float": _decode_text(NON_FINITE.__getitem__, f"one of {', '.join(NON_FINITE)}"),
-    "frozenset": _decode_hashed(frozenset),
-    "graph": _decode_graph,
-    "int": _decode_text(partial(int, base=16), "hexadecimal digits"),  # linear, unlike decimal
-    "scalar": lambda node, depth: tagged_scalar(node),
-    "set": _decode_hashed(set),
-    "tuple": lambda node, depth: tuple(_decode_items(node, depth)),
+# Parsers of texts, and the expected texts.
+_PARSERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "bytes": (partial(base64.b64decode, validate=True), "base64"),
+    "float": (NON_FINITE.__getitem__, f"one of {', '.join(NON_FINITE)}"),
+    "int": (partial(int, base=16), "hexadecimal digits"),  # linear, unlike decimal
+}
+_COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
+    "dict": dict,
+    "frozenset": frozenset,
+    "set": set,
+    "tuple": tuple,
 }
 
 
