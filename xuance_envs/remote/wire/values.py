@@ -10,14 +10,13 @@ from __future__ import annotations
 import base64
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
-from numpy.typing import NDArray
 
 from xuance_envs.remote.wire.nodes import (
     ATOMS,
@@ -60,12 +59,7 @@ def to_wire(value: Any, depth: int = 0) -> Any:
         raise WireError(
             f"cannot send values that contain themselves or more than {MAX_DEPTH} nested levels"
         )
-    for base, encode in _ENCODERS:
-        if isinstance(value, base):
-            return encode(value, depth + 1)
-    if hasattr(value, "__array__"):
-        return to_wire(np.asarray(value), depth + 1)
-    raise WireError(f"cannot send a value of type {kind.__module__}.{kind.__qualname__}")
+    return _encode(value, depth + 1)
 
 
 def from_wire(node: Any, depth: int = 0, max_colliding: float = math.inf) -> Any:
@@ -100,6 +94,33 @@ def from_client(node: Any) -> Any:
     return from_wire(node, max_colliding=MAX_COLLIDING)
 
 
+def _encode(value: Any, depth: int) -> Any:
+    if isinstance(value, dict):
+        return _encode_dict(value, depth)
+    if isinstance(value, list):
+        return [to_wire(item, depth) for item in value]
+    if isinstance(value, spaces.GraphInstance):
+        parts = [to_wire(part, depth) for part in value]
+        return {TAG: "graph", **dict(zip(FIELDS["graph"], parts, strict=True))}
+    for kind in (tuple, set, frozenset):
+        if isinstance(value, kind):
+            return {TAG: kind.__name__, "items": [to_wire(item, depth) for item in value]}
+    if isinstance(value, np.ndarray):
+        if value.dtype.name not in DTYPES:
+            raise WireError(f"cannot send an array of dtype {value.dtype}")
+        return TaggedArray(np.asarray(value))
+    if isinstance(value, np.generic) and not isinstance(value, str | bytes):
+        return _encode_scalar(value)
+    base: type[Any]
+    for base in (str, bytes, int, float):
+        if isinstance(value, base):
+            return to_wire(base(value))
+    if hasattr(value, "__array__"):
+        return to_wire(np.asarray(value), depth)
+    base = type(value)
+    raise WireError(f"cannot send a value of type {base.__module__}.{base.__qualname__}")
+
+
 def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
     encoded: dict[str, Any] = {}
     for key, item in value.items():
@@ -114,44 +135,13 @@ def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
     return encoded
 
 
-def _encode_items(tag: str) -> Callable[[Iterable[Any], int], Any]:
-    return lambda value, depth: {TAG: tag, "items": [to_wire(item, depth) for item in value]}
-
-
-def _encode_scalar(value: np.generic, depth: int) -> Any:
+def _encode_scalar(value: np.generic) -> Any:
     if (name := value.dtype.name) not in DTYPES:
         raise WireError(f"cannot send a number of dtype {value.dtype}")
     data = value.item()
     if isinstance(data, float) and not math.isfinite(data):
         data = non_finite_name(data)
     return {TAG: "scalar", "dtype": name, "data": data}
-
-
-def _encode_array(value: NDArray[Any], depth: int) -> Any:
-    if value.dtype.name not in DTYPES:
-        raise WireError(f"cannot send an array of dtype {value.dtype}")
-    return TaggedArray(np.asarray(value))
-
-
-def _encode_graph(value: spaces.GraphInstance, depth: int) -> Any:
-    parts = [to_wire(part, depth) for part in value]
-    return {TAG: "graph", **dict(zip(FIELDS["graph"], parts, strict=True))}
-
-
-_ENCODERS: tuple[tuple[type, Callable[[Any, int], Any]], ...] = (
-    (dict, _encode_dict),
-    (list, lambda value, depth: [to_wire(item, depth) for item in value]),
-    (spaces.GraphInstance, _encode_graph),
-    (tuple, _encode_items("tuple")),
-    (np.ndarray, _encode_array),
-    (str, lambda value, depth: str(value)),
-    (bytes, lambda value, depth: bytes(value)),
-    (np.generic, _encode_scalar),
-    (int, lambda value, depth: to_wire(int(value))),
-    (float, lambda value, depth: to_wire(float(value))),
-    (set, _encode_items("set")),
-    (frozenset, _encode_items("frozenset")),
-)
 
 
 def _decode_tagged(tag: str, node: Any, depth: int, max_colliding: float) -> Any:
