@@ -52,37 +52,29 @@ _FIRST_ARRAY = len(_NUMBER_CODES)
 class StepFrameWriter:
     def __init__(self, arrays: StepArrays) -> None:
         self._codec = GroupCodec(arrays)
-        self._layouts = NO_COLUMNS, NO_COLUMNS
-        self._extents = NO_EXTENTS
-        self._number = 1
-        self._columns = self._describe()
+        self._number = 0
+        self._set_layouts((NO_COLUMNS, NO_COLUMNS), masks=False)
 
     def frame(
         self, layouts: tuple[ColumnLayout, ColumnLayout], masks: bool, known: int
     ) -> dict[str, Any] | None:
         """Return the reply to the last step; None if its infos do not fit into a frame."""
         if layouts != self._layouts or masks is not self._extents.masks:
-            self._layouts = layouts
-            self._extents = Extents(layouts[0].extent, layouts[1].extent, masks)
-            self._number += 1
-            self._columns = self._describe()
+            self._set_layouts(layouts, masks)
         if self._columns is None:
             return None
         frame = b"".join(self._codec.results(self._extents))
         reply = {"layout": self._number, "frame": frame}
         return reply if known == self._number else {**reply, "columns": self._columns}
 
-    def _describe(self) -> dict[str, Any] | None:
-        infos, resets = map(_layout_to_wire, self._layouts)
-        if infos is None or resets is None:
-            return None
-        return {
-            "arrays": self._codec.form,
-            "numbers": _NUMBERS,
-            "masks": self._extents.masks,
-            "infos": infos,
-            "resets": resets,
-        }
+    def _set_layouts(self, layouts: tuple[ColumnLayout, ColumnLayout], masks: bool) -> None:
+        self._layouts = layouts
+        self._extents = Extents(layouts[0].extent, layouts[1].extent, masks)
+        self._number += 1
+        infos, resets = map(_layout_to_wire, layouts)
+        columns = {"arrays": self._codec.form, "numbers": _NUMBERS, "masks": masks}
+        fits = infos is not None and resets is not None
+        self._columns = {**columns, "infos": infos, "resets": resets} if fits else None
 
 
 class StepFrameReader:
