@@ -82,14 +82,15 @@ class RemoteDriver(Driver):
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> Any:
-        return self._actions()
+        rows = self._arrays.actions  # have all actions, also those that are objects
+        return batch_to_wire(rows.layout.space, rows.as_batch())
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
         if self._wait_reply is not None:
             self.discard()  # the pending reply may bring a layout
         message = {
-            "actions": self._actions() if actions is None else actions,
+            "actions": self.pack_actions([]) if actions is None else actions,
             "layout": self._step_frames.number,
         }
         self._send(tag, "vectorized_step", message, self._parse_step)
@@ -108,7 +109,7 @@ class RemoteDriver(Driver):
                 message["states"] = self._session.state_numbers(rest[0])
             else:
                 message |= {"sources": self._ids_of(rest[0]), "fork_rng": rest[1]}
-            return "states", message, lambda answer: self._parse_reset(places, answer)
+            return "states", message, partial(self._parse_reset, places, False)
         if command == "watch_masks":
             message["operation"] = "action_masks"
         elif command == "render":
@@ -130,12 +131,7 @@ class RemoteDriver(Driver):
             "seed": checked_seeds([seed for _, seed, _ in resets]),
             "options": None if options is None else sendable("reset", options),
         }
-
-        def parse(answer: Any) -> Outcome:
-            self._arrays.clear_results(places)
-            return self._parse_reset(places, answer)
-
-        return "vectorized_reset", message, parse
+        return "vectorized_reset", message, partial(self._parse_reset, places, True)
 
     @override
     def submit(self, tag: int, packed: Any) -> None:
@@ -164,10 +160,6 @@ class RemoteDriver(Driver):
             reply = self._thread.submit(send)
             reply.add_done_callback(self._wake)
             self._wait_reply = reply.result
-
-    def _actions(self) -> Any:
-        actions = self._arrays.actions
-        return batch_to_wire(actions.layout.space, actions.as_batch())
 
     def _wake(self, _: Future[Any]) -> None:
         with suppress(OSError):  # closed in the meantime
@@ -235,8 +227,11 @@ class RemoteDriver(Driver):
             return EPISODE_ENDED if ended else OK
         return Outcome(ended, StepExtras(*self._step_frames.layouts))
 
-    def _parse_reset(self, places: Sequence[int], answer: Any) -> Outcome:
-        self._parse_envs(places, np.array(places), answer)
+    def _parse_reset(self, places: Sequence[int], clears_results: bool, answer: Any) -> Outcome:
+        at = np.array(places)
+        if clears_results:
+            self._arrays.clear_results(at)
+        self._parse_envs(places, at, answer)
         return self._outcomes.outcome(ended=False)
 
     def _parse_envs(self, places: Sequence[int], at: Index, answer: Any) -> None:

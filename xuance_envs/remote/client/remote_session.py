@@ -67,15 +67,13 @@ class CreatedEnvs:
         return None if is_all else [self.episode_ids[env] for env in envs]
 
 
+@dataclass(slots=True, eq=False)
 class _StateHandle:
     """Handle on a state; garbage collection releases the state on the server."""
 
-    __slots__ = ("number", "released", "size")
-
-    def __init__(self, number: int, size: int, released: deque[int]) -> None:
-        self.number = number
-        self.size = size
-        self.released = released
+    number: int
+    size: int
+    released: deque[int]
 
     def __del__(self) -> None:
         self.released.append(self.number)
