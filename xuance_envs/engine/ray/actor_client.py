@@ -72,7 +72,6 @@ class ActorClient:
         self._number = 0
         # The actor's first call: its reply shows that the actor has started.
         self._location_ref = self._cluster.call(self._handle.location)
-        self._listen_ref: Any = None
 
     def attach(self, arrays: StepArrays, may_connect: bool) -> None:
         """Set the arrays of the main process into which results are copied."""
@@ -85,12 +84,11 @@ class ActorClient:
 
     # -- connection -------------------------------------------------------------------
 
-    def listen(self) -> None:
-        self._listen_ref = self._cluster.call(self._handle.listen)
+    def listen(self) -> Any:
+        return self._cluster.call(self._handle.listen)
 
-    def connect(self, deadline: float) -> str | None:
+    def connect(self, listen_ref: Any, deadline: float) -> str | None:
         """Connect to the listening actor; return the reason of a failure, or None."""
-        listen_ref, self._listen_ref = self._listen_ref, None
         served: list[Any] = []
         key = b""
 
@@ -117,8 +115,7 @@ class ActorClient:
         busy = not self.plan.in_processes and self._outstanding()
         if busy or self.lost is not None or self.place is None:
             return
-        self.listen()
-        why = self.connect(monotonic() + CONNECT_TIMEOUT)
+        why = self.connect(self.listen(), monotonic() + CONNECT_TIMEOUT)
         if why is not None:
             logger.warning("%s; using Ray calls instead", self.connection_failure(why))
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -114,24 +115,18 @@ class DirectConnection(Sender):
         self._socket.close()
 
 
+@dataclass(eq=False)
 class ConnectionServer:
     """Actor's side of a direct connection."""
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        answer: Callable[[int, bytes], Sequence[Any]],
-        num_groups: int,
-        is_ended: Callable[[], bool],
-    ) -> None:
-        self._connection = connection
-        self._answer = answer
-        self._num_groups = num_groups
-        self._is_ended = is_ended
-        self._closed = threading.Event()
-        self._number = 0
-        self._reply_lock = threading.Lock()
-        self._failures: Sequence[BaseException] = ()
+    _connection: socket.socket
+    _answer: Callable[[int, bytes], Sequence[Any]]
+    _num_groups: int
+    _is_ended: Callable[[], bool]
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _number: int = 0
+    _reply_lock: threading.Lock = field(default_factory=threading.Lock)
+    _failures: Sequence[BaseException] = ()
 
     def run(self) -> None:
         """Answer requests until the connection ends."""

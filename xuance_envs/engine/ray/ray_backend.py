@@ -145,12 +145,10 @@ class RayBackend(Backend[ActorDriver]):
         super().attach(spaces, arrays)
 
     def _connect(self) -> None:
-        for actor in self.actors:
-            actor.listen()
         left, unconnected = CONNECT_TIMEOUT, []
-        for actor in self.actors:
+        for actor, listen_ref in [(actor, actor.listen()) for actor in self.actors]:
             began = monotonic()
-            why = actor.connect(began + left)
+            why = actor.connect(listen_ref, began + left)
             if why is not None:  # all failures together take at most CONNECT_TIMEOUT
                 left = max(left - (monotonic() - began), 0.0)
                 unconnected.append(actor.connection_failure(why))
