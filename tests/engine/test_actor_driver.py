@@ -36,7 +36,7 @@ def driver_of(wait: Callable[[Any, float], None], connection: Any = None) -> Act
     exchange: Any = SimpleNamespace(
         submit=lambda *_: None, receive=lambda _, seconds: wait(actor, seconds)
     )
-    driver = ActorDriver(SimpleNamespace(), actor, 0, exchange)  # type: ignore[arg-type]
+    driver = ActorDriver(actor, 0, exchange, str)  # type: ignore[arg-type]
     driver.unpack = lambda *_: OK  # type: ignore[method-assign]
     driver.submit_step(1, None)
     return driver

@@ -19,8 +19,7 @@ from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_ti
 from xuance_envs.engine.pickled_commands import PackedCommand
 from xuance_envs.engine.ray.actor import GroupActor
 from xuance_envs.engine.ray.hosting import ActorPlan
-from xuance_envs.engine.ray.messages import pack_requests, unpack_replies
-from xuance_envs.engine.ray.step_codec import ActorCodec
+from xuance_envs.engine.ray.messages import ActorCodec, pack_requests, unpack_replies
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.errors import EnvError
 

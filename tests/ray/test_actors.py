@@ -85,7 +85,7 @@ def test_clones_of_a_large_state_refer_to_one_object(
         envs.reset(seed=1)
         put: list[int] = []
         sent: list[int] = []
-        cluster = type(envs._groups.backend._settings.cluster)
+        cluster = type(envs._groups.backend._cluster)
         put_before, call_before = cluster.put, cluster.call
 
         def counting_put(self: Any, value: bytes) -> Any:

@@ -22,7 +22,7 @@ from xuance_envs import DummyVecEnv, RayVecEnv_Gym
 from xuance_envs.engine.ray import (
     actor,
     actor_client,
-    connection_server,
+    connection,
     driver,
     exchange,
 )
@@ -63,7 +63,7 @@ class Counting(gymnasium.Env[Any, Any]):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has everything that is looked at from time to time looked at often."""
-    monkeypatch.setattr(connection_server, "END_POLL_INTERVAL", 0.02)
+    monkeypatch.setattr(connection, "END_POLL_INTERVAL", 0.02)
     monkeypatch.setattr(exchange, "POLL_INTERVAL", 0.02)
     monkeypatch.setattr(driver, "CHECK_INTERVAL", 0.02)
 

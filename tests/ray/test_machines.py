@@ -34,7 +34,7 @@ from xuance_envs import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from xuance_envs.engine.ray.actor_assignment import one_actor_per_node
+from xuance_envs.engine.ray.ray_backend import one_actor_per_node
 
 NODES = 2
 LIVENESS = 60.0

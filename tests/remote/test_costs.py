@@ -33,8 +33,8 @@ from xuance_envs.remote.server.http.messages import RequestModel
 from xuance_envs.remote.server.limits.admission import ByteBudget
 from xuance_envs.remote.server.routes.api import Api
 from xuance_envs.remote.settings import Catalogue, Settings
-from xuance_envs.remote.wire.bounds import MAX_COLLIDING
 from xuance_envs.remote.wire.formats import WireFormat, dumps
+from xuance_envs.remote.wire.values import MAX_COLLIDING
 
 ROOT = Path(__file__).resolve().parents[2]
 MSGPACK = {"Content-Type": "application/msgpack"}

@@ -222,10 +222,10 @@ def test_dropping_that_fails_is_repeated(server: Server, monkeypatch: pytest.Mon
         del state
         monkeypatch.setattr(connection, "request", refusing)
         envs.step([0, 0])
-        assert len(envs._session.states.released) == 2
+        assert len(envs._session.released) == 2
         monkeypatch.undo()
         envs.step([0, 0])
-        assert envs._session.states.released == []
+        assert not envs._session.released
 
 
 # --- the server ---------------------------------------------------------------------------------

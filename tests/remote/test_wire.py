@@ -22,8 +22,6 @@ from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.remote.server.hosting.commands import _info_to_wire
 from xuance_envs.remote.wire import formats
-from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire
-from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.bounds import (
     TooLargeError,
     TooManyNodesError,
@@ -31,9 +29,15 @@ from xuance_envs.remote.wire.bounds import (
     check_nodes,
 )
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
-from xuance_envs.remote.wire.nodes import LazyList, WireError
+from xuance_envs.remote.wire.nodes import DTYPES, LazyList, WireError, array_from_wire
 from xuance_envs.remote.wire.spaces import space_from_wire, space_to_wire
-from xuance_envs.remote.wire.values import from_wire, infos_from_wire, to_wire
+from xuance_envs.remote.wire.values import (
+    batch_from_wire,
+    batch_to_wire,
+    from_wire,
+    infos_from_wire,
+    to_wire,
+)
 
 FORMS = list(WireFormat)
 

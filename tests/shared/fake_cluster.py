@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from xuance_envs._override import override
-from xuance_envs.engine.ray import worker_hosting
+from xuance_envs.engine.ray import hosting
 from xuance_envs.engine.ray.actor import GroupActor
 from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions
 from xuance_envs.engine.ray.hosting import ActorPlan
@@ -135,5 +135,5 @@ def pretended_machines(
             "RayCluster",
             lambda *_: PretendedCluster(capacities, direct_connection_obstacle),
         )
-        patch.setattr(worker_hosting, "CONTEXT", "forkserver")
+        patch.setattr(hosting, "CONTEXT", "forkserver")
         yield

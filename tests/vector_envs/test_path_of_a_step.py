@@ -116,7 +116,7 @@ def test_a_step_in_processes_enters_each_module_from_one_other_on_either_side() 
 
 RAY_MODULES = [
     *("grouped", "ledger", "driver", "exchange", "actor_client", "connection", "stream"),
-    *("messages", "step_codec", "space_rows", "step_arrays", "info_columns"),
+    *("messages", "space_rows", "step_arrays", "info_columns"),
 ]
 """From the top down."""
 

@@ -11,15 +11,13 @@ from xuance_envs._override import Unpack
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
-from xuance_envs.engine.ray.actor_assignment import (
-    ActorAssignment,
-    one_actor_per_node,
-    one_actor_per_worker,
-)
-from xuance_envs.engine.ray.actor_client import ActorSettings
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.ray.hosting import ActorPlan
-from xuance_envs.engine.ray.ray_backend import RayBackend
+from xuance_envs.engine.ray.ray_backend import (
+    ActorAssignment,
+    RayBackend,
+    one_actor_per_node,
+)
 from xuance_envs.errors import counted
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
@@ -139,7 +137,6 @@ def start_actors(
     except BaseException:
         cluster.release()
         raise
-    actor_settings = ActorSettings(cluster, options, len(split))
     plan = ActorPlan(
         (),
         in_processes=placed is not None,
@@ -149,8 +146,8 @@ def start_actors(
         restarts=settings.restarts is not None,
         info_bytes=settings.info_bytes,
     )
-    assignments = placed or one_actor_per_worker(len(split))
-    backend = RayBackend(actor_settings, plan, assignments, split, recipe)
+    assignments = placed or [ActorAssignment(range(k, k + 1)) for k in range(len(split))]
+    backend = RayBackend(cluster, options, plan, assignments, split, recipe)
     groups = WorkerGroups(backend, None, describe, settings.restarts)
     nodes = {actor.place[1] for actor in backend.actors if actor.place is not None}
     obstacle = cluster.direct_connection_obstacle

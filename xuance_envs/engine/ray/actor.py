@@ -11,11 +11,14 @@ from contextlib import ExitStack
 from typing import Any
 
 from xuance_envs.engine.ray.authenticated_connection import Listener
-from xuance_envs.engine.ray.connection_server import ConnectionServer
-from xuance_envs.engine.ray.hosting import ActorPlan, InlineGroup
-from xuance_envs.engine.ray.messages import pack_replies, stepping_groups, unpack_requests
-from xuance_envs.engine.ray.step_codec import ActorCodec
-from xuance_envs.engine.ray.worker_hosting import WorkerHosting
+from xuance_envs.engine.ray.connection import ConnectionServer
+from xuance_envs.engine.ray.hosting import ActorPlan, InlineGroup, WorkerHosting
+from xuance_envs.engine.ray.messages import (
+    ActorCodec,
+    pack_replies,
+    stepping_groups,
+    unpack_requests,
+)
 from xuance_envs.engine.serialization import loads
 
 

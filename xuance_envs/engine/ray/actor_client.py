@@ -23,12 +23,12 @@ from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions, RayClus
 from xuance_envs.engine.ray.connection import DirectConnection
 from xuance_envs.engine.ray.hosting import ActorPlan
 from xuance_envs.engine.ray.messages import (
+    ActorCodec,
     GroupReply,
     pack_requests,
     stepping_groups,
     unpack_replies,
 )
-from xuance_envs.engine.ray.step_codec import ActorCodec
 
 logger = logging.getLogger("xuance_envs")
 
@@ -36,22 +36,6 @@ CONNECT_TIMEOUT = 5.0
 
 _FETCH_TIMEOUT = 1.0  # seconds to wait for a result that Ray has reported as ready
 _MAX_REPORT_LINES = 20  # maximum number of lines to show from Ray's report on a failed actor
-
-
-@dataclass(frozen=True)
-class ActorSettings:
-    cluster: RayCluster
-    options: ActorOptions
-    count: int
-
-    def describe_shortage(self) -> str:
-        """Explain why Ray may not have started an actor."""
-        return (
-            "Ray has not started the actor, probably because the cluster has too few free "
-            "resources. All actors together need "
-            f"{self.cluster.describe_shortage(self.options, self.count)}. Use fewer workers with "
-            "more environments each (in_series), or fewer CPUs per worker (num_cpus_per_worker)"
-        )
 
 
 @dataclass(eq=False)
@@ -70,14 +54,14 @@ class ActorCall:
 class ActorClient:
     """Client of one actor, which uses Ray calls until a direct connection exists."""
 
-    def __init__(self, settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> None:
+    def __init__(self, cluster: RayCluster, options: ActorOptions, plan: ActorPlan) -> None:
         self.plan = plan
         self.lost: str | None = None
         self.connection: DirectConnection | None = None
         # Ended connections that the actor may still serve: by key, Ray's reference and the reason.
         self._ended: dict[bytes, tuple[Any, str | None]] = {}
         self._may_connect = False
-        self._cluster = settings.cluster
+        self._cluster = cluster
         self._handle = self._cluster.start_actor(options, plan)
         self._place: tuple[int, str] | None = None
         self._codec: ActorCodec
@@ -88,7 +72,6 @@ class ActorClient:
         self._number = 0
         # The actor's first call: its reply shows that the actor has started.
         self._location_ref = self._cluster.call(self._handle.location)
-        self._listen_ref: Any = None
 
     def attach(self, arrays: StepArrays, may_connect: bool) -> None:
         """Set the arrays of the main process into which results are copied."""
@@ -101,12 +84,11 @@ class ActorClient:
 
     # -- connection -------------------------------------------------------------------
 
-    def listen(self) -> None:
-        self._listen_ref = self._cluster.call(self._handle.listen)
+    def listen(self) -> Any:
+        return self._cluster.call(self._handle.listen)
 
-    def connect(self, deadline: float) -> str | None:
+    def connect(self, listen_ref: Any, deadline: float) -> str | None:
         """Connect to the listening actor; return the reason of a failure, or None."""
-        listen_ref, self._listen_ref = self._listen_ref, None
         served: list[Any] = []
         key = b""
 
@@ -133,8 +115,7 @@ class ActorClient:
         busy = not self.plan.in_processes and self._outstanding()
         if busy or self.lost is not None or self.place is None:
             return
-        self.listen()
-        why = self.connect(monotonic() + CONNECT_TIMEOUT)
+        why = self.connect(self.listen(), monotonic() + CONNECT_TIMEOUT)
         if why is not None:
             logger.warning("%s; using Ray calls instead", self.connection_failure(why))
 

@@ -7,8 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from xuance_envs.extras import missing_extra
 RELEASE_DELAY = 2.0  # maximum seconds until Ray counts the CPUs of ended actors as free
 
 _lock = threading.RLock()
+_USAGE_REPORTS = "RAY_USAGE_STATS_ENABLED"
 
 
 class ActorLostError(Exception):
@@ -113,7 +113,11 @@ class RayCluster:
     def __init__(
         self, address: str | None = None, runtime_env: Mapping[str, Any] | None = None
     ) -> None:
-        self._ray: Any = _import_ray()
+        try:
+            import ray
+        except ImportError as error:
+            raise missing_extra("the Ray backend", "ray", error) from error
+        self._ray: Any = ray
         self._owner = os.getpid()
         with _lock:
             if not self._ray.is_initialized():
@@ -129,8 +133,14 @@ class RayCluster:
         where = address or os.environ.get("RAY_ADDRESS", "")
         if not where.startswith("ray://"):
             given["include_dashboard"] = False
-        with _no_usage_statistics():
+        # Disable usage reports of a new cluster, unless the user chose a value.
+        is_chosen = _USAGE_REPORTS in os.environ
+        os.environ.setdefault(_USAGE_REPORTS, "0")
+        try:
             self._ray.init(address=address, **given)
+        finally:
+            if not is_chosen:
+                del os.environ[_USAGE_REPORTS]
 
     def _connection(self) -> tuple[str, str]:
         """Identify the connection by node and job; a job id is unique only within its cluster."""
@@ -295,25 +305,3 @@ def _round_up(amount: float) -> float:
 def _capacity(resources: Mapping[str, float], needed: Mapping[str, float]) -> int:
     fitting = [resources.get(name, 0.0) / value for name, value in needed.items()]
     return math.floor(min(fitting) + 1e-6)
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise missing_extra("the Ray backend", "ray", error) from error
-    return ray
-
-
-@contextmanager
-def _no_usage_statistics() -> Iterator[None]:
-    """Disable usage reports of clusters started in this context, unless the user chose a value."""
-    name = "RAY_USAGE_STATS_ENABLED"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "0"
-    try:
-        yield
-    finally:
-        del os.environ[name]

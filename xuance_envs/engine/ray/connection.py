@@ -1,4 +1,4 @@
-"""Messages of direct connections, and the main process's side of a connection.
+"""Direct connections between the main process and an actor: messages, and both sides.
 
 A header with a number and a size precedes each message. An interrupted method of
 :class:`DirectConnection` continues when it is called again.
@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from xuance_envs.engine.ray.messages import num_requests
 from xuance_envs.engine.stream import PeerGoneError, Receiver, Sender
 from xuance_envs.engine.system.current import system
 
 SEND_TIMEOUT = 1.0  # seconds to wait until the actor reads more of a request
+END_POLL_INTERVAL = 1.0  # seconds between an actor's checks for the end of an idle connection
 
 _HEADER = struct.Struct("<QQ")
 _MAX_KEPT_BYTES = 1 << 26  # maximum size of a message buffer that is reused for the next message
@@ -108,3 +113,70 @@ class DirectConnection(Sender):
             self._socket.shutdown(socket.SHUT_RDWR)
         self.fd = -1
         self._socket.close()
+
+
+@dataclass(eq=False)
+class ConnectionServer:
+    """Actor's side of a direct connection."""
+
+    _connection: socket.socket
+    _answer: Callable[[int, bytes], Sequence[Any]]
+    _num_groups: int
+    _is_ended: Callable[[], bool]
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _number: int = 0
+    _reply_lock: threading.Lock = field(default_factory=threading.Lock)
+    _failures: Sequence[BaseException] = ()
+
+    def run(self) -> None:
+        """Answer requests until the connection ends."""
+        with ThreadPoolExecutor(self._num_groups + 1) as pool:
+            pool.submit(self._watch)
+            try:
+                self._answer_requests(pool)
+            except PeerGoneError:
+                pass
+            finally:
+                self._closed.set()
+                self._shut_down()  # a thread may be waiting to send
+        if self._failures:
+            raise self._failures[0]
+
+    def _answer_requests(self, pool: ThreadPoolExecutor) -> None:
+        incoming = MessageReader(self._connection)
+        while True:
+            while (message := incoming.first()) is None:
+                incoming.read()
+            self._number, request = message[0], bytes(message[1])
+            incoming.clear()
+            if num_requests(request) == self._num_groups:  # no other request can be pending
+                self._reply(self._number, request)
+            else:
+                pool.submit(self._reply_in_thread, self._number, request)
+
+    def _watch(self) -> None:
+        """Shut the connection down if it has ended, which wakes threads that read or send."""
+        number = -1
+        while not self._closed.wait(END_POLL_INTERVAL):
+            if number == self._number and (
+                system.is_closed_by_peer(self._connection) or self._is_ended()
+            ):
+                self._shut_down()
+            number = self._number
+
+    def _reply(self, number: int, request: bytes) -> None:
+        parts = self._answer(number, request)
+        with self._reply_lock:
+            send_message(self._connection, number, parts)
+
+    def _reply_in_thread(self, number: int, request: bytes) -> None:
+        try:
+            self._reply(number, request)
+        except BaseException as error:
+            if not isinstance(error, PeerGoneError):
+                self._failures = (*self._failures, error)
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)

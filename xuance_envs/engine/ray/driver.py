@@ -6,6 +6,7 @@ and does not repeat the request. One of an actor's worker processes can fail wit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -14,7 +15,7 @@ from xuance_envs.engine.backend import display_name
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_timing_delta
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
-from xuance_envs.engine.ray.actor_client import ActorClient, ActorSettings
+from xuance_envs.engine.ray.actor_client import ActorClient
 from xuance_envs.engine.ray.exchange import Exchange
 from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT, GroupReply
 from xuance_envs.engine.system.deadline import CHECK_INTERVAL
@@ -28,12 +29,16 @@ class ActorDriver(PicklingDriver):
     tag = 0
 
     def __init__(
-        self, settings: ActorSettings, actor: ActorClient, group: int, exchange: Exchange
+        self,
+        actor: ActorClient,
+        group: int,
+        exchange: Exchange,
+        describe_shortage: Callable[[], str],
     ) -> None:
         plan = actor.plan
         super().__init__(*plan.split[group], (plan.timeout, plan.start_timeout))
         self.actor = actor
-        self._settings = settings
+        self._describe_shortage = describe_shortage
         self.group = group
         self._exchange = exchange
         self._grace = GRACE if actor.plan.in_processes else 0.0
@@ -111,7 +116,7 @@ class ActorDriver(PicklingDriver):
         """Kill the actor, and return the error that reports its timeout."""
         started = self.actor.place is not None
         where = f"The actor was on {self.actor.where}."
-        details = where if started else self._settings.describe_shortage()
+        details = where if started else self._describe_shortage()
         self.actor.mark_lost("It exceeded the time limit and was killed.")
         return self._hang_error(self.actor.pid, None, details)
 

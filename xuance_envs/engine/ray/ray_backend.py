@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from time import monotonic
 from typing import Any
 
@@ -17,9 +19,8 @@ from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.pickled_commands import pickled_functions
 from xuance_envs.engine.polling import Poller
-from xuance_envs.engine.ray.actor_assignment import ActorAssignment
-from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT, ActorClient, ActorSettings
-from xuance_envs.engine.ray.cluster import ActorLostError, RayCluster
+from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT, ActorClient
+from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
 from xuance_envs.engine.ray.exchange import Exchange
 from xuance_envs.engine.ray.hosting import ActorPlan
@@ -32,23 +33,59 @@ logger = logging.getLogger("xuance_envs")
 TRANSFER_THRESHOLD = 100 * 1024
 
 
+@dataclass(frozen=True)
+class ActorAssignment:
+    """The workers of one actor, and the node on which to start it."""
+
+    workers: range
+    node: str | None = None
+
+
+def one_actor_per_node(
+    count: int, capacities: Mapping[str, tuple[int, int]]
+) -> list[ActorAssignment]:
+    """Assign consecutive workers to an actor per node, by free or (if too small) total capacity."""
+    free = {node: now for node, (now, _) in capacities.items()}
+    if sum(free.values()) < count:
+        free = {node: idle for node, (_, idle) in capacities.items()}
+    taken = dict.fromkeys(capacities, 0)
+    left = count
+    while left and any(free.values()):
+        node = max(free, key=lambda each: (free[each], -taken[each]))
+        free[node] -= 1
+        taken[node] += 1
+        left -= 1
+    sizes: list[tuple[int, str | None]] = [(size, node) for node, size in taken.items() if size]
+    if left:  # actors as large as the largest node, for nodes that join later
+        most = max([1, *(total for _, total in capacities.values())])
+        waiting = math.ceil(left / most)
+        sizes += [((left + k) // waiting, None) for k in range(waiting)]
+    ends = accumulate(size for size, _ in sizes)
+    return [
+        ActorAssignment(range(end - size, end), where)
+        for end, (size, where) in zip(ends, sizes, strict=True)
+    ]
+
+
 class RayBackend(Backend[ActorDriver]):
     def __init__(
         self,
-        settings: ActorSettings,
+        cluster: RayCluster,
+        options: ActorOptions,
         plan: ActorPlan,
         assignments: Sequence[ActorAssignment],
         split: Sequence[tuple[int, int]],
         recipe: Recipe,
     ) -> None:
         super().__init__(split, recipe, plan.info_bytes)
-        self.exchange = Exchange(settings.cluster, self.workers)
+        self.exchange = Exchange(cluster, self.workers)
         self.actors = self.exchange.actors
         self.after_submit = self.exchange.send
-        self.state_transfer = ObjectStoreTransfer(settings.cluster)
-        self._settings = settings
+        self.state_transfer = ObjectStoreTransfer(cluster)
+        self._cluster = cluster
+        self._options = options
         self._plan = plan
-        self._may_connect = settings.cluster.direct_connection_obstacle is None
+        self._may_connect = cluster.direct_connection_obstacle is None
         self._assignments = assignments
         self._place_of = {
             worker: (number, worker - assignment.workers.start)
@@ -60,14 +97,25 @@ class RayBackend(Backend[ActorDriver]):
         number, group = self._place_of[index]
         if number == len(self.actors):
             self.actors.append(self._new_actor(number))
-        started(ActorDriver(self._settings, self.actors[number], group, self.exchange))
+        actor, exchange = self.actors[number], self.exchange
+        started(ActorDriver(actor, group, exchange, self._describe_shortage))
 
     def _new_actor(self, number: int) -> ActorClient:
         assignment = self._assignments[number]
         workers = assignment.workers
         plan = replace(self._plan, split=tuple(self._split[workers.start : workers.stop]))
-        options = self._settings.options.for_workers(len(workers), assignment.node)
-        return ActorClient(self._settings, options, plan)
+        options = self._options.for_workers(len(workers), assignment.node)
+        return ActorClient(self._cluster, options, plan)
+
+    def _describe_shortage(self) -> str:
+        """Explain why Ray may not have started an actor."""
+        return (
+            "Ray has not started the actor, probably because the cluster has too few free "
+            "resources. All actors together need "
+            f"{self._cluster.describe_shortage(self._options, len(self._split))}. Use fewer "
+            "workers with more environments each (in_series), or fewer CPUs per worker "
+            "(num_cpus_per_worker)"
+        )
 
     def _end(self, index: int) -> None:
         """Replace a failed actor by a new one for all its workers, unless only a process failed."""
@@ -75,7 +123,7 @@ class RayBackend(Backend[ActorDriver]):
         actor = self.actors[number]
         gone = actor.lost is not None or not self._plan.in_processes
         if gone and actor is self.workers[index].actor:
-            end_actors(self._settings.cluster, [actor], FORCED_CLOSE_TIMEOUT)
+            end_actors(self._cluster, [actor], FORCED_CLOSE_TIMEOUT)
             self.actors[number] = self._new_actor(number)
             self._attach_actor(self.actors[number])
 
@@ -87,7 +135,7 @@ class RayBackend(Backend[ActorDriver]):
         for actor, ref in [(actor, actor.allocate(packed)) for actor in self.actors]:
             self._attach_actor(actor)
             try:
-                self._settings.cluster.get(ref, None)
+                self._cluster.get(ref, None)
             except ActorLostError as error:
                 actor.mark_lost(str(error))
                 lost = next(worker for worker in self.workers if worker.actor is actor)
@@ -97,12 +145,10 @@ class RayBackend(Backend[ActorDriver]):
         super().attach(spaces, arrays)
 
     def _connect(self) -> None:
-        for actor in self.actors:
-            actor.listen()
         left, unconnected = CONNECT_TIMEOUT, []
-        for actor in self.actors:
+        for actor, listen_ref in [(actor, actor.listen()) for actor in self.actors]:
             began = monotonic()
-            why = actor.connect(began + left)
+            why = actor.connect(listen_ref, began + left)
             if why is not None:  # all failures together take at most CONNECT_TIMEOUT
                 left = max(left - (monotonic() - began), 0.0)
                 unconnected.append(actor.connection_failure(why))
@@ -124,11 +170,11 @@ class RayBackend(Backend[ActorDriver]):
     @override
     def end(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         self.workers.clear()
-        end_actors(self._settings.cluster, self.actors, close_timeout)
+        end_actors(self._cluster, self.actors, close_timeout)
 
     @override
     def release(self) -> None:
-        self._settings.cluster.release()
+        self._cluster.release()
 
     @override
     def _functions(self, lo: int, hi: int) -> bytes:

@@ -24,9 +24,8 @@ from xuance_envs.remote.client.remote_session import (
     parse_results,
 )
 from xuance_envs.remote.client.transport import Verify
-from xuance_envs.remote.wire.arrays import array_from_wire
-from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.values import infos_from_wire
+from xuance_envs.remote.wire.nodes import array_from_wire
+from xuance_envs.remote.wire.values import batch_from_wire, batch_to_wire, infos_from_wire
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.arguments import Seeds, checked_env_ids, checked_states, seed_per_env
 from xuance_envs.vector_envs.last_results import checked_clones
@@ -256,7 +255,7 @@ class StudentGymEnvVectorized:
         if not envs:
             return EnvStates([], {})
         request = {"operation": "save", "episode_ids": self._ids_of(envs)}
-        handles = self._session.request("states", request, self._session.states.parse_handles)
+        handles = self._session.request("states", request, self._session.parse_handles)
         return EnvStates(handles, {}).adding(_ENDED, [bool(self._ended[env]) for env in envs])
 
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> Start:
@@ -273,7 +272,7 @@ class StudentGymEnvVectorized:
         self._check_idle()
         envs = checked_env_ids(env_ids, self.num_envs)
         checked_states(state, len(envs))
-        operation = {"operation": "load", "states": self._session.states.numbers(state)}
+        operation = {"operation": "load", "states": self._session.state_numbers(state)}
         return self._start("states", envs, state.extra(_ENDED) or (), operation)
 
     def clone_state(
@@ -378,7 +377,7 @@ def create_student_gym_env_vectorized(
     num_envs = checked_count("num_envs", num_envs)
     step_size = checked_count("step_size", step_size)
     connection = ApiClient(base_url, user_token, timeout, verify, logging.INFO)
-    session = RemoteSession.open(connection, share_frames, StudentGymEnvVectorized.__name__)
+    session = RemoteSession(connection, share_frames, StudentGymEnvVectorized.__name__)
     try:
         return StudentGymEnvVectorized(session, num_envs, step_size, env_id)
     except BaseException:

@@ -34,11 +34,9 @@ from xuance_envs.remote.client.remote_session import (
     checked_seeds,
     parse_results,
 )
-from xuance_envs.remote.wire.arrays import array_from_wire
-from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.nodes import WireError, checked_list, shortened
+from xuance_envs.remote.wire.nodes import WireError, array_from_wire, checked_list, shortened
 from xuance_envs.remote.wire.step_frames import StepFrameReader
-from xuance_envs.remote.wire.values import infos_from_wire, to_wire
+from xuance_envs.remote.wire.values import batch_from_wire, batch_to_wire, infos_from_wire, to_wire
 
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
@@ -84,14 +82,15 @@ class RemoteDriver(Driver):
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> Any:
-        return self._actions()
+        rows = self._arrays.actions  # have all actions, also those that are objects
+        return batch_to_wire(rows.layout.space, rows.as_batch())
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
         if self._wait_reply is not None:
             self.discard()  # the pending reply may bring a layout
         message = {
-            "actions": self._actions() if actions is None else actions,
+            "actions": self.pack_actions([]) if actions is None else actions,
             "layout": self._step_frames.number,
         }
         self._send(tag, "vectorized_step", message, self._parse_step)
@@ -105,12 +104,12 @@ class RemoteDriver(Driver):
         if command in ("save_states", "load_states", "clone_states"):
             message["operation"] = command.removesuffix("_states")
             if command == "save_states":
-                return "states", message, self._session.states.parse_handles
+                return "states", message, self._session.parse_handles
             if command == "load_states":
-                message["states"] = self._session.states.numbers(rest[0])
+                message["states"] = self._session.state_numbers(rest[0])
             else:
                 message |= {"sources": self._ids_of(rest[0]), "fork_rng": rest[1]}
-            return "states", message, lambda answer: self._parse_reset(places, answer)
+            return "states", message, partial(self._parse_reset, places, False)
         if command == "watch_masks":
             message["operation"] = "action_masks"
         elif command == "render":
@@ -132,12 +131,7 @@ class RemoteDriver(Driver):
             "seed": checked_seeds([seed for _, seed, _ in resets]),
             "options": None if options is None else sendable("reset", options),
         }
-
-        def parse(answer: Any) -> Outcome:
-            self._arrays.clear_results(places)
-            return self._parse_reset(places, answer)
-
-        return "vectorized_reset", message, parse
+        return "vectorized_reset", message, partial(self._parse_reset, places, True)
 
     @override
     def submit(self, tag: int, packed: Any) -> None:
@@ -166,10 +160,6 @@ class RemoteDriver(Driver):
             reply = self._thread.submit(send)
             reply.add_done_callback(self._wake)
             self._wait_reply = reply.result
-
-    def _actions(self) -> Any:
-        actions = self._arrays.actions
-        return batch_to_wire(actions.layout.space, actions.as_batch())
 
     def _wake(self, _: Future[Any]) -> None:
         with suppress(OSError):  # closed in the meantime
@@ -214,23 +204,19 @@ class RemoteDriver(Driver):
         if "frame" in answer:
             return self._parse_frame(answer)
         arrays, shape = self._arrays, (self.hi,)
-        self._begin_message()
-        self._write_observations(arrays.observations, answer["observations"], ALL_ENVS, self.hi)
+        self._parse_envs(range(self.hi), ALL_ENVS, answer)
         arrays.rewards[:] = array_from_wire(answer["rewards"], _FLOAT, arrays.rewards.shape)
         arrays.terminated[:] = array_from_wire(answer["terminated"], _BOOL, shape)
         arrays.truncated[:] = array_from_wire(answer["truncated"], _BOOL, shape)
-        self._write_infos(self._infos, range(self.hi), answer["infos"])
         resets = answer["resets"]
         ended = resets["environments"]
         if ended != (arrays.terminated | arrays.truncated).nonzero()[0].tolist():
             raise WireError(
                 f"resets: expected the environments whose episodes ended, got {shortened(ended)}"
             )
-        self._parse_masks(answer)
         if ended:
-            rows, at = arrays.reset_observations, np.array(ended)
-            self._write_observations(rows, resets["observations"], at, len(ended))
-            self._write_infos(self._reset_infos, ended, resets["infos"])
+            rows = arrays.reset_observations, self._reset_infos
+            self._write_rows(*rows, ended, np.array(ended), resets)
         return self._outcomes.outcome(bool(ended))
 
     def _parse_frame(self, answer: Any) -> Outcome:
@@ -241,34 +227,31 @@ class RemoteDriver(Driver):
             return EPISODE_ENDED if ended else OK
         return Outcome(ended, StepExtras(*self._step_frames.layouts))
 
-    def _begin_message(self) -> None:
-        """Begin to decode a message with dicts of infos, for which the client assigns columns."""
+    def _parse_reset(self, places: Sequence[int], clears_results: bool, answer: Any) -> Outcome:
+        at = np.array(places)
+        if clears_results:
+            self._arrays.clear_results(at)
+        self._parse_envs(places, at, answer)
+        return self._outcomes.outcome(ended=False)
+
+    def _parse_envs(self, places: Sequence[int], at: Index, answer: Any) -> None:
+        """Decode observations, infos as dicts, for which the client assigns columns, and masks."""
         if self._after_frame:
             for writer in (self._infos, self._reset_infos):
                 writer.forget()
             self._outcomes.resend_columns()
         self._frame_was_last = False
         self._outcomes.begin()
+        self._write_rows(self._arrays.observations, self._infos, places, at, answer)
+        if (masks := self._arrays.masks) is not None and "masks" in answer:
+            parts = checked_list(answer["masks"], len(masks.parts), "action mask")
+            for target, part in zip(masks.parts, parts, strict=True):
+                target[:] = array_from_wire(part, _BOOL, target.shape)
 
-    def _parse_reset(self, places: Sequence[int], answer: Any) -> Outcome:
-        self._begin_message()
-        at = np.array(places)
-        self._write_observations(self._arrays.observations, answer["observations"], at, len(places))
-        self._write_infos(self._infos, places, answer["infos"])
-        self._parse_masks(answer)
-        return self._outcomes.outcome(ended=False)
-
-    def _parse_masks(self, answer: Any) -> None:
-        masks = self._arrays.masks
-        if masks is None or "masks" not in answer:
-            return
-        parts = checked_list(answer["masks"], len(masks.parts), "action mask")
-        for target, part in zip(masks.parts, parts, strict=True):
-            target[:] = array_from_wire(part, _BOOL, target.shape)
-
-    def _write_observations(self, rows: SpaceRows, node: Any, at: Index, count: int) -> None:
-        rows.put(batch_from_wire(rows.layout.space, node, count), at, count)
-
-    def _write_infos(self, writer: InfoWriter, places: Sequence[int], node: Any) -> None:
-        for place, info in zip(places, infos_from_wire(node, len(places)), strict=True):
-            writer.write(place, info)
+    def _write_rows(
+        self, rows: SpaceRows, infos: InfoWriter, places: Sequence[int], at: Index, answer: Any
+    ) -> None:
+        count = len(places)
+        rows.put(batch_from_wire(rows.layout.space, answer["observations"], count), at, count)
+        for place, info in zip(places, infos_from_wire(answer["infos"], count), strict=True):
+            infos.write(place, info)

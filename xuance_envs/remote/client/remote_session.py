@@ -5,29 +5,33 @@ from __future__ import annotations
 import os
 import secrets
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from itertools import islice
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
-from xuance_envs.errors import RemoteError, RemoteUnreachableError
+from xuance_envs.errors import RemoteError, RemoteUnreachableError, StateError
 from xuance_envs.remote.client.api_client import ApiClient
-from xuance_envs.remote.client.server_states import RemoteStates
 from xuance_envs.remote.wire.constants import API_PREFIX, MAX_SEED
 from xuance_envs.remote.wire.formats import WireFormat, dumps
 from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
 from xuance_envs.remote.wire.values import from_wire
+from xuance_envs.state.env_states import EnvStates
+from xuance_envs.state.saved_env import SavedEnv
 
 T = TypeVar("T")
 
 # Seconds per attempt to close a session; the server kills a busy worker after five seconds.
 CLOSE_TIMEOUTS = (6.0, 2.0)
+MAX_DROPPED = 10_000  # states per drop request
 
 
 @dataclass(frozen=True)
@@ -63,26 +67,55 @@ class CreatedEnvs:
         return None if is_all else [self.episode_ids[env] for env in envs]
 
 
+@dataclass(slots=True, eq=False)
+class _StateHandle:
+    """Handle on a state; garbage collection releases the state on the server."""
+
+    number: int
+    size: int
+    released: deque[int]
+
+    def __del__(self) -> None:
+        self.released.append(self.number)
+
+
+@dataclass(frozen=True)
+class RemoteSavedEnv(SavedEnv):
+    handle: _StateHandle | None = None
+
+    elsewhere: ClassVar[str] = (
+        "states saved on a server cannot leave the server: load them into environments of the same "
+        "session, before it is closed"
+    )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the server and in this process together."""
+        return super().nbytes + (0 if self.handle is None else self.handle.size)
+
+
 class RemoteSession:
     """Session on a server; ends by ``close``, garbage collection or the end of the process."""
 
-    @classmethod
-    def open(cls, connection: ApiClient, share_frames: bool, name: str) -> RemoteSession:
-        """Check the server's version and open a session; close the connection on errors."""
-        try:
-            connection.check_version()
-            return cls(connection, share_frames, name)
-        except BaseException:
-            connection.close()
-            raise
-
     def __init__(self, connection: ApiClient, share_frames: bool, name: str) -> None:
+        """Check the server's version and open a session; close the connection on errors."""
         self._connection: ApiClient | WrongProcessProxy = connection
         self.server = connection.server
         self._name = name
-        self.states = RemoteStates()
+        # States to which no handle refers. Handles append to it at any moment.
+        self.released: deque[int] = deque()
         self._sequence = 0
         self._pending: _PendingRequest | None = None
+        try:
+            connection.check_version()
+            self._id = self._open(connection, share_frames)
+        except BaseException:
+            connection.close()
+            raise
+        self.close = weakref.finalize(self, _delete_session, connection, self._id, os.getpid())
+        close_after_fork(self)
+
+    def _open(self, connection: ApiClient, share_frames: bool) -> str:
         path = f"{API_PREFIX}/session/create"
         # If the request is repeated with the same nonce, the server returns the open session.
         message = {"share_frames": share_frames, "nonce": secrets.token_urlsafe(24)}
@@ -96,9 +129,7 @@ class RemoteSession:
                 answer = open_session(timeout=sum(CLOSE_TIMEOUTS))
                 _delete_session(connection, str(answer["session_id"]), os.getpid())
             raise
-        self._id = self.parse(lambda answer: str(answer["session_id"]), answer)
-        self.close = weakref.finalize(self, _delete_session, connection, self._id, os.getpid())
-        close_after_fork(self)
+        return self.parse(lambda answer: str(answer["session_id"]), answer)
 
     def close_in_child(self, owner: int) -> None:
         """Make later requests raise; a forked child calls this."""
@@ -151,28 +182,46 @@ class RemoteSession:
 
     def send(self, path: str, next_request: bytes) -> Any:
         """Send a numbered request; for a repeated request, the server repeats its reply."""
-        if released := self.states.released:
-            self._drop_states(released)
-        return self._connection.request(
-            "POST", f"{API_PREFIX}/episode/{path}", next_request, repeatable=True
-        )
+        if self.released:
+            self._drop_states(list(islice(self.released, MAX_DROPPED)))
+        return self._post(path, next_request)
 
-    def _drop_states(self, states: Sequence[int]) -> None:
+    def _post(self, path: str, message: Mapping[str, Any] | bytes) -> Any:
+        path = f"{API_PREFIX}/episode/{path}"
+        return self._connection.request("POST", path, message, repeatable=True)
+
+    def _drop_states(self, numbers: Sequence[int]) -> None:
         """Delete states on the server; if the server refuses, the next request tries again."""
-        message = {"session_id": self._id, "operation": "drop", "states": states}
-        path = f"{API_PREFIX}/episode/states"
         try:
-            self._connection.request("POST", path, message, repeatable=True)
+            self._post("states", {"session_id": self._id, "operation": "drop", "states": numbers})
         except RemoteUnreachableError:
             raise
         except RemoteError:
             return
-        self.states.dropped(states)
+        for number in numbers:
+            with suppress(ValueError):  # removed by another thread
+                self.released.remove(number)
+
+    def parse_handles(self, answer: Any) -> list[RemoteSavedEnv]:
+        return [
+            RemoteSavedEnv(b"", b"", handle=_StateHandle(int(number), int(size), self.released))
+            for number, size in zip(answer["states"], answer["bytes"], strict=True)
+        ]
+
+    def state_numbers(self, state: EnvStates) -> list[int]:
+        """Return the numbers of states that this session has saved."""
+        handles = [one.handle if isinstance(one, RemoteSavedEnv) else None for one in state.envs]
+        numbers = [each.number for each in handles if each and each.released is self.released]
+        if len(numbers) < len(handles):
+            reason = (
+                "a server loads only states that it keeps for the same session; states from the "
+                "client or from another session cannot be loaded"
+            )
+            raise StateError(-1, "load_state", reason)
+        return numbers
 
     def step_times(self) -> dict[str, Any]:
-        message = {"session_id": self._id}
-        path = f"{API_PREFIX}/episode/statistics"
-        answer = self._connection.request("POST", path, message, repeatable=True)
+        answer = self._post("statistics", {"session_id": self._id})
         return self.parse(lambda answer: dict(from_wire(answer["times"])), answer)
 
     def parse(self, parse: Callable[[Any], T], answer: Any) -> T:

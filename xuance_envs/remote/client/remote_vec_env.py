@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
-from xuance_envs.errors import counted
+from xuance_envs.engine.ledger import values_of
+from xuance_envs.engine.saving import Saver
+from xuance_envs.errors import StateError, counted
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.remote_driver import RemoteDriver, sendable
 from xuance_envs.remote.client.remote_session import (
@@ -19,8 +22,8 @@ from xuance_envs.remote.client.remote_session import (
     checked_count,
     checked_seeds,
 )
-from xuance_envs.remote.client.server_states import ServerSaver
 from xuance_envs.remote.client.transport import Verify
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.arguments import checked_seed
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.vector_env import StepResult
@@ -110,7 +113,7 @@ class RemoteVecEnv(GroupedVecEnv):
         if (workers := checked_count("num_workers", num_workers)) != 1:
             request["num_workers"] = workers  # which older servers refuse
         connection = ApiClient(base_url, user_token, timeout, verify)
-        session = self._session = RemoteSession.open(connection, share_frames, type(self).__name__)
+        session = self._session = RemoteSession(connection, share_frames, type(self).__name__)
         try:
             created = session.request("create", request, CreatedEnvs.of)
             arrays = StepArrays.allocate(created.description.spaces, num_envs)
@@ -145,3 +148,38 @@ class RemoteGroups(Groups):
     @override
     def end(self, close_timeout: float | None = None) -> None:
         self._driver.close()
+
+
+class ServerSaver(Saver):
+    """Saver whose states stay on the server."""
+
+    def _pack(self, command: str, ids: Sequence[int], *arguments: Any) -> dict[int, Any]:
+        (driver,) = self._ledger.drivers
+        return {0: driver.pack(command, ids, *arguments)}
+
+    @override
+    def verify(self, ids: Sequence[int]) -> None:
+        """Raise a StateError, because a server creates no environments for verification."""
+        remedy = "call check_saving where the environments can be created"
+        reason = f"verify=True is not supported for environments on a server: {remedy}"
+        raise StateError(-1, "save_state", reason)
+
+    @override
+    def save(self, ids: Sequence[int]) -> EnvStates:
+        return EnvStates(self._ledger.command(self._pack("save_states", ids), values_of), {})
+
+    @override
+    def load(self, state: EnvStates, ids: Sequence[int], *, of_all: bool = False) -> StepInfos:
+        return self.run_load(self._pack("load_states", ids, state), ids, of_all=of_all)
+
+    @override
+    def clone(
+        self,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        fork_rng: bool,
+        *,
+        of_all: bool = False,
+    ) -> StepInfos:
+        packed = self._pack("clone_states", targets, sources, fork_rng)
+        return self.run_load(packed, targets, of_all=of_all)

@@ -1,4 +1,4 @@
-"""Limits on the cost of decoding a message: number of nodes, and keys with equal hashes."""
+"""Limits on the number of values in a message, and on the size of a reply."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.remote.wire.arrays import TaggedArray
-from xuance_envs.remote.wire.nodes import TAG, WireError
-
-# Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes. Clients can
-# choose numbers with equal hashes, and creating a set of these takes quadratic time.
-MAX_COLLIDING = 64
+from xuance_envs.remote.wire.nodes import TaggedArray, WireError
 
 BYTES_PER_VALUE = 9  # maximum encoded bytes of a number in msgpack
 
 _SLICE = 1 << 20
-_HASHED = frozenset({"dict", "frozenset", "set"})
 
 
 class TooManyNodesError(WireError):
@@ -127,31 +121,3 @@ _SIZES[0xDC:0xE0] = [3, 5, 3, 5]  # the heads of longer lists and dicts
 
 # Bytes of the type of an extension, which are between its length and its data.
 _EXTENSION_TYPE_BYTES = dict.fromkeys((0xC7, 0xC8, 0xC9), 1)
-
-
-def check_keys(node: Any) -> None:
-    """Raise if a set or dict in a message could be slow to create because of equal hashes."""
-    nodes = [node]
-    while nodes:
-        node = nodes.pop()
-        if type(node) is list:
-            nodes.extend(node)
-        elif type(node) is dict:
-            nodes.extend(node.values())
-            tag = node.get(TAG)
-            if type(tag) is str and tag in _HASHED:
-                _check_items(tag, node.get("items"))
-
-
-def _check_items(tag: str, items: Any) -> None:
-    if not isinstance(items, list) or len(items) <= MAX_COLLIDING:
-        return
-    keys = (item[0] if item and isinstance(item, list) else None for item in items)
-    for key in keys if tag == "dict" else items:
-        text = isinstance(key, dict) and key.get(TAG) == "bytes"
-        if not text and type(key) is not str and type(key) is not bytes:
-            parts = "keys" if tag == "dict" else "items"
-            raise WireError(
-                f"expected only strings or bytes as {parts} of a {tag} with more than "
-                f"{MAX_COLLIDING} items, got {type(key).__name__} among {len(items)}"
-            )

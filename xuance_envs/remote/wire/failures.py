@@ -103,7 +103,10 @@ def _failure_refusal(
     text = str(error)
     if isinstance(error, errors.StateError):
         for name in details.keys() & {"saved", "here"}:
-            details[name] = _to_wire_or_repr(details[name])
+            try:
+                details[name] = to_wire(details[name])
+            except WireError:
+                details[name] = to_wire(repr(details[name]))
         return RefusedError(409, code, text, **details)
     secret = "details"
     if isinstance(error, errors.EnvError):
@@ -149,13 +152,6 @@ def _cause_of(error: errors.EnvError) -> list[Any] | None:
     with suppress(WireError):
         return [type(cause).__name__, to_wire(list(cause.args))]
     return None
-
-
-def _to_wire_or_repr(value: Any) -> Any:
-    try:
-        return to_wire(value)
-    except WireError:
-        return to_wire(repr(value))
 
 
 # Errors of environments and workers, and their fields, by error code. Derived classes come first.

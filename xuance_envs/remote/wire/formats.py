@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from enum import Enum
 from itertools import islice
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,16 @@ from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.extras import missing_extra
-from xuance_envs.remote.wire.arrays import TaggedArray, as_nested_list, as_raw_bytes, head_of
 from xuance_envs.remote.wire.bounds import TooLargeError, check_json_nodes, check_nodes
-from xuance_envs.remote.wire.nodes import TAG, LazyList, WireError
+from xuance_envs.remote.wire.nodes import (
+    TAG,
+    LazyList,
+    TaggedArray,
+    WireError,
+    as_nested_list,
+    as_raw_bytes,
+    head_of,
+)
 
 try:
     import msgpack
@@ -48,15 +56,13 @@ class WireFormat(Enum):
 _JSON = WireFormat.JSON  # attribute access on the class is slow
 
 
-def dumps(message: Any, wire_format: WireFormat, limit: int | None = None) -> bytes:
+def dumps(message: Any, wire_format: WireFormat, limit: float = inf) -> bytes:
     """Encode a message, which may contain NumPy arrays and tagged arrays."""
     if wire_format is _JSON:
-        if limit is None:
-            return encode_json(message)
         return JsonWriter().write(message, limit)
     # Removed while in use, because after an error its buffer holds part of a message.
     writer = _local.__dict__.pop("writer", None) or _MsgpackWriter()
-    packed: bytes = writer.write(message, float("inf") if limit is None else limit)
+    packed: bytes = writer.write(message, limit)
     if len(packed) <= LARGE_MESSAGE:
         _local.writer = writer
     return packed

@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
 from xuance_envs.multi_agent.team import Team, build_team
-from xuance_envs.remote.wire.arrays import (
+from xuance_envs.remote.wire.nodes import (
+    MAX_DEPTH,
     TaggedArray,
+    WireError,
     array_from_wire,
     dtype_from_wire,
     shape_from_wire,
+    shortened,
 )
-from xuance_envs.remote.wire.nodes import MAX_DEPTH, WireError, shortened
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 T = TypeVar("T")
@@ -70,11 +72,11 @@ def reward_space_from_wire(answer: Mapping[str, Any]) -> spaces.Box | None:
 
 def _box_to_wire(space: spaces.Box) -> dict[str, Any]:
     bounds = {"low": _bound_to_wire(space.low), "high": _bound_to_wire(space.high)}
-    return {**bounds, **_dtype_and_shape_to_wire(space.low)}
+    return {**bounds, "dtype": _dtype_to_wire(space), "shape": list(space.shape)}
 
 
 def _box_from_wire(node: Any, depth: int) -> spaces.Box:
-    dtype, shape = _dtype_and_shape_from_wire(node)
+    dtype, shape = dtype_from_wire(node["dtype"]), _limited_shape(node["shape"])
     low, high = (_bound_from_wire(node[name], dtype, shape) for name in ("low", "high"))
     return spaces.Box(low, high, shape, dtype.type)
 
@@ -92,13 +94,10 @@ def _bound_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) ->
     return array_from_wire(node, dtype, shape)
 
 
-def _dtype_and_shape_to_wire(array: NDArray[Any]) -> dict[str, Any]:
-    dtype_from_wire(array.dtype.name)
-    return {"dtype": array.dtype.name, "shape": list(array.shape)}
-
-
-def _dtype_and_shape_from_wire(node: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    return dtype_from_wire(node["dtype"]), _limited_shape(node["shape"])
+def _dtype_to_wire(space: Space[Any]) -> str:
+    name = np.dtype(space.dtype).name
+    dtype_from_wire(name)  # raises if messages cannot contain it
+    return name
 
 
 def _limited_shape(node: Any) -> tuple[int, ...]:
@@ -109,9 +108,7 @@ def _limited_shape(node: Any) -> tuple[int, ...]:
 
 
 def _discrete_to_wire(space: spaces.Discrete) -> dict[str, Any]:
-    dtype = np.dtype(space.dtype)
-    dtype_from_wire(dtype.name)
-    return {"n": int(space.n), "start": int(space.start), "dtype": dtype.name}
+    return {"n": int(space.n), "start": int(space.start), "dtype": _dtype_to_wire(space)}
 
 
 def _discrete_from_wire(node: Any, depth: int) -> spaces.Discrete:
@@ -123,13 +120,13 @@ def _discrete_from_wire(node: Any, depth: int) -> spaces.Discrete:
 
 
 def _multi_discrete_to_wire(space: spaces.MultiDiscrete) -> dict[str, Any]:
-    form = _dtype_and_shape_to_wire(np.empty(space.shape, space.dtype))
-    nvec, start = (np.asarray(part, np.int64) for part in (space.nvec, space.start))
-    return {"nvec": TaggedArray(nvec), "start": TaggedArray(start), **form}
+    form = {"dtype": _dtype_to_wire(space), "shape": list(space.shape)}
+    nvec, start = (TaggedArray(np.asarray(part, np.int64)) for part in (space.nvec, space.start))
+    return {"nvec": nvec, "start": start, **form}
 
 
 def _multi_discrete_from_wire(node: Any, depth: int) -> spaces.MultiDiscrete:
-    dtype, shape = _dtype_and_shape_from_wire(node)
+    dtype, shape = dtype_from_wire(node["dtype"]), _limited_shape(node["shape"])
     int64 = np.dtype(np.int64)
     nvec, start = (array_from_wire(node[name], int64, shape) for name in ("nvec", "start"))
     return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
@@ -137,9 +134,8 @@ def _multi_discrete_from_wire(node: Any, depth: int) -> spaces.MultiDiscrete:
 
 def _multi_binary_from_wire(node: Any, depth: int) -> spaces.MultiBinary:
     n = node["n"]
-    if isinstance(n, list):
-        return spaces.MultiBinary(_limited_shape(n))
-    return spaces.MultiBinary(*_limited_shape([n]))
+    shape = _limited_shape(n if isinstance(n, list) else [n])
+    return spaces.MultiBinary(shape if isinstance(n, list) else n)
 
 
 def _dict_from_wire(node: Any, depth: int) -> spaces.Dict:
@@ -183,28 +179,22 @@ def _record_to_wire(space: ObservationRecord | ActionRecord) -> dict[str, Any]:
     }
 
 
-def _record_from_wire(kind: Callable[[Team], Space[Any]]) -> Callable[[Any, int], Space[Any]]:
-    def decode(node: Any, depth: int) -> Space[Any]:
-        agents = [from_wire(agent) for agent in node["agents"]]
-
-        def by_agent(name: str) -> dict[Any, Space[Any]]:
-            members = [space_from_wire(each, depth) for each in node[name]]
-            return dict(zip(agents, members, strict=True))
-
-        groups = node["groups"]
-        team = build_team(
-            agents,
-            by_agent("observation_spaces"),
-            by_agent("action_spaces"),
-            _optional_from_wire(node["state_space"], depth),
-            None if groups is None else {name: [agents[i] for i in at] for name, at in groups},
-            bool(node["masks"]),
-            bool(node["infos_by_agent"]),
-            reward_space_from_wire(node),
-        )
-        return kind(team)
-
-    return decode
+def _team_from_wire(node: Any, depth: int) -> Team:
+    agents, groups = [from_wire(agent) for agent in node["agents"]], node["groups"]
+    observations, actions = (
+        dict(zip(agents, [space_from_wire(each, depth) for each in node[name]], strict=True))
+        for name in ("observation_spaces", "action_spaces")
+    )
+    return build_team(
+        agents,
+        observations,
+        actions,
+        _optional_from_wire(node["state_space"], depth),
+        None if groups is None else {name: [agents[i] for i in at] for name, at in groups},
+        bool(node["masks"]),
+        bool(node["infos_by_agent"]),
+        reward_space_from_wire(node),
+    )
 
 
 _SPACES: dict[type, _Codec] = {
@@ -245,8 +235,11 @@ _SPACES: dict[type, _Codec] = {
             space_from_wire(node["nodes"], depth), _optional_from_wire(node["edges"], depth)
         ),
     ),
-    ObservationRecord: (_record_to_wire, _record_from_wire(ObservationRecord)),
-    ActionRecord: (_record_to_wire, _record_from_wire(ActionRecord)),
+    ObservationRecord: (
+        _record_to_wire,
+        lambda node, depth: ObservationRecord(_team_from_wire(node, depth)),
+    ),
+    ActionRecord: (_record_to_wire, lambda node, depth: ActionRecord(_team_from_wire(node, depth))),
 }
 
 

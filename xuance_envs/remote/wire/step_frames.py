@@ -13,7 +13,6 @@ The client checks the layout, the frame's size and the codes of kinds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,11 +27,17 @@ from xuance_envs.engine.data.info_columns import (
     ColumnLayout,
     InfoArrays,
 )
-from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
+from xuance_envs.engine.data.space_rows import ALL_ENVS
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_frame import NO_EXTENTS, Extents, GroupCodec
-from xuance_envs.remote.wire.arrays import DTYPES, check_bools, dtype_from_wire, shape_from_wire
-from xuance_envs.remote.wire.nodes import WireError, shortened
+from xuance_envs.remote.wire.nodes import (
+    DTYPES,
+    WireError,
+    check_bools,
+    dtype_from_wire,
+    shape_from_wire,
+    shortened,
+)
 
 # Kinds of numbers, in the order of their codes. The client raises if the server's list differs.
 _NUMBERS = [
@@ -47,48 +52,37 @@ _FIRST_ARRAY = len(_NUMBER_CODES)
 class StepFrameWriter:
     def __init__(self, arrays: StepArrays) -> None:
         self._codec = GroupCodec(arrays)
-        self._layouts = NO_COLUMNS, NO_COLUMNS
-        self._extents = NO_EXTENTS
-        self._number = 1
-        self._columns = self._describe()
+        self._number = 0
+        self._set_layouts((NO_COLUMNS, NO_COLUMNS), masks=False)
 
     def frame(
         self, layouts: tuple[ColumnLayout, ColumnLayout], masks: bool, known: int
     ) -> dict[str, Any] | None:
         """Return the reply to the last step; None if its infos do not fit into a frame."""
         if layouts != self._layouts or masks is not self._extents.masks:
-            self._layouts = layouts
-            self._extents = Extents(layouts[0].extent, layouts[1].extent, masks)
-            self._number += 1
-            self._columns = self._describe()
+            self._set_layouts(layouts, masks)
         if self._columns is None:
             return None
         frame = b"".join(self._codec.results(self._extents))
         reply = {"layout": self._number, "frame": frame}
         return reply if known == self._number else {**reply, "columns": self._columns}
 
-    def _describe(self) -> dict[str, Any] | None:
-        infos, resets = map(_layout_to_wire, self._layouts)
-        if infos is None or resets is None:
-            return None
-        return {
-            "arrays": self._codec.form,
-            "numbers": _NUMBERS,
-            "masks": self._extents.masks,
-            "infos": infos,
-            "resets": resets,
-        }
+    def _set_layouts(self, layouts: tuple[ColumnLayout, ColumnLayout], masks: bool) -> None:
+        self._layouts = layouts
+        self._extents = Extents(layouts[0].extent, layouts[1].extent, masks)
+        self._number += 1
+        infos, resets = map(_layout_to_wire, layouts)
+        columns = {"arrays": self._codec.form, "numbers": _NUMBERS, "masks": masks}
+        fits = infos is not None and resets is not None
+        self._columns = {**columns, "infos": infos, "resets": resets} if fits else None
 
 
 class StepFrameReader:
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
         self._codec = GroupCodec(arrays)
-        rows = (arrays.observations, arrays.reset_observations)
-        self._flags = [arrays.terminated, arrays.truncated, *_bool_arrays(rows)]
-        masks = [] if arrays.masks is None else [arrays.masks]
-        self._flags_and_masks = [*self._flags, *_bool_arrays(masks)]
         self._extents = NO_EXTENTS
+        self._flags: list[Any] = []  # arrays of bools in a frame
         self._columns: list[_Columns] = []
         self.number = 0  # of the last received layout
         self.layouts = NO_COLUMNS, NO_COLUMNS  # columns of infos and of reset infos
@@ -114,8 +108,7 @@ class StepFrameReader:
                 f"expected a frame of {self._codec.nbytes} bytes for these spaces, "
                 f"columns and episode ends, got {len(frame)}"
             )
-        flags: list[Any] = self._flags_and_masks if self._extents.masks else self._flags
-        check_bools(b"".join(flags))
+        check_bools(b"".join(self._flags))
         infos, resets = self._columns
         infos.check(ALL_ENVS)
         if len(ended):
@@ -128,15 +121,18 @@ class StepFrameReader:
             given = node.get(name) if isinstance(node, dict) else None
             if given != expected:
                 raise WireError(f"expected a layout with the {name} {expected}, got {given!a:.200}")
-        masks = bool(node["masks"])
-        if masks and self._arrays.masks is None:
-            raise WireError("expected no action masks for this action space, got some")
-        arrays = self._arrays.infos, self._arrays.reset_infos
-        infos, resets = [
-            _layout_from_wire(node[name], len(used.bytes[0]))
-            for name, used in zip(("infos", "resets"), arrays, strict=True)
-        ]
-        self._columns = [_Columns(infos, arrays[0]), _Columns(resets, arrays[1])]
+        arrays, masks = self._arrays, bool(node["masks"])
+        rows = [arrays.observations, arrays.reset_observations]
+        if masks:
+            if arrays.masks is None:
+                raise WireError("expected no action masks for this action space, got some")
+            rows.append(arrays.masks)
+        parts = [part for each in rows for part in each.parts if isinstance(part, np.ndarray)]
+        bools = [part for part in parts if part.dtype.kind == "b"]
+        self._flags = [arrays.terminated, arrays.truncated, *bools]
+        infos = _layout_from_wire(node["infos"], len(arrays.infos.bytes[0]))
+        resets = _layout_from_wire(node["resets"], len(arrays.reset_infos.bytes[0]))
+        self._columns = [_Columns(infos, arrays.infos), _Columns(resets, arrays.reset_infos)]
         self._extents = Extents(infos.extent, resets.extent, masks)
         self.layouts = infos, resets
 
@@ -165,11 +161,6 @@ class _Columns:
             for code in self._bools.intersection(codes.tolist()) if self._bools else ():
                 stored = layout.kind(code).stored(self._arrays, slot, layout.starts[slot])
                 check_bools(stored[at][codes == code].tobytes())
-
-
-def _bool_arrays(rows: Sequence[SpaceRows]) -> list[NDArray[Any]]:
-    parts = [part for each in rows for part in each.parts]
-    return [part for part in parts if isinstance(part, np.ndarray) and part.dtype.kind == "b"]
 
 
 def _layout_to_wire(layout: ColumnLayout) -> dict[str, Any] | None:

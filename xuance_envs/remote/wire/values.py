@@ -1,41 +1,49 @@
-"""Values in messages: infos, arguments and results."""
+"""Values in messages: infos, arguments and results, and batches of a space's values.
+
+A batch has one value per environment and the structure of its space: a dict for Dict, a list for
+Tuple, an array with an additional first axis for Box, Discrete, MultiDiscrete and MultiBinary, and
+a list of values for other spaces.
+"""
 
 from __future__ import annotations
 
 import base64
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import GraphInstance
-from numpy.typing import NDArray
+from gymnasium import Space, spaces
 
-from xuance_envs.remote.wire.arrays import (
-    DTYPES,
-    TaggedArray,
-    scalar_from_wire,
-    tagged_array_from_wire,
-)
-from xuance_envs.remote.wire.bounds import check_keys
 from xuance_envs.remote.wire.nodes import (
     ATOMS,
+    DTYPES,
     FIELDS,
     INTS,
     MAX_DEPTH,
     NON_FINITE,
     TAG,
+    TaggedArray,
     WireError,
+    array_from_wire,
     check_fields,
     checked_list,
     non_finite_name,
     shortened,
+    tagged_array,
+    tagged_scalar,
 )
 
 logger = logging.getLogger("xuance_envs")
+
+# Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes. Clients can
+# choose numbers with equal hashes, and creating a set of these takes quadratic time.
+MAX_COLLIDING = 64
+
+_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def to_wire(value: Any, depth: int = 0) -> Any:
@@ -51,15 +59,10 @@ def to_wire(value: Any, depth: int = 0) -> Any:
         raise WireError(
             f"cannot send values that contain themselves or more than {MAX_DEPTH} nested levels"
         )
-    for base, encode in _ENCODERS:
-        if isinstance(value, base):
-            return encode(value, depth + 1)
-    if hasattr(value, "__array__"):
-        return to_wire(np.asarray(value), depth + 1)
-    raise WireError(f"cannot send a value of type {kind.__module__}.{kind.__qualname__}")
+    return _encode(value, depth + 1)
 
 
-def from_wire(node: Any, depth: int = 0) -> Any:
+def from_wire(node: Any, depth: int = 0, max_colliding: float = math.inf) -> Any:
     """Decode a value; the inverse of :func:`to_wire`."""
     kind = type(node)
     if kind in ATOMS:
@@ -69,24 +72,53 @@ def from_wire(node: Any, depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         raise WireError(f"expected values nested at most {MAX_DEPTH} levels deep, got more levels")
     if kind is list:
-        return [from_wire(item, depth + 1) for item in node]
+        return [from_wire(item, depth + 1, max_colliding) for item in node]
     if TAG not in node:
         decoded = {}
         for key, item in node.items():
             if type(key) is not str:
                 raise WireError(f"expected strings as keys, got {shortened(key)}")
-            decoded[key] = item if type(item) in ATOMS else from_wire(item, depth + 1)
+            if type(item) not in ATOMS:
+                item = from_wire(item, depth + 1, max_colliding)
+            decoded[key] = item
         return decoded
     tag = node[TAG]
-    if type(tag) is not str or tag not in _DECODERS:
-        raise WireError(f"expected one of the tags {', '.join(_DECODERS)}, got {shortened(tag)}")
-    return _DECODERS[tag](node, depth + 1)
+    if type(tag) is not str or tag not in FIELDS:
+        raise WireError(f"expected one of the tags {', '.join(FIELDS)}, got {shortened(tag)}")
+    check_fields(node, tag)
+    return _decode_tagged(tag, node, depth + 1, max_colliding)
 
 
 def from_client(node: Any) -> Any:
     """Decode a value of an untrusted client, in linear time."""
-    check_keys(node)
-    return from_wire(node)
+    return from_wire(node, max_colliding=MAX_COLLIDING)
+
+
+def _encode(value: Any, depth: int) -> Any:
+    if isinstance(value, dict):
+        return _encode_dict(value, depth)
+    if isinstance(value, list):
+        return [to_wire(item, depth) for item in value]
+    if isinstance(value, spaces.GraphInstance):
+        parts = [to_wire(part, depth) for part in value]
+        return {TAG: "graph", **dict(zip(FIELDS["graph"], parts, strict=True))}
+    for kind in (tuple, set, frozenset):
+        if isinstance(value, kind):
+            return {TAG: kind.__name__, "items": [to_wire(item, depth) for item in value]}
+    if isinstance(value, np.ndarray):
+        if value.dtype.name not in DTYPES:
+            raise WireError(f"cannot send an array of dtype {value.dtype}")
+        return TaggedArray(np.asarray(value))
+    if isinstance(value, np.generic) and not isinstance(value, str | bytes):
+        return _encode_scalar(value)
+    base: type[Any]
+    for base in (str, bytes, int, float):
+        if isinstance(value, base):
+            return to_wire(base(value))
+    if hasattr(value, "__array__"):
+        return to_wire(np.asarray(value), depth)
+    base = type(value)
+    raise WireError(f"cannot send a value of type {base.__module__}.{base.__qualname__}")
 
 
 def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
@@ -103,11 +135,7 @@ def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
     return encoded
 
 
-def _encode_items(tag: str) -> Callable[[Iterable[Any], int], Any]:
-    return lambda value, depth: {TAG: tag, "items": [to_wire(item, depth) for item in value]}
-
-
-def _encode_scalar(value: np.generic, depth: int) -> Any:
+def _encode_scalar(value: np.generic) -> Any:
     if (name := value.dtype.name) not in DTYPES:
         raise WireError(f"cannot send a number of dtype {value.dtype}")
     data = value.item()
@@ -116,87 +144,106 @@ def _encode_scalar(value: np.generic, depth: int) -> Any:
     return {TAG: "scalar", "dtype": name, "data": data}
 
 
-def _encode_array(value: NDArray[Any], depth: int) -> Any:
-    if value.dtype.name not in DTYPES:
-        raise WireError(f"cannot send an array of dtype {value.dtype}")
-    return TaggedArray(np.asarray(value))
-
-
-def _encode_graph(value: GraphInstance, depth: int) -> Any:
-    parts = [to_wire(part, depth) for part in value]
-    return {TAG: "graph", **dict(zip(FIELDS["graph"], parts, strict=True))}
-
-
-_ENCODERS: tuple[tuple[type, Callable[[Any, int], Any]], ...] = (
-    (dict, _encode_dict),
-    (list, lambda value, depth: [to_wire(item, depth) for item in value]),
-    (GraphInstance, _encode_graph),
-    (tuple, _encode_items("tuple")),
-    (np.ndarray, _encode_array),
-    (str, lambda value, depth: str(value)),
-    (bytes, lambda value, depth: bytes(value)),
-    (np.generic, _encode_scalar),
-    (int, lambda value, depth: to_wire(int(value))),
-    (float, lambda value, depth: to_wire(float(value))),
-    (set, _encode_items("set")),
-    (frozenset, _encode_items("frozenset")),
-)
-
-
-def _decode_items(node: Any, depth: int) -> list[Any]:
-    check_fields(node, node[TAG])
-    if not isinstance(node["items"], list):
-        raise WireError(f"expected a list of items, got {shortened(node['items'])}")
-    return [from_wire(item, depth) for item in node["items"]]
-
-
-def _decode_hashed(kind: Callable[[Iterable[Any]], Any]) -> Callable[[Any, int], Any]:
-    def decode(node: Any, depth: int) -> Any:
-        items = _decode_items(node, depth)
-        for item in items if kind is dict else ():
-            if not isinstance(item, list) or len(item) != 2:
-                raise WireError(f"dict: expected [key, value] pairs, got {shortened(item)}")
-        try:
-            return kind(items)
-        except TypeError as error:  # unhashable
-            raise WireError(f"{node[TAG]}: {error}") from None
-
-    return decode
-
-
-def _decode_text(parse: Callable[[str], Any], expected: str) -> Callable[[Any, int], Any]:
-    def decode(node: Any, depth: int) -> Any:
-        check_fields(node, node[TAG])
-        text = node["data"]
+def _decode_tagged(tag: str, node: Any, depth: int, max_colliding: float) -> Any:
+    if tag == "array":
+        return tagged_array(node)
+    if tag == "scalar":
+        return tagged_scalar(node)
+    if tag == "graph":
+        return _decode_graph(node, depth, max_colliding)
+    if tag in _PARSERS:
+        (parse, expected), text = _PARSERS[tag], node["data"]
         if isinstance(text, str):
             with suppress(LookupError, ValueError):
                 return parse(text)
-        raise WireError(f"{node[TAG]}: expected {expected}, got {shortened(text)}")
+        raise WireError(f"{tag}: expected {expected}, got {shortened(text)}")
+    if not isinstance(node["items"], list):
+        raise WireError(f"expected a list of items, got {shortened(node['items'])}")
+    items = [from_wire(item, depth, max_colliding) for item in node["items"]]
+    for item in items if tag == "dict" else ():
+        if not isinstance(item, list) or len(item) != 2:
+            raise WireError(f"dict: expected [key, value] pairs, got {shortened(item)}")
+    if len(items) > max_colliding and tag != "tuple":
+        parts, keys = ("keys", [key for key, _ in items]) if tag == "dict" else ("items", items)
+        if others := {*map(type, keys)} - {str, bytes}:
+            raise WireError(
+                f"expected only strings or bytes as {parts} of a {tag} with more than "
+                f"{max_colliding} items, got {others.pop().__name__} among {len(items)}"
+            )
+    try:
+        return _COLLECTIONS[tag](items)
+    except TypeError as error:  # unhashable
+        raise WireError(f"{tag}: {error}") from None
 
-    return decode
 
-
-def _decode_graph(node: Any, depth: int) -> GraphInstance:
-    check_fields(node, "graph")
-    parts = [from_wire(node[name], depth) for name in FIELDS["graph"]]
+def _decode_graph(node: Any, depth: int, max_colliding: float) -> spaces.GraphInstance:
+    parts = [from_wire(node[name], depth, max_colliding) for name in FIELDS["graph"]]
     for number, part in enumerate(parts):
         if not isinstance(part, np.ndarray) and (part is not None or not number):
             raise WireError(f"graph: expected arrays, got {shortened(part)}")
-    return GraphInstance(*parts)
+    return spaces.GraphInstance(*parts)
 
 
-_DECODERS: dict[str, Callable[[Any, int], Any]] = {
-    "array": lambda node, depth: tagged_array_from_wire(node),
-    "bytes": _decode_text(partial(base64.b64decode, validate=True), "base64"),
-    "dict": _decode_hashed(dict),
-    "float": _decode_text(NON_FINITE.__getitem__, f"one of {', '.join(NON_FINITE)}"),
-    "frozenset": _decode_hashed(frozenset),
-    "graph": _decode_graph,
-    "int": _decode_text(partial(int, base=16), "hexadecimal digits"),  # linear, unlike decimal
-    "scalar": lambda node, depth: scalar_from_wire(node),
-    "set": _decode_hashed(set),
-    "tuple": lambda node, depth: tuple(_decode_items(node, depth)),
+# Parsers of texts, and the expected texts.
+_PARSERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "bytes": (partial(base64.b64decode, validate=True), "base64"),
+    "float": (NON_FINITE.__getitem__, f"one of {', '.join(NON_FINITE)}"),
+    "int": (partial(int, base=16), "hexadecimal digits"),  # linear, unlike decimal
 }
+_COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
+    "dict": dict,
+    "frozenset": frozenset,
+    "set": set,
+    "tuple": tuple,
+}
+
+
+def batch_to_wire(space: Space[Any], batch: Any) -> Any:
+    if isinstance(space, _ARRAY_SPACES):
+        return np.asarray(batch)
+    if isinstance(space, spaces.Dict):
+        parts = [batch_to_wire(inner, batch[key]) for key, inner in space.spaces.items()]
+        return dict(zip(space.spaces, parts, strict=True)) if _has_string_keys(space) else parts
+    if isinstance(space, spaces.Tuple):
+        return [batch_to_wire(inner, part) for inner, part in zip(space, batch, strict=True)]
+    return [to_wire(value) for value in batch]
+
+
+def batch_from_wire(
+    space: Space[Any], node: Any, count: int, decode: Callable[[Any], Any] = from_wire
+) -> Any:
+    """Decode a batch of ``count`` values; the inverse of :func:`batch_to_wire`."""
+    if isinstance(space, _ARRAY_SPACES):
+        shape, dtype = space.shape, space.dtype
+        assert shape is not None
+        assert dtype is not None
+        return array_from_wire(node, dtype, (count, *shape))
+    if isinstance(space, spaces.Dict):
+        parts = _dict_items(space, node)
+        return {
+            key: batch_from_wire(inner, part, count, decode)
+            for (key, inner), part in zip(space.spaces.items(), parts, strict=True)
+        }
+    if isinstance(space, spaces.Tuple):
+        parts = checked_list(node, len(space.spaces), "item", " for Tuple")
+        return tuple(
+            batch_from_wire(inner, part, count, decode)
+            for inner, part in zip(space, parts, strict=True)
+        )
+    return list(map(decode, checked_list(node, count, "value", f" for {type(space).__name__}")))
+
+
+def _has_string_keys(space: spaces.Dict) -> bool:
+    return all(type(key) is str for key in space.spaces)
+
+
+def _dict_items(space: spaces.Dict, node: Any) -> list[Any]:
+    if _has_string_keys(space):
+        if not isinstance(node, dict) or node.keys() != set(space.spaces):
+            got = f"the keys {list(node)[:8]!a:.100}" if isinstance(node, dict) else shortened(node)
+            raise WireError(f"expected the keys {list(space.spaces)!a} for Dict, got {got}")
+        return [node[key] for key in space.spaces]
+    return checked_list(node, len(space.spaces), "item", " for Dict")
 
 
 def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:

@@ -17,10 +17,15 @@ from xuance_envs.engine.serialization import copy_of, loads
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.http import messages
-from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.nodes import LazyList, WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
-from xuance_envs.remote.wire.values import drop_unsendable, from_client, to_wire
+from xuance_envs.remote.wire.values import (
+    batch_from_wire,
+    batch_to_wire,
+    drop_unsendable,
+    from_client,
+    to_wire,
+)
 from xuance_envs.vector_envs.action_writer import check_in_space
 from xuance_envs.vector_envs.vector_env import VecEnv
 

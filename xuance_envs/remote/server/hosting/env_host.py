@@ -26,12 +26,11 @@ from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http import messages
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.settings import Settings
-from xuance_envs.remote.wire.batches import batch_from_wire
 from xuance_envs.remote.wire.bounds import ObjectBudget, TooLargeError, payload_bytes
 from xuance_envs.remote.wire.failures import RefusedError, envs_closed, no_session, no_state
 from xuance_envs.remote.wire.formats import WireFormat
 from xuance_envs.remote.wire.nodes import WireError
-from xuance_envs.remote.wire.values import from_client, to_wire
+from xuance_envs.remote.wire.values import batch_from_wire, from_client, to_wire
 
 T = TypeVar("T")
 
