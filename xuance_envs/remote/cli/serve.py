@@ -19,7 +19,7 @@ from xuance_envs.errors import EnvError, VecEnvError, counted
 from xuance_envs.remote.server.access.permissions import Permissions, allowed_values
 from xuance_envs.remote.server.access.proxies import Proxies, network_of, root_path_of
 from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE, Tokens
-from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
+from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER
 from xuance_envs.remote.server.monitoring.logs import BackgroundHandler
 from xuance_envs.remote.server.server import Server
 from xuance_envs.remote.server.settings import LIMIT_SHARES, MIB, Catalogue, Limits, Settings

@@ -13,7 +13,7 @@ from xuance_envs.errors import counted
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http.requests import LARGE_REPLY, LargeReplies, Reply
-from xuance_envs.remote.server.limits.admission import Account, Quota, throttle, too_many_requests
+from xuance_envs.remote.server.limits import Account, Quota, throttle, too_many_requests
 from xuance_envs.remote.wire.failures import RefusedError, no_session, no_state
 
 

@@ -1,24 +1,61 @@
-"""Worker processes of a session: their commands, replies, saved states and exit."""
+"""Worker processes of a session: their commands, replies, saved states, usage and exit."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+import psutil
 
 from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.worker_process import WorkerProcess
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
-from xuance_envs.remote.server.limits.admission import Quota
-from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
-from xuance_envs.remote.server.limits.usage import Usage
+from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER, Quota
 from xuance_envs.remote.wire.failures import RefusedError, no_session
 
 T = TypeVar("T")
 
 POLL_INTERVAL = 0.005  # while closing, seconds between checks for the end of a running command
 SLOW_STEP = 0.01  # seconds after which a running step releases its slot
+
+
+class Usage(NamedTuple):
+    """CPU seconds and bytes of memory of a process and its descendants."""
+
+    cpu: float
+    memory: int
+
+
+def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
+    """Return the usage of running descendants of this process, by process id."""
+    running = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid, process in running.items():
+        with suppress(psutil.Error):
+            children[process.ppid()].append(pid)
+
+    def tree(pid: int) -> Iterator[int]:
+        yield pid
+        for child in children[pid]:
+            yield from tree(child)
+
+    def total(pid: int) -> Usage:
+        cpu, memory = zip(*(_own_usage(running[member]) for member in tree(pid)), strict=True)
+        return Usage(sum(cpu), sum(memory))
+
+    return {pid: total(pid) for pid in pids if pid in running}
+
+
+def _own_usage(process: psutil.Process) -> Usage:
+    """Return the usage of a process and its ended children, without shared memory."""
+    with suppress(psutil.Error), process.oneshot():
+        memory = process.memory_info()
+        return Usage(sum(process.cpu_times()[:4]), memory.rss - getattr(memory, "shared", 0))
+    return Usage(0.0, 0)
 
 
 class StateStore:

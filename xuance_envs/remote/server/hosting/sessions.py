@@ -17,12 +17,10 @@ from xuance_envs.errors import counted
 from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.session import Session
-from xuance_envs.remote.server.hosting.session_process import SessionProcess
+from xuance_envs.remote.server.hosting.session_process import SessionProcess, usage_of
 from xuance_envs.remote.server.http import messages
 from xuance_envs.remote.server.http.requests import LargeReplies
-from xuance_envs.remote.server.limits.admission import Account, Quota
-from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER, Capacity
-from xuance_envs.remote.server.limits.usage import usage_of
+from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER, Account, Capacity, Quota
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.settings import MIB
 from xuance_envs.remote.wire.failures import RefusedError, no_session

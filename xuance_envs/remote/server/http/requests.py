@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
-from xuance_envs.remote.server.limits.admission import ByteBudget
+from xuance_envs.remote.server.limits import ByteBudget
 from xuance_envs.remote.server.settings import Limits
 from xuance_envs.remote.wire.failures import RefusedError
 from xuance_envs.remote.wire.formats import WireFormat, dumps

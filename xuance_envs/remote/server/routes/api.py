@@ -33,8 +33,7 @@ from xuance_envs.remote.server.http.requests import (
     RequestHead,
     refused,
 )
-from xuance_envs.remote.server.limits.admission import Account, Accounts, throttle
-from xuance_envs.remote.server.limits.capacity import Capacity
+from xuance_envs.remote.server.limits import Account, Accounts, Capacity, throttle
 from xuance_envs.remote.server.monitoring.metrics import Metrics
 from xuance_envs.remote.server.monitoring.request_log import OWNER_KEY, loggable_path
 from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
