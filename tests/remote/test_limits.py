@@ -26,7 +26,7 @@ from xuance_envs.engine.system.current import system
 from xuance_envs.remote.server.access.permissions import Permissions
 from xuance_envs.remote.server.hosting import sessions
 from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER, ByteBudget
-from xuance_envs.remote.server.monitoring.logs import BackgroundHandler
+from xuance_envs.remote.server.monitoring import BackgroundHandler
 from xuance_envs.remote.wire.failures import RefusedError
 
 LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"

@@ -20,7 +20,7 @@ from xuance_envs.remote.server.access.permissions import Permissions, allowed_va
 from xuance_envs.remote.server.access.proxies import Proxies, network_of, root_path_of
 from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE, Tokens
 from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER
-from xuance_envs.remote.server.monitoring.logs import BackgroundHandler
+from xuance_envs.remote.server.monitoring import BackgroundHandler
 from xuance_envs.remote.server.server import Server
 from xuance_envs.remote.server.settings import LIMIT_SHARES, MIB, Catalogue, Limits, Settings
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from xuance_envs.remote.server.http.connection_manager import ConnectionManager
-    from xuance_envs.remote.server.monitoring.request_log import RequestLog
     from xuance_envs.remote.server.routes.api import Api
 
 __all__ = ["Server"]
@@ -92,7 +91,6 @@ class Server:
                 f"got {host!r}: set tokens with --tokens FILE or {TOKENS_VARIABLE}"
             )
         from xuance_envs.remote.server.http.connection_manager import ConnectionManager
-        from xuance_envs.remote.server.monitoring.request_log import RequestLog
         from xuance_envs.remote.server.routes.api import Api
 
         tls = None
@@ -120,12 +118,16 @@ class Server:
                 names = {host, shown, "localhost", "127.0.0.1", "[::1]", *settings.allowed_hosts}
                 hosts = frozenset(name.lower().encode() for name in names if name)
         proxies = proxies or Proxies()
-        request_log = RequestLog(api.metrics, settings.access_log)
-        limits, routes = api.capacity.limits, api.post_routes
         manager = ConnectionManager(
-            limits, api.answer, routes, request_log, api.replies, hosts, proxies
+            api.capacity.limits,
+            api.answer,
+            api.post_routes,
+            api.metrics,
+            api.replies,
+            hosts,
+            proxies,
         )
-        app = _app(api, request_log, manager, settings)
+        app = _app(api, manager, settings)
         self._server = _uvicorn(app, manager, tls, settings.seconds_to_finish)
         self._thread: threading.Thread | None = None
         self._was_started = False
@@ -179,14 +181,11 @@ class Server:
         self.close()
 
 
-def _app(
-    api: Api, request_log: RequestLog, manager: ConnectionManager, settings: Settings
-) -> ASGIApp:
+def _app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
     """Create the application for the routes that ``ServerConnection`` does not answer itself."""
     from fastapi import FastAPI
 
-    from xuance_envs.remote.server.monitoring.metrics import SAMPLE_INTERVAL
-    from xuance_envs.remote.server.monitoring.request_log import RequestLogMiddleware
+    from xuance_envs.remote.server.monitoring import SAMPLE_INTERVAL, RequestLogMiddleware
     from xuance_envs.remote.server.routes.admin import add_admin_routes
     from xuance_envs.remote.server.routes.openapi import OPENAPI_PATH, add_document
     from xuance_envs.remote.server.routes.status_page import HEALTHY, add_status_page
@@ -228,7 +227,7 @@ def _app(
     if not settings.pages_need_token:
         manager.add_static_reply(OPENAPI_PATH, document)
     manager.add_static_reply("/healthz", HEALTHY)
-    return RequestLogMiddleware(app, request_log, manager.proxies)
+    return RequestLogMiddleware(app, api.metrics, manager.proxies)
 
 
 def _uvicorn(

@@ -24,7 +24,7 @@ from xuance_envs.remote.server.hosting.repeating_env import HostedFunction, has_
 from xuance_envs.remote.server.hosting.reply_sizes import ReplyEncoder, is_rgb_image
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http import messages
-from xuance_envs.remote.server.monitoring.metrics import Metrics
+from xuance_envs.remote.server.monitoring import Metrics
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
 from xuance_envs.remote.wire.bounds import ObjectBudget, TooLargeError, payload_bytes

@@ -21,7 +21,7 @@ from xuance_envs.remote.server.hosting.session_process import SessionProcess, us
 from xuance_envs.remote.server.http import messages
 from xuance_envs.remote.server.http.requests import LargeReplies
 from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER, Account, Capacity, Quota
-from xuance_envs.remote.server.monitoring.metrics import Metrics
+from xuance_envs.remote.server.monitoring import Metrics
 from xuance_envs.remote.server.settings import MIB
 from xuance_envs.remote.wire.failures import RefusedError, no_session
 

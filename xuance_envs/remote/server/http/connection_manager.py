@@ -14,7 +14,7 @@ from typing import Protocol
 from xuance_envs.remote.server.access.proxies import Proxies
 from xuance_envs.remote.server.http.request_cycle import RequestCycle
 from xuance_envs.remote.server.http.requests import LargeReplies, Reply
-from xuance_envs.remote.server.monitoring.request_log import RequestLog
+from xuance_envs.remote.server.monitoring import Metrics
 from xuance_envs.remote.server.settings import Limits
 
 logger = logging.getLogger("xuance_envs")
@@ -51,7 +51,7 @@ class ConnectionManager:
         limits: Limits,
         handler: Callable[[RequestCycle], Awaitable[Reply]],
         post_routes: Iterable[str],
-        request_log: RequestLog,
+        metrics: Metrics,
         replies: LargeReplies,
         hosts: frozenset[bytes] | None,
         proxies: Proxies,
@@ -62,7 +62,7 @@ class ConnectionManager:
         self._roots = {"", proxies.root_path}
         self.post_routes = {root + path: path for path in post_routes for root in self._roots}
         self.static_replies: dict[str, Reply] = {}
-        self.request_log = request_log
+        self.metrics = metrics
         self.hosts = hosts
         self.connections: set[ManagedConnection] = set()
         self.is_closing = False

@@ -78,7 +78,9 @@ class RequestCycle:
         finally:
             head = self.head
             client = manager.proxies.client(connection.client, head.headers)
-            manager.request_log.record(client, self.owner, head.method, head.path, status, start)
+            manager.metrics.record_request(
+                client, self.owner, head.method, head.path, status, start
+            )
             if self._task is not None:
                 connection.tasks.discard(self._task)
 

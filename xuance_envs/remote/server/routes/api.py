@@ -34,8 +34,7 @@ from xuance_envs.remote.server.http.requests import (
     refused,
 )
 from xuance_envs.remote.server.limits import Account, Accounts, Capacity, throttle
-from xuance_envs.remote.server.monitoring.metrics import Metrics
-from xuance_envs.remote.server.monitoring.request_log import OWNER_KEY, loggable_path
+from xuance_envs.remote.server.monitoring import OWNER_KEY, Metrics, loggable_path
 from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.bounds import TooManyNodesError
@@ -64,7 +63,7 @@ class Api:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._limits = settings.limits
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings.access_log)
         self.replies = LargeReplies(settings.limits)
         self.capacity = Capacity(settings)
         self.accounts = Accounts(self.capacity)
