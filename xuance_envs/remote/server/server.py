@@ -22,7 +22,6 @@ from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE
 from xuance_envs.remote.server.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
-    import uvicorn
     from starlette.types import ASGIApp
 
     from xuance_envs.remote.server.http.connection_manager import ConnectionManager
@@ -91,6 +90,7 @@ class Server:
                 f"got {host!r}: set tokens with --tokens FILE or {TOKENS_VARIABLE}"
             )
         from xuance_envs.remote.server.http.connection_manager import ConnectionManager
+        from xuance_envs.remote.server.http.listener import ListeningServer
         from xuance_envs.remote.server.routes.api import Api
 
         tls = None
@@ -127,8 +127,8 @@ class Server:
             hosts,
             proxies,
         )
-        app = _app(api, manager, settings)
-        self._server = _uvicorn(app, manager, tls, settings.seconds_to_finish)
+        app, seconds = _app(api, manager, settings), math.ceil(settings.seconds_to_finish)
+        self._server = ListeningServer(app, manager, tls, seconds)
         self._thread: threading.Thread | None = None
         self._was_started = False
 
@@ -189,7 +189,6 @@ def _app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
     from xuance_envs.remote.server.routes.admin import add_admin_routes
     from xuance_envs.remote.server.routes.openapi import OPENAPI_PATH, add_document
     from xuance_envs.remote.server.routes.status_page import HEALTHY, add_status_page
-    from xuance_envs.remote.server.routes.token_reloader import TokenReloader
 
     async def check_timeouts() -> None:
         while True:
@@ -199,10 +198,9 @@ def _app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        tokens = TokenReloader(settings.tokens, api)
-        tokens.handle_sighup()
+        api.reload_tokens_on_sighup()
         loops = [check_timeouts, api.sessions.expire, api.sessions.watch]
-        loops += [tokens.watch] if settings.watch_tokens else []
+        loops += [api.watch_tokens] if settings.watch_tokens else []
         tasks = [asyncio.create_task(loop()) for loop in loops]
         try:
             yield
@@ -228,29 +226,6 @@ def _app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
         manager.add_static_reply(OPENAPI_PATH, document)
     manager.add_static_reply("/healthz", HEALTHY)
     return RequestLogMiddleware(app, api.metrics, manager.proxies)
-
-
-def _uvicorn(
-    app: ASGIApp, manager: ConnectionManager, tls: ssl.SSLContext | None, seconds_to_finish: float
-) -> uvicorn.Server:
-    import uvicorn
-
-    from xuance_envs.remote.server.http.http_protocol import ServerConnection
-    from xuance_envs.remote.server.http.listener import ListeningServer
-
-    config = uvicorn.Config(
-        app,
-        http=partial(ServerConnection, manager),  # type: ignore[arg-type]  # uvicorn only calls it
-        log_config=None,
-        access_log=False,  # would log query strings
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        ws="none",
-        lifespan="on",
-        timeout_graceful_shutdown=math.ceil(seconds_to_finish),
-    )
-    return ListeningServer(config, manager, tls)
 
 
 def _require_packages() -> None:

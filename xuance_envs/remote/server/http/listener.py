@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -17,9 +17,10 @@ from xuance_envs._override import override
 from xuance_envs.engine.system.current import system
 from xuance_envs.extras import require_attributes
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
+from xuance_envs.remote.server.http.http_protocol import ServerConnection
 
 require_attributes(
-    "uvicorn[standard]>=0.27,<0.55", uvicorn.Server, "config lifespan server_state servers startup"
+    "uvicorn[standard]>=0.27,<0.55", uvicorn.Server, "config server_state servers startup"
 )
 
 MAX_ACCEPTS = 32  # maximum connections to accept before other tasks run
@@ -30,8 +31,23 @@ MAX_UNSENT = 64 * 2**10  # bytes of a connection that the kernel may hold; by de
 
 class ListeningServer(uvicorn.Server):
     def __init__(
-        self, config: uvicorn.Config, manager: ConnectionManager, tls: ssl.SSLContext | None
+        self,
+        app: Callable[..., Awaitable[None]],
+        manager: ConnectionManager,
+        tls: ssl.SSLContext | None,
+        seconds_to_finish: int,
     ) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,  # would log query strings
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=seconds_to_finish,
+        )
         super().__init__(config)
         self._manager = manager
         self._tls = tls
@@ -40,12 +56,8 @@ class ListeningServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         assert sockets is not None
         await super().startup([])
-
-        def make_connection() -> asyncio.Protocol:
-            return self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-
+        options: dict[str, Any] = {"server_state": self.server_state, "app_state": {}}
+        make_connection = partial(ServerConnection, self._manager, config=self.config, **options)
         self.servers += [
             ServerListener(each, self._tls, self._manager, make_connection)  # type: ignore[misc]  # used like asyncio's
             for each in sockets

@@ -7,7 +7,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sized
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from xuance_envs._version import __version__
+from xuance_envs.engine.system.current import system
 from xuance_envs.errors import counted
 from xuance_envs.remote.server.access.tokens import Owner
 from xuance_envs.remote.server.hosting import commands
@@ -50,6 +51,7 @@ M = TypeVar("M", bound=messages.RequestModel)
 T = TypeVar("T")
 
 MAX_INLINE_BODY = 1024  # maximum bytes of a body that serves as its own digest
+TOKENS_INTERVAL = 1.0  # seconds between checks of the tokens file
 
 
 class MessageRoute(NamedTuple):
@@ -90,6 +92,38 @@ class Api:
 
     def close(self) -> None:
         self._decoders.shutdown(wait=False)
+
+    def reload_tokens_on_sighup(self) -> None:
+        """Reload the tokens on SIGHUP, if this thread can handle signals."""
+
+        def reload() -> None:
+            self._reload_task = asyncio.create_task(self.reload_tokens())
+
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            asyncio.get_running_loop().add_signal_handler(system.hangup_signal(), reload)
+
+    async def watch_tokens(self) -> None:
+        """Reload the tokens when their file changes; never returns."""
+        while True:
+            await asyncio.sleep(TOKENS_INTERVAL)
+            await self.reload_tokens(only_if_changed=True)
+
+    async def reload_tokens(self, only_if_changed: bool = False) -> None:
+        """Close the sessions of revoked tokens; if the tokens cannot be read, keep the old ones."""
+        tokens = self._settings.tokens
+        try:
+            reload = tokens.reload_if_changed if only_if_changed else tokens.reload
+            if await asyncio.to_thread(reload) is False:
+                return
+        except (OSError, ValueError) as error:
+            logger.error("cannot reload the tokens, the previous ones stay valid: %s", error)
+            return
+        logger.info("reloaded the tokens: %d", len(tokens))
+        for session in self.sessions:
+            if not tokens.accepts(session.account.owner):
+                await self.sessions.close(session, "token revoked")
+        for limited in (self.capacity, self.sessions, self.accounts):
+            limited.update_limits()
 
     async def answer(self, request: RequestCycle) -> Reply:
         account, head = None, request.head
