@@ -431,7 +431,7 @@ def test_a_module_imports_only_from_lower_layers() -> None:
         ("xuance_envs.remote.wire.formats", "xuance_envs.remote.client.transport"),
         ("xuance_envs.remote.client.api_client", "xuance_envs.remote.server.settings"),
         ("xuance_envs.remote.server.server", "xuance_envs.remote.client.api_client"),
-        ("xuance_envs.remote.server.access.tokens", "xuance_envs.remote.server.limits"),
+        ("xuance_envs.remote.server.access", "xuance_envs.remote.server.limits"),
         ("xuance_envs.remote.server.limits", "xuance_envs.remote.server.monitoring"),
         ("xuance_envs.gym.gym_env", "xuance_envs.engine.data.step_infos"),
         ("xuance_envs.gym.gym_env", "xuance_envs.gym.gym_vec_env"),

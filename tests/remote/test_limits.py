@@ -23,7 +23,7 @@ from serving import API_PREFIX, TESTS, Asking, ServedProcess, ServerMaker, wait_
 
 from xuance_envs.engine.system import guardian
 from xuance_envs.engine.system.current import system
-from xuance_envs.remote.server.access.permissions import Permissions
+from xuance_envs.remote.server.access import Permissions
 from xuance_envs.remote.server.hosting import sessions
 from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER, ByteBudget
 from xuance_envs.remote.server.monitoring import BackgroundHandler

@@ -16,9 +16,15 @@ from typing import Any, TypeVar
 
 from xuance_envs.engine.system.current import system
 from xuance_envs.errors import EnvError, VecEnvError, counted
-from xuance_envs.remote.server.access.permissions import Permissions, allowed_values
-from xuance_envs.remote.server.access.proxies import Proxies, network_of, root_path_of
-from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE, Tokens
+from xuance_envs.remote.server.access import (
+    TOKENS_VARIABLE,
+    Permissions,
+    Proxies,
+    Tokens,
+    allowed_values,
+    network_of,
+    root_path_of,
+)
 from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER
 from xuance_envs.remote.server.monitoring import BackgroundHandler
 from xuance_envs.remote.server.server import Server

@@ -6,7 +6,7 @@ import argparse
 import secrets
 
 from xuance_envs.remote.cli.serve import ServeError
-from xuance_envs.remote.server.access.tokens import NAME, NAME_RULE
+from xuance_envs.remote.server.access import NAME, NAME_RULE
 
 TOKEN_BYTES = 24
 

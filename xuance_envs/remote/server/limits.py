@@ -12,7 +12,7 @@ from dataclasses import replace
 from time import monotonic
 
 from xuance_envs.engine.system.current import system
-from xuance_envs.remote.server.access.tokens import Owner
+from xuance_envs.remote.server.access import Owner
 from xuance_envs.remote.server.settings import LIMIT_SHARES, Limits, Settings
 from xuance_envs.remote.wire.failures import RefusedError, body_too_large
 

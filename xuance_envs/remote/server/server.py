@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from xuance_envs._version import __version__
 from xuance_envs.engine.system.current import system
 from xuance_envs.extras import missing_extra
-from xuance_envs.remote.server.access.proxies import Proxies, unix_socket
-from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE
+from xuance_envs.remote.server.access import TOKENS_VARIABLE, Proxies, unix_socket
 from xuance_envs.remote.server.settings import Settings, is_loopback
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.errors import counted
-from xuance_envs.remote.server.access.tokens import Owner
+from xuance_envs.remote.server.access import Owner
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.session import Session
 from xuance_envs.remote.server.hosting.session_process import SessionProcess, usage_of

@@ -11,7 +11,7 @@ from heapq import nsmallest
 from time import monotonic
 from typing import Protocol
 
-from xuance_envs.remote.server.access.proxies import Proxies
+from xuance_envs.remote.server.access import Proxies
 from xuance_envs.remote.server.http.request_cycle import RequestCycle
 from xuance_envs.remote.server.http.requests import LargeReplies, Reply
 from xuance_envs.remote.server.monitoring import Metrics

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from xuance_envs._version import __version__
 from xuance_envs.engine.system.current import system
 from xuance_envs.errors import counted
-from xuance_envs.remote.server.access.tokens import Owner
+from xuance_envs.remote.server.access import Owner
 from xuance_envs.remote.server.hosting import commands
 from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.session import Session
