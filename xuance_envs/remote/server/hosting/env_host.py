@@ -19,9 +19,9 @@ from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.multi_agent.record_layout import ObservationRecord
 from xuance_envs.remote.server.hosting import commands
+from xuance_envs.remote.server.hosting.commands import ReplyEncoder, is_rgb_image
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.hosting.repeating_env import HostedFunction, has_objects
-from xuance_envs.remote.server.hosting.reply_sizes import ReplyEncoder, is_rgb_image
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http import messages
 from xuance_envs.remote.server.monitoring import Metrics

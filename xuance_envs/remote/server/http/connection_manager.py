@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from heapq import nsmallest
 from time import monotonic
 from typing import Protocol
 
 from xuance_envs.remote.server.access import Proxies
-from xuance_envs.remote.server.http.request_cycle import RequestCycle
-from xuance_envs.remote.server.http.requests import LargeReplies, Reply
+from xuance_envs.remote.server.http.requests import Handler, LargeReplies, Reply
 from xuance_envs.remote.server.monitoring import Metrics
 from xuance_envs.remote.server.settings import Limits
 
@@ -49,7 +48,7 @@ class ConnectionManager:
     def __init__(
         self,
         limits: Limits,
-        handler: Callable[[RequestCycle], Awaitable[Reply]],
+        handler: Handler,
         post_routes: Iterable[str],
         metrics: Metrics,
         replies: LargeReplies,

@@ -15,10 +15,10 @@ from xuance_envs._override import override
 from xuance_envs.engine.system.current import system
 from xuance_envs.extras import require_attributes
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
-from xuance_envs.remote.server.http.request_cycle import RequestCycle
 from xuance_envs.remote.server.http.requests import (
     NO_OWNER,
     Reply,
+    RequestCycle,
     RequestHead,
     check_host,
     check_single,

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 
 from xuance_envs.remote.server.access import ADMIN
-from xuance_envs.remote.server.hosting.session import Session
+from xuance_envs.remote.server.hosting.sessions import Session
 from xuance_envs.remote.server.routes.api import Api
 from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
 from xuance_envs.remote.wire.constants import API_PREFIX

@@ -21,16 +21,15 @@ from xuance_envs.errors import counted
 from xuance_envs.remote.server.access import Owner
 from xuance_envs.remote.server.hosting import commands
 from xuance_envs.remote.server.hosting.env_host import EnvHost
-from xuance_envs.remote.server.hosting.session import Session
-from xuance_envs.remote.server.hosting.sessions import Sessions
+from xuance_envs.remote.server.hosting.sessions import Session, Sessions
 from xuance_envs.remote.server.http import messages
-from xuance_envs.remote.server.http.request_cycle import RequestCycle
 from xuance_envs.remote.server.http.requests import (
     CONTENT_TYPES,
     LARGE_REPLY,
     SMALL_BODY,
     LargeReplies,
     Reply,
+    RequestCycle,
     RequestHead,
     refused,
 )

@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request, Response
 from numpy.typing import NDArray
 
 from xuance_envs._version import __version__
-from xuance_envs.remote.server.hosting.session import Session
+from xuance_envs.remote.server.hosting.sessions import Session
 from xuance_envs.remote.server.http.requests import Reply
 from xuance_envs.remote.server.routes.api import Api
 from xuance_envs.remote.wire.failures import RefusedError
