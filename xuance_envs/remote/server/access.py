@@ -325,30 +325,26 @@ def _is_stale(path: Path) -> bool:
     return False
 
 
+@dataclass(frozen=True)
 class Proxies:
     """Reverse proxies in front of a server.
 
-    Args:
+    Attributes:
         root_path: path under which the proxies mount the server, such as ``/envs``, without a slash
             at the end; empty for none.
         trusted: networks of proxies whose headers ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are
             trusted, as :class:`ipaddress.IPv4Network` or :class:`ipaddress.IPv6Network`.
     """
 
-    def __init__(
-        self,
-        root_path: str = "",
-        trusted: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network] = (),
-    ) -> None:
-        self.root_path = root_path
-        self._trusted = tuple(trusted)
+    root_path: str = ""
+    trusted: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network] = ()
 
     def client(self, peer: Address | None, headers: Headers) -> Address | None:
         """Return a client's address: the peer's own, or the one in the headers of a trusted proxy.
 
         The peer of a Unix socket is None, and trusted.
         """
-        if peer is not None and not (self._trusted and self.trusts(peer)):
+        if peer is not None and not (self.trusted and self.trusts(peer)):
             return peer
         values = [value for name, value in headers if name == b"x-forwarded-for"]
         hops = b",".join(values).decode("latin-1").split(",")
@@ -368,7 +364,7 @@ class Proxies:
             found = ipaddress.ip_address(peer[0])
         except ValueError:
             return False
-        return any(found in network for network in self._trusted)
+        return any(found in network for network in self.trusted)
 
     def restore(self, scope: MutableMapping[str, Any]) -> None:
         """Restore path, scheme and client address, which proxies replaced, in an ASGI ``scope``."""

@@ -22,7 +22,7 @@ from xuance_envs.remote.server.hosting import commands
 from xuance_envs.remote.server.hosting.commands import ReplyEncoder, is_rgb_image
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.hosting.repeating_env import HostedFunction, has_objects
-from xuance_envs.remote.server.hosting.session_process import SessionProcess
+from xuance_envs.remote.server.hosting.session_process import SessionProcess, StoredState
 from xuance_envs.remote.server.http import messages
 from xuance_envs.remote.server.monitoring import Metrics
 from xuance_envs.remote.server.settings import Settings
@@ -215,7 +215,9 @@ class EnvHost:
             finally:
                 process.release_slot()
             self._record_steps(self.num_envs, perf_counter() - start)
-            if received is None or self._is_large(wire_format, received):
+            # Reading and encoding large replies in the event loop would delay other clients.
+            fast = wire_format is _MSGPACK and not self._has_large_frames
+            if received is None or received > SMALL_INFOS or not fast:
                 return await self._run_in_thread(encode)
             try:
                 return encode()
@@ -270,7 +272,8 @@ class EnvHost:
                     await self.drop_states(kept)
                 raise
         # No await since the check, so that no other request is admitted in between.
-        self.process.states.add(kept, sizes, objects)
+        stored = map(StoredState, sizes, objects)
+        self.process.add_states(dict(zip(kept, stored, strict=True)))
         return self.replies.encode({"states": kept, "bytes": sizes}, wire_format)
 
     def state_loader(
@@ -282,9 +285,9 @@ class EnvHost:
             host.process.remove_readers()
 
         def load(vec_env: HostedVecEnv) -> tuple[Any, Any]:
-            stores = {n: host.process.states for host in holders for n in holders[host]}
-            self.replies.check(sum(stores[n].object_sizes[n] for n in numbers))
-            sizes = {n: store.sizes[n] for n, store in stores.items()}
+            states = {n: host.process.states[n] for host in holders for n in holders[host]}
+            self.replies.check(sum(states[n].object_size for n in numbers))
+            sizes = {n: state.size for n, state in states.items()}
             copies = [n for host in others for n in holders[host]]
             with vec_env.dropping(copies):
                 for host in others:
@@ -316,7 +319,7 @@ class EnvHost:
         return list(map(dict(found).__getitem__, envs))
 
     async def drop_states(self, numbers: Sequence[int]) -> None:
-        self.process.states.drop(numbers)
+        self.process.drop_states(numbers)
         with self.process, suppress(WorkerDiedError, WorkerTimeoutError):  # the next command raises
             await self._run_in_thread(partial(self._vec_env.drop_stored, numbers))
 
@@ -344,10 +347,6 @@ class EnvHost:
         self._metrics.count_steps(steps, seconds)
         for rate in self._rates:
             rate.record(steps)
-
-    def _is_large(self, wire_format: WireFormat, received: int) -> bool:
-        """Return whether reading and encoding the workers' replies would delay the event loop."""
-        return wire_format is not _MSGPACK or self._has_large_frames or received > SMALL_INFOS
 
     def _command(self) -> SessionProcess:
         """Check the process and return it; a command runs inside ``with`` this process."""

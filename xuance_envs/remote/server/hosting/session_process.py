@@ -58,25 +58,11 @@ def _own_usage(process: psutil.Process) -> Usage:
     return Usage(0.0, 0)
 
 
-class StateStore:
-    """Sizes of the states that a worker process keeps; they count towards a quota."""
+class StoredState(NamedTuple):
+    """Bytes of a state that a worker keeps, and of its observation's parts without fixed shapes."""
 
-    def __init__(self, quota: Quota) -> None:
-        self.sizes: dict[int, int] = {}  # in bytes, by number
-        self.object_sizes: dict[int, int] = {}  # of the parts of replies without a fixed shape
-        self._quota = quota
-
-    def add(self, numbers: Sequence[int], sizes: Sequence[int], objects: Sequence[int]) -> None:
-        self.sizes.update(zip(numbers, sizes, strict=True))
-        self.object_sizes.update(zip(numbers, objects, strict=True))
-        self._quota.add(states=len(sizes), state_bytes=sum(sizes))
-
-    def drop(self, numbers: Iterable[int]) -> None:
-        kept = self.sizes.keys() & numbers
-        nbytes = sum(self.sizes.pop(number) for number in kept)
-        for number in kept:
-            del self.object_sizes[number]
-        self._quota.add(states=-len(kept), state_bytes=-nbytes)
+    size: int
+    object_size: int
 
 
 class SessionProcess:
@@ -95,7 +81,7 @@ class SessionProcess:
         self.busy = False
         self.closing = False
         self.usages: dict[int, Usage] = {}  # by pid of the worker
-        self.states = StateStore(quota)
+        self.states: dict[int, StoredState] = {}  # by number; they count towards the quota
         self._request_timeout = request_timeout
         self.quota = quota  # of the session
         self._step_slots = step_slots
@@ -122,7 +108,7 @@ class SessionProcess:
         if not self.environments:
             self.thread.shutdown(wait=False)
             self._count(0)
-            self.states.drop(self.states.sizes)
+            self.drop_states(self.states)
             cpu = sum(usage.cpu for usage in self.usages.values())
             for quota in self.quota.chain:
                 quota.cpu += cpu
@@ -149,7 +135,7 @@ class SessionProcess:
         self._count(running)
         if not running:
             self.kill()
-            self.states.drop(self.states.sizes)
+            self.drop_states(self.states)
         return running
 
     def _count(self, workers: int) -> None:
@@ -165,6 +151,14 @@ class SessionProcess:
         """Kill the process; the running command fails with this reason."""
         self._kill_reason = reason
         self.kill()
+
+    def add_states(self, states: Mapping[int, StoredState]) -> None:
+        self.states.update(states)
+        self.quota.add(states=len(states), state_bytes=sum(each.size for each in states.values()))
+
+    def drop_states(self, numbers: Iterable[int]) -> None:
+        dropped = [self.states.pop(number) for number in self.states.keys() & numbers]
+        self.quota.add(states=-len(dropped), state_bytes=-sum(each.size for each in dropped))
 
     async def wait_idle(self, seconds: float) -> None:
         until = self._loop.time() + seconds

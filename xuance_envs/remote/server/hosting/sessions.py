@@ -188,7 +188,7 @@ class Session:
 
     def _find_states(self, numbers: Iterable[int]) -> dict[EnvHost, list[int]]:
         hosts = {host.process: host for host in self.hosts if not host.closed}.values()
-        kept = {host: [n for n in numbers if n in host.process.states.sizes] for host in hosts}
+        kept = {host: [n for n in numbers if n in host.process.states] for host in hosts}
         return {host: found for host, found in kept.items() if found}
 
     @property

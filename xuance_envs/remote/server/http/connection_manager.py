@@ -26,22 +26,13 @@ EVICTED_FRACTION = 16  # a connection beyond the limit closes up to limit / 16 i
 
 class ManagedConnection(Protocol):
     @property
-    def has_token(self) -> bool:
-        """Return whether the last request to a message route had a valid token."""
-
+    def has_token(self) -> bool: ...  # whether the last request to a message route had a valid one
     @property
-    def waiting_since(self) -> float | None:
-        """Time at which the wait for the client began; None while the server runs a request."""
-
+    def waiting_since(self) -> float | None: ...  # on the client; None while a request runs
     @property
-    def unread_bytes(self) -> int:
-        """Size of the replies that wait because the client does not read, or 0."""
-
-    def abort(self) -> None:
-        """Close the connection immediately and discard unsent data."""
-
-    def check_timeouts(self, now: float) -> None:
-        """Close the connection if it has exceeded a time limit."""
+    def unread_bytes(self) -> int: ...  # of replies that wait because the client does not read
+    def abort(self) -> None: ...  # discards unsent data
+    def check_timeouts(self, now: float) -> None: ...
 
 
 class ConnectionManager:

@@ -75,11 +75,11 @@ class ServerListener:
         make_connection: Callable[[], asyncio.Protocol],
     ) -> None:
         self._tls = tls
-        self._manager = manager
-        self._make_connection = make_connection
+        self.manager = manager
+        self.make_connection = make_connection
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their starts
-        self._waiting: dict[TlsHandshake, None] = {}  # their clients have sent something
+        self.waiting: dict[TlsHandshake, None] = {}  # their clients have sent something
         self._starts_soon = False
         self._pause: asyncio.TimerHandle | None = None
         self._socket = listening.dup()
@@ -92,12 +92,12 @@ class ServerListener:
         if self._pause is not None:
             self._pause.cancel()
         self._socket.close()
-        for connection in list(self._manager.connections):
+        for connection in list(self.manager.connections):
             if isinstance(connection, TlsHandshake):
                 connection.abort()
         # Other tasks end by themselves. If they were cancelled, uvloop would not report lost
         # connections.
-        self._manager.is_closing = True
+        self.manager.is_closing = True
 
     async def wait_closed(self) -> None:
         if self._tasks:
@@ -113,7 +113,7 @@ class ServerListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._manager.log_limit("accepted no connection", str(error))
+                self.manager.log_limit("accepted no connection", str(error))
                 self._loop.remove_reader(self._socket)
                 self._pause = self._loop.call_later(ACCEPT_PAUSE, self._listen)
                 return
@@ -122,39 +122,41 @@ class ServerListener:
 
     def _connect(self, accepted: socket.socket) -> None:
         if self._tls is None:
-            self._start(accepted, self._make_connection)
+            self.start(accepted, self.make_connection)
             return
-        handshake = TlsHandshake(self._manager, accepted, self._make_connection, self._waiting)
-        if self._manager.add(handshake):
-            handshake.wait(self._start_soon)
+        handshake = TlsHandshake(self, accepted)
+        if self.manager.add(handshake):
+            handshake.wait()
         else:
             handshake.abort()
 
-    def _start_soon(self) -> None:
-        if self._waiting and not self._starts_soon:
+    def start_soon(self) -> None:
+        if self.waiting and not self._starts_soon:
             self._starts_soon = True
             self._loop.call_soon(self._start_newest)
 
     def _start_newest(self) -> None:
         """Start one handshake, which takes a millisecond; older clients may have given up."""
         self._starts_soon = False
-        if not self._waiting:  # it was closed meanwhile
+        if not self.waiting:  # it was closed meanwhile
             return
-        handshake, _ = self._waiting.popitem()
-        timeout = self._manager.limits.head
-        handshake.start(partial(self._start, ssl=self._tls, ssl_handshake_timeout=timeout))
+        handshake, _ = self.waiting.popitem()
+        handshake.start()
         if len(self._tasks) > MAX_HANDSHAKES:
             oldest = next(iter(self._tasks))
             del self._tasks[oldest]
             oldest.cancel()
             reason = f"{MAX_HANDSHAKES} others have begun"
-            self._manager.log_limit("ended a TLS handshake", reason)
-        self._start_soon()
+            self.manager.log_limit("ended a TLS handshake", reason)
+        self.start_soon()
 
-    def _start(
-        self, accepted: socket.socket, factory: Callable[[], asyncio.Protocol], **options: Any
+    def start(
+        self, accepted: socket.socket, factory: Callable[[], asyncio.Protocol]
     ) -> asyncio.Task[Any]:
-        connecting = self._loop.connect_accepted_socket(factory, accepted, **options)
+        timeout = None if self._tls is None else self.manager.limits.head
+        connecting = self._loop.connect_accepted_socket(
+            factory, accepted, ssl=self._tls, ssl_handshake_timeout=timeout
+        )
         task = self._loop.create_task(connecting)
         task.add_done_callback(partial(self._end, accepted))
         self._tasks[task] = None
@@ -167,7 +169,7 @@ class ServerListener:
         elif (error := task.exception()) is not None:
             accepted.close()
             kind = "connection" if self._tls is None else "TLS handshake"
-            self._manager.log_limit("closed a connection", f"its {kind} failed: {error}")
+            self.manager.log_limit("closed a connection", f"its {kind} failed: {error}")
 
 
 class TlsHandshake(asyncio.Protocol):
@@ -176,21 +178,13 @@ class TlsHandshake(asyncio.Protocol):
     has_token = False
     unread_bytes = 0
 
-    def __init__(
-        self,
-        manager: ConnectionManager,
-        accepted: socket.socket,
-        make_connection: Callable[[], asyncio.Protocol],
-        waiting: dict[TlsHandshake, None],
-    ) -> None:
+    def __init__(self, listener: ServerListener, accepted: socket.socket) -> None:
         self.waiting_since = monotonic()
-        self._manager = manager
+        self._listener, self._manager = listener, listener.manager
         self._socket = accepted
-        self._make_connection = make_connection
-        self._waiting = waiting
         self._task: asyncio.Task[Any] | None = None
 
-    def wait(self, notify: Callable[[], None]) -> None:
+    def wait(self) -> None:
         """Wait for the client's first bytes, then join the waiting handshakes."""
         loop = asyncio.get_running_loop()
 
@@ -198,23 +192,21 @@ class TlsHandshake(asyncio.Protocol):
             loop.remove_reader(self._socket)
             with suppress(OSError):
                 if self._socket.recv(1, socket.MSG_PEEK):
-                    self._waiting[self] = None
-                    notify()
+                    self._listener.waiting[self] = None
+                    self._listener.start_soon()
                     return
             self.abort()
 
         loop.add_reader(self._socket, join)
 
-    def start(
-        self, connect: Callable[[socket.socket, Callable[[], Any]], asyncio.Task[Any]]
-    ) -> None:
-        self._task = connect(self._socket, lambda: self)
+    def start(self) -> None:
+        self._task = self._listener.start(self._socket, lambda: self)
         self._task.add_done_callback(lambda _: self._manager.connections.discard(self))
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._manager.connections.discard(self)
-        connection = self._make_connection()
+        connection = self._listener.make_connection()
         transport.set_protocol(connection)
         connection.connection_made(transport)
 
@@ -224,7 +216,7 @@ class TlsHandshake(asyncio.Protocol):
             self._task.cancel()
         else:
             asyncio.get_running_loop().remove_reader(self._socket)
-            self._waiting.pop(self, None)
+            self._listener.waiting.pop(self, None)
             self._socket.close()
 
     def check_timeouts(self, now: float) -> None:

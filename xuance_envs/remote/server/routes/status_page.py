@@ -28,13 +28,26 @@ MAX_CACHED = 16
 
 def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], None]:
     """Add the routes, which show token names only to admins; return the token check."""
-    sessions, metrics, png_cache = api.sessions, api.metrics, PngCache()
+    sessions, metrics = api.sessions, api.metrics
+    images: dict[int, tuple[NDArray[np.uint8], bytes]] = {}  # encoded, by session
+    encode_lock = asyncio.Lock()
     page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
     headers = {"Content-Security-Policy": policy_for(page), "X-Content-Type-Options": "nosniff"}
 
     def check_token(request: Request) -> None:
         if need_token:
             api.owner(request)
+
+    async def png_of(number: int, frame: NDArray[np.uint8]) -> bytes:
+        """Encode a frame in a thread, once."""
+        async with encode_lock:
+            cached = images.pop(number, None)
+            if cached is None or cached[0] is not frame:
+                cached = frame, await asyncio.to_thread(png, frame)
+            images[number] = cached
+            while len(images) > MAX_CACHED:
+                del images[next(iter(images))]
+            return cached[1]
 
     @app.get("/", include_in_schema=False)
     async def status_page() -> Response:
@@ -69,7 +82,7 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Reque
         for session in sessions:
             shared = _shared_frame(session)
             if session.number == number and shared is not None:
-                image = await png_cache.get(number, shared)
+                image = await png_of(number, shared)
                 return Response(image, 200, {"Cache-Control": "no-store"}, "image/png")
         raise RefusedError(404, "frame", f"session {number} shares no frame")
 
@@ -103,24 +116,6 @@ def _shared_frame(session: Session) -> NDArray[np.uint8] | None:
     if not session.share_frames:
         return None
     return next((host.frame for host in session.hosts if host.frame is not None), None)
-
-
-class PngCache:
-    """Cache of PNG-encoded frames; a thread encodes each frame once."""
-
-    def __init__(self) -> None:
-        self._encoded: dict[int, tuple[NDArray[np.uint8], bytes]] = {}
-        self._encode_lock = asyncio.Lock()
-
-    async def get(self, number: int, frame: NDArray[np.uint8]) -> bytes:
-        async with self._encode_lock:
-            cached = self._encoded.pop(number, None)
-            if cached is None or cached[0] is not frame:
-                cached = frame, await asyncio.to_thread(png, frame)
-            self._encoded[number] = cached
-            while len(self._encoded) > MAX_CACHED:
-                del self._encoded[next(iter(self._encoded))]
-            return cached[1]
 
 
 def png(frame: NDArray[np.uint8]) -> bytes:
