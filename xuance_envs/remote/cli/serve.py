@@ -180,7 +180,10 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> None:
-    _log(args.log_level)
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(format=form, handlers=[BackgroundHandler()])
+    for name in ("xuance_envs", "uvicorn"):
+        logging.getLogger(name).setLevel(args.log_level.upper())
     if (hangup := system.hangup_signal()) is not None:
         signal.signal(hangup, signal.SIG_IGN)  # until the server installs its handler
     if "forkserver" in multiprocessing.get_all_start_methods():
@@ -211,7 +214,15 @@ def make_server(args: argparse.Namespace) -> Server:
             Catalogue.of_ids(args.env, allowed_values(args.allow_kwarg), args.multi_agent),
             Tokens.load(args.tokens, TOKEN_LIMITS),
             _limits(args),
-            _permissions(args),
+            Permissions(
+                calls=frozenset(args.allow_call),
+                gets=frozenset(args.allow_get),
+                sets=frozenset(args.allow_set),
+                options=frozenset(args.allow_option),
+                infos=frozenset(args.info) if args.info else None,
+                tracebacks=args.tracebacks,
+                any_action=args.any_action,
+            ),
             access_log=args.access_log,
             allowed_hosts=frozenset(args.allow_host),
             pages_need_token=args.pages_need_token,
@@ -230,25 +241,6 @@ def make_server(args: argparse.Namespace) -> Server:
         )
     except (ImportError, OSError, ValueError) as error:
         raise ServeError(str(error)) from error
-
-
-def _log(level: str) -> None:
-    form = "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(format=form, handlers=[BackgroundHandler()])
-    for name in ("xuance_envs", "uvicorn"):
-        logging.getLogger(name).setLevel(level.upper())
-
-
-def _permissions(args: argparse.Namespace) -> Permissions:
-    return Permissions(
-        calls=frozenset(args.allow_call),
-        gets=frozenset(args.allow_get),
-        sets=frozenset(args.allow_set),
-        options=frozenset(args.allow_option),
-        infos=frozenset(args.info) if args.info else None,
-        tracebacks=args.tracebacks,
-        any_action=args.any_action,
-    )
 
 
 def _limits(args: argparse.Namespace) -> Limits:
