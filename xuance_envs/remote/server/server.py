@@ -127,7 +127,7 @@ class Server:
             proxies,
         )
         app, seconds = _app(api, manager, settings), math.ceil(settings.seconds_to_finish)
-        self._server = ListeningServer(app, manager, tls, seconds)
+        self._server = ListeningServer(app, self._socket, manager, tls, seconds)
         self._thread: threading.Thread | None = None
         self._was_started = False
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
-from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.multi_agent.record_layout import ObservationRecord
 from xuance_envs.remote.server.hosting import commands
@@ -28,7 +27,7 @@ from xuance_envs.remote.server.monitoring import Metrics
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
 from xuance_envs.remote.wire.bounds import ObjectBudget, TooLargeError, payload_bytes
-from xuance_envs.remote.wire.failures import RefusedError, envs_closed, no_session, no_state
+from xuance_envs.remote.wire.failures import RefusedError, envs_closed, no_state
 from xuance_envs.remote.wire.formats import WireFormat
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_client, to_wire
@@ -103,8 +102,9 @@ class EnvHost:
             HostedFunction(function, index, repeating, limits.memory, infos, objects)
             for index, function in enumerate(self._functions)
         ]
+        add = self.process.add_backend
         self._vec_env = HostedVecEnv(
-            functions, self._seed, self._settings, self._add_backend, shared_backend, num_workers
+            functions, self._seed, self._settings, add, shared_backend, num_workers
         )
         try:
             if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
@@ -122,11 +122,6 @@ class EnvHost:
         most = self.replies.max_bytes(self.num_envs, _MSGPACK)
         self._has_large_frames = most > SMALL_REPLY
         self._has_objects = has_objects(SpaceLayout(self._vec_env.observation_space))
-
-    def _add_backend(self, backend: ProcessBackend) -> None:
-        self.process.add_backend(backend)
-        if self.process.closing:
-            raise no_session()
 
     @property
     def closed(self) -> bool:

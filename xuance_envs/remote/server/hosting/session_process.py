@@ -101,6 +101,8 @@ class SessionProcess:
         """Register a backend that starts environments in the process; remove ended backends."""
         self._backends = [each for each in self._backends if each.workers]
         self._backends.append(backend)
+        if self.closing:
+            raise no_session()
 
     def remove_envs(self, environments: int) -> None:
         """Subtract environments; if none are left, release the thread and the quotas."""

@@ -30,9 +30,12 @@ MAX_UNSENT = 64 * 2**10  # bytes of a connection that the kernel may hold; by de
 
 
 class ListeningServer(uvicorn.Server):
+    """Server with a listener of its own, which uvicorn uses like an ``asyncio.Server``."""
+
     def __init__(
         self,
         app: Callable[..., Awaitable[None]],
+        listening: socket.socket,
         manager: ConnectionManager,
         tls: ssl.SSLContext | None,
         seconds_to_finish: int,
@@ -49,46 +52,29 @@ class ListeningServer(uvicorn.Server):
             timeout_graceful_shutdown=seconds_to_finish,
         )
         super().__init__(config)
-        self._manager = manager
+        self.manager = manager
+        self.waiting: dict[TlsHandshake, None] = {}  # their clients have sent something
         self._tls = tls
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their starts
+        self._starts_soon = False
+        self._pause: asyncio.TimerHandle | None = None
+        self._socket = listening
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        assert sockets is not None
         await super().startup([])
-        options: dict[str, Any] = {"server_state": self.server_state, "app_state": {}}
-        make_connection = partial(ServerConnection, self._manager, config=self.config, **options)
-        self.servers += [
-            ServerListener(each, self._tls, self._manager, make_connection)  # type: ignore[misc]  # used like asyncio's
-            for each in sockets
-        ]
-
-
-class ServerListener:
-    """Listener that uvicorn uses like an ``asyncio.Server``."""
-
-    def __init__(
-        self,
-        listening: socket.socket,
-        tls: ssl.SSLContext | None,
-        manager: ConnectionManager,
-        make_connection: Callable[[], asyncio.Protocol],
-    ) -> None:
-        self._tls = tls
-        self.manager = manager
-        self.make_connection = make_connection
-        self._loop = asyncio.get_running_loop()
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their starts
-        self.waiting: dict[TlsHandshake, None] = {}  # their clients have sent something
-        self._starts_soon = False
-        self._pause: asyncio.TimerHandle | None = None
-        self._socket = listening.dup()
+        self.servers.append(self)  # type: ignore[arg-type]  # used like asyncio's
         self._socket.setblocking(False)
         system.limit_unsent(self._socket, MAX_UNSENT)  # accepted sockets inherit it
         self._listen()
 
+    def make_connection(self) -> ServerConnection:
+        return ServerConnection(
+            self.manager, config=self.config, server_state=self.server_state, app_state={}
+        )
+
     def close(self) -> None:
-        self._loop.remove_reader(self._socket)
+        asyncio.get_running_loop().remove_reader(self._socket)
         if self._pause is not None:
             self._pause.cancel()
         self._socket.close()
@@ -104,7 +90,7 @@ class ServerListener:
             await asyncio.wait(self._tasks)
 
     def _listen(self) -> None:
-        self._loop.add_reader(self._socket, self._accept)
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
         for _ in range(MAX_ACCEPTS):
@@ -114,15 +100,16 @@ class ServerListener:
                 return
             except OSError as error:
                 self.manager.log_limit("accepted no connection", str(error))
-                self._loop.remove_reader(self._socket)
-                self._pause = self._loop.call_later(ACCEPT_PAUSE, self._listen)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._socket)
+                self._pause = loop.call_later(ACCEPT_PAUSE, self._listen)
                 return
             accepted.setblocking(False)
             self._connect(accepted)
 
     def _connect(self, accepted: socket.socket) -> None:
         if self._tls is None:
-            self.start(accepted, self.make_connection)
+            self.create_transport(accepted, self.make_connection)
             return
         handshake = TlsHandshake(self, accepted)
         if self.manager.add(handshake):
@@ -130,10 +117,10 @@ class ServerListener:
         else:
             handshake.abort()
 
-    def start_soon(self) -> None:
+    def start_handshake_soon(self) -> None:
         if self.waiting and not self._starts_soon:
             self._starts_soon = True
-            self._loop.call_soon(self._start_newest)
+            asyncio.get_running_loop().call_soon(self._start_newest)
 
     def _start_newest(self) -> None:
         """Start one handshake, which takes a millisecond; older clients may have given up."""
@@ -148,16 +135,17 @@ class ServerListener:
             oldest.cancel()
             reason = f"{MAX_HANDSHAKES} others have begun"
             self.manager.log_limit("ended a TLS handshake", reason)
-        self.start_soon()
+        self.start_handshake_soon()
 
-    def start(
+    def create_transport(
         self, accepted: socket.socket, factory: Callable[[], asyncio.Protocol]
     ) -> asyncio.Task[Any]:
         timeout = None if self._tls is None else self.manager.limits.head
-        connecting = self._loop.connect_accepted_socket(
+        loop = asyncio.get_running_loop()
+        connecting = loop.connect_accepted_socket(
             factory, accepted, ssl=self._tls, ssl_handshake_timeout=timeout
         )
-        task = self._loop.create_task(connecting)
+        task = loop.create_task(connecting)
         task.add_done_callback(partial(self._end, accepted))
         self._tasks[task] = None
         return task
@@ -178,9 +166,9 @@ class TlsHandshake(asyncio.Protocol):
     has_token = False
     unread_bytes = 0
 
-    def __init__(self, listener: ServerListener, accepted: socket.socket) -> None:
+    def __init__(self, server: ListeningServer, accepted: socket.socket) -> None:
         self.waiting_since = monotonic()
-        self._listener, self._manager = listener, listener.manager
+        self._server, self._manager = server, server.manager
         self._socket = accepted
         self._task: asyncio.Task[Any] | None = None
 
@@ -192,21 +180,21 @@ class TlsHandshake(asyncio.Protocol):
             loop.remove_reader(self._socket)
             with suppress(OSError):
                 if self._socket.recv(1, socket.MSG_PEEK):
-                    self._listener.waiting[self] = None
-                    self._listener.start_soon()
+                    self._server.waiting[self] = None
+                    self._server.start_handshake_soon()
                     return
             self.abort()
 
         loop.add_reader(self._socket, join)
 
     def start(self) -> None:
-        self._task = self._listener.start(self._socket, lambda: self)
+        self._task = self._server.create_transport(self._socket, lambda: self)
         self._task.add_done_callback(lambda _: self._manager.connections.discard(self))
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._manager.connections.discard(self)
-        connection = self._listener.make_connection()
+        connection = self._server.make_connection()
         transport.set_protocol(connection)
         connection.connection_made(transport)
 
@@ -216,7 +204,7 @@ class TlsHandshake(asyncio.Protocol):
             self._task.cancel()
         else:
             asyncio.get_running_loop().remove_reader(self._socket)
-            self._listener.waiting.pop(self, None)
+            self._server.waiting.pop(self, None)
             self._socket.close()
 
     def check_timeouts(self, now: float) -> None:
