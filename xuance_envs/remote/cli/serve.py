@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from xuance_envs.engine.system.current import system
 from xuance_envs.errors import EnvError, VecEnvError, counted
@@ -32,8 +32,6 @@ from xuance_envs.remote.server.settings import LIMIT_SHARES, MIB, Catalogue, Lim
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 logger = logging.getLogger("xuance_envs")
-
-T = TypeVar("T")
 
 _DEFAULTS = Limits()
 
@@ -209,6 +207,8 @@ def run_serve(args: argparse.Namespace) -> None:
 def make_server(args: argparse.Namespace) -> Server:
     if not args.env and not args.multi_agent:
         raise ServeError("nothing to serve: give --env ID or --multi-agent PACKAGE:NAME")
+    shared = [*LIMIT_SHARES, *LIMIT_SHARES.values()]
+    unset = [name for name in shared if getattr(args, f"limit_{name}") is None]
     try:
         settings = Settings(
             Catalogue.of_ids(args.env, allowed_values(args.allow_kwarg), args.multi_agent),
@@ -228,7 +228,7 @@ def make_server(args: argparse.Namespace) -> Server:
             pages_need_token=args.pages_need_token,
             watch_tokens=args.reload,
             shutdown_grace=args.shutdown_grace,
-            limits_by_tokens=_limits_by_tokens(args),
+            limits_by_tokens=frozenset(unset),
         )
         return Server(
             settings,
@@ -252,12 +252,6 @@ def _limits(args: argparse.Namespace) -> Limits:
     return dataclasses.replace(_DEFAULTS, **given)
 
 
-def _limits_by_tokens(args: argparse.Namespace) -> frozenset[str]:
-    """Return the limits that the user did not set; they depend on the number of token names."""
-    names = {*LIMIT_SHARES, *LIMIT_SHARES.values()}
-    return frozenset(name for name in names if getattr(args, f"limit_{name}") is None)
-
-
 def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
     """Create one environment of each id in a worker, so that bad ids fail before serving."""
     for env_id in ids:
@@ -271,10 +265,10 @@ def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
             raise ServeError(f"cannot serve {env_id!r}: {reason}") from error
 
 
-def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return a parser whose ValueErrors argparse prints."""
 
-    def parse_argument(text: str) -> T:
+    def parse_argument(text: str) -> Any:
         try:
             return parse(text)
         except ValueError as error:

@@ -184,21 +184,15 @@ def _app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
     """Create the application for the routes that ``ServerConnection`` does not answer itself."""
     from fastapi import FastAPI
 
-    from xuance_envs.remote.server.monitoring import SAMPLE_INTERVAL, RequestLogMiddleware
+    from xuance_envs.remote.server.monitoring import RequestLogMiddleware
     from xuance_envs.remote.server.routes.admin import add_admin_routes
     from xuance_envs.remote.server.routes.openapi import OPENAPI_PATH, add_document
     from xuance_envs.remote.server.routes.status_page import HEALTHY, add_status_page
 
-    async def check_timeouts() -> None:
-        while True:
-            await asyncio.sleep(SAMPLE_INTERVAL)
-            manager.check_timeouts()
-            api.metrics.sample_steps()
-
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         api.reload_tokens_on_sighup()
-        loops = [check_timeouts, api.sessions.expire, api.sessions.watch]
+        loops = [manager.watch, api.sessions.expire, api.sessions.watch]
         loops += [api.watch_tokens] if settings.watch_tokens else []
         tasks = [asyncio.create_task(loop()) for loop in loops]
         try:
@@ -207,7 +201,7 @@ def _app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
             for task in tasks:
                 task.cancel()
             await api.sessions.close_all()
-            api.close()
+            api.decoders.shutdown(wait=False)
 
     app = FastAPI(
         title="xuance_envs",

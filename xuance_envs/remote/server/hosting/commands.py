@@ -27,14 +27,13 @@ from xuance_envs.remote.wire.nodes import LazyList, WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
 from xuance_envs.remote.wire.values import drop_unsendable, from_client, to_wire
 from xuance_envs.vector_envs.action_writer import check_in_space
-from xuance_envs.vector_envs.vector_env import VecEnv
 
 Answer = dict[str, Any]
 
 LARGE_INFOS = 256 * 2**10  # pickled bytes; a reply's larger infos are unpickled one at a time
 
 
-def describe(vec_env: VecEnv) -> Answer:
+def describe(vec_env: HostedVecEnv) -> Answer:
     rewards = vec_env.reward_space
     return {
         **({} if rewards is None else {"reward_space": space_to_wire(rewards)}),
@@ -43,6 +42,7 @@ def describe(vec_env: VecEnv) -> Answer:
         "metadata": to_wire(drop_unsendable(vec_env.metadata)),
         "render_mode": to_wire(vec_env.render_mode),
         "max_episode_steps": int(vec_env.max_episode_steps),
+        "checks_actions": vec_env.checks_actions,
     }
 
 

@@ -113,7 +113,6 @@ class EnvHost:
                     "auto_reset=true, as RemoteVecEnv does"
                 )
             self.description = commands.describe(self._vec_env)
-            self.description["checks_actions"] = self._vec_env.checks_actions
         except WireError as error:
             self.end()
             text = f"the environments cannot be hosted: {error}"

@@ -134,7 +134,7 @@ class Session:
         if digest != self._digest:
             text = "a different request already used this sequence number"
             raise RefusedError(409, "sequence", text)
-        reply = self._reply or self._replies.get(self.id)
+        reply = self._reply or self._replies.stored.get(self.id)
         if reply is None:
             text = "the reply to this request was already sent and is no longer stored"
             raise RefusedError(409, "gone", text)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from xuance_envs.remote.server.access import Proxies
 from xuance_envs.remote.server.http.requests import Handler, LargeReplies, Reply
-from xuance_envs.remote.server.monitoring import Metrics
+from xuance_envs.remote.server.monitoring import SAMPLE_INTERVAL, Metrics
 from xuance_envs.remote.server.settings import Limits
 
 logger = logging.getLogger("xuance_envs")
@@ -99,10 +99,14 @@ class ConnectionManager:
         if self._pipelined:
             asyncio.get_running_loop().call_soon(self._start_some)
 
-    def check_timeouts(self) -> None:
-        now = monotonic()
-        for connection in list(self.connections):
-            connection.check_timeouts(now)
+    async def watch(self) -> None:
+        """Check the connections' time limits and sample the metrics; never returns."""
+        while True:
+            await asyncio.sleep(SAMPLE_INTERVAL)
+            now = monotonic()
+            for connection in list(self.connections):
+                connection.check_timeouts(now)
+            self.metrics.sample_steps()
 
     @asynccontextmanager
     async def reserve_send(self, connection: ManagedConnection, size: int) -> AsyncIterator[None]:

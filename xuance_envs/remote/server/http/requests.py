@@ -135,22 +135,19 @@ class LargeReplies:
         self.build_budget = ByteBudget(limits.replies, "large replies")
         self.send_budget = ByteBudget(limits.replies, "large replies")
         self._max_bytes = limits.kept
-        self._replies: OrderedDict[str, Reply] = OrderedDict()
+        self.stored: OrderedDict[str, Reply] = OrderedDict()  # by session
         self._bytes = 0
 
     def store(self, session: str, reply: Reply) -> None:
         """Store a session's last reply; drop the oldest stored replies if necessary."""
         self.discard(session)
-        self._replies[session] = reply
+        self.stored[session] = reply
         self._bytes += len(reply.body)
         while self._bytes > self._max_bytes:
-            self.discard(next(iter(self._replies)))
-
-    def get(self, session: str) -> Reply | None:
-        return self._replies.get(session)
+            self.discard(next(iter(self.stored)))
 
     def discard(self, session: str) -> None:
-        reply = self._replies.pop(session, None)
+        reply = self.stored.pop(session, None)
         if reply is not None:
             self._bytes -= len(reply.body)
 

@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import FastAPI, Request
 
 from xuance_envs.remote.server.access import ADMIN
-from xuance_envs.remote.server.hosting.sessions import Session
 from xuance_envs.remote.server.routes.api import Api
 from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
 from xuance_envs.remote.wire.constants import API_PREFIX
@@ -26,7 +25,19 @@ def add_admin_routes(app: FastAPI, api: Api) -> None:
     @app.get(path, summary="All sessions. Requires an admin token.", **NEEDS_TOKEN)
     async def sessions(request: Request) -> dict[str, Any]:
         check(request)
-        return {"sessions": [_session_row(session) for session in api.sessions]}
+        rows, now = [], monotonic()
+        for session in api.sessions:
+            since = session.idle_since
+            row = {
+                "session": session.number,
+                "name": session.account.owner.name,
+                "environments": session.environments,
+                "steps": session.steps,
+                "age_seconds": round(now - session.opened_at, 1),
+                "idle_seconds": 0.0 if since is None else round(now - since, 1),
+            }
+            rows.append(row)
+        return {"sessions": rows}
 
     end_summary = "End any session. Requires an admin token."
 
@@ -38,15 +49,3 @@ def add_admin_routes(app: FastAPI, api: Api) -> None:
                 await api.sessions.close(session, "ended by an admin")
                 return {"closed": True}
         raise RefusedError(404, "session", f"no session {number}: it may have ended already")
-
-
-def _session_row(session: Session) -> dict[str, Any]:
-    since = session.idle_since
-    return {
-        "session": session.number,
-        "name": session.account.owner.name,
-        "environments": session.environments,
-        "steps": session.steps,
-        "age_seconds": round(monotonic() - session.opened_at, 1),
-        "idle_seconds": 0.0 if since is None else round(monotonic() - since, 1),
-    }

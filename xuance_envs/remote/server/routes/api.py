@@ -80,7 +80,7 @@ class Api:
         }
         self.post_routes = {f"{API_PREFIX}/{path}": route for path, route in routes.items()}
         # Two threads suffice, because decoding holds the GIL most of the time.
-        self._decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
+        self.decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
 
     def add_to(self, app: FastAPI) -> None:
         app.get(f"{API_PREFIX}/version")(self.version)
@@ -88,9 +88,6 @@ class Api:
         for kind in (RefusedError, HTTPException, RequestValidationError):
             app.add_exception_handler(kind, _refused)
         app.add_exception_handler(Exception, _failed)
-
-    def close(self) -> None:
-        self._decoders.shutdown(wait=False)
 
     def reload_tokens_on_sighup(self) -> None:
         """Reload the tokens on SIGHUP, if this thread can handle signals."""
@@ -184,7 +181,7 @@ class Api:
         return message, digest + head.digest
 
     async def _run_in_thread(self, decode: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
+        return await asyncio.get_running_loop().run_in_executor(self.decoders, decode)
 
     async def version(self) -> dict[str, Any]:
         """Return the versions of the server and the protocol. Requires no token."""
