@@ -185,9 +185,8 @@ def _app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
     from fastapi import FastAPI
 
     from xuance_envs.remote.server.monitoring import RequestLogMiddleware
-    from xuance_envs.remote.server.routes.admin import add_admin_routes
     from xuance_envs.remote.server.routes.openapi import OPENAPI_PATH, add_document
-    from xuance_envs.remote.server.routes.status_page import HEALTHY, add_status_page
+    from xuance_envs.remote.server.routes.pages import HEALTHY, add_pages
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -211,8 +210,7 @@ def _app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
         lifespan=lifespan,
     )
     api.add_to(app)
-    add_admin_routes(app, api)
-    check = add_status_page(app, api, settings.pages_need_token)
+    check = add_pages(app, api, settings.pages_need_token)
     models = {path: route.model for path, route in api.post_routes.items()}
     document = add_document(app, models, manager.proxies.root_path, check)
     if not settings.pages_need_token:

@@ -1,4 +1,4 @@
-"""Status page, health check and Prometheus metrics."""
+"""Status page, health check, Prometheus metrics, and admin routes for sessions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,21 @@ from fastapi import FastAPI, Request, Response
 from numpy.typing import NDArray
 
 from xuance_envs._version import __version__
+from xuance_envs.remote.server.access import ADMIN
 from xuance_envs.remote.server.hosting.sessions import Session
 from xuance_envs.remote.server.http.requests import Reply
 from xuance_envs.remote.server.routes.api import Api
+from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
+from xuance_envs.remote.wire.constants import API_PREFIX
 from xuance_envs.remote.wire.failures import RefusedError
 
 HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
 MAX_CACHED = 16
 
 
-def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], None]:
+def add_pages(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], None]:
     """Add the routes, which show token names only to admins; return the token check."""
-    sessions, metrics = api.sessions, api.metrics
+    metrics = api.metrics
     images: dict[int, tuple[NDArray[np.uint8], bytes]] = {}  # encoded, by session
     encode_lock = asyncio.Lock()
     page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
@@ -37,6 +41,9 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Reque
     def check_token(request: Request) -> None:
         if need_token:
             api.owner(request)
+
+    def find(number: int) -> Session | None:
+        return next((each for each in api.sessions if each.number == number), None)
 
     async def png_of(number: int, frame: NDArray[np.uint8]) -> bytes:
         """Encode a frame in a thread, once."""
@@ -48,6 +55,40 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Reque
             while len(images) > MAX_CACHED:
                 del images[next(iter(images))]
             return cached[1]
+
+    path = f"{API_PREFIX}/sessions"
+
+    def check_admin(request: Request) -> None:
+        if not api.owner(request).is_admin:
+            declared = f"the token file declares one as 'NAME TOKEN {ADMIN}'"
+            raise RefusedError(403, "admin", f"an admin token is required: {declared}")
+
+    @app.get(path, summary="All sessions. Requires an admin token.", **NEEDS_TOKEN)
+    async def sessions(request: Request) -> dict[str, Any]:
+        check_admin(request)
+        rows, now = [], monotonic()
+        for session in api.sessions:
+            since = session.idle_since
+            row = {
+                "session": session.number,
+                "name": session.account.owner.name,
+                "environments": session.environments,
+                "steps": session.steps,
+                "age_seconds": round(now - session.opened_at, 1),
+                "idle_seconds": 0.0 if since is None else round(now - since, 1),
+            }
+            rows.append(row)
+        return {"sessions": rows}
+
+    end_summary = "End any session. Requires an admin token."
+
+    @app.delete(f"{path}/{{number}}", summary=end_summary, **NEEDS_TOKEN)
+    async def end(number: int, request: Request) -> dict[str, Any]:
+        check_admin(request)
+        if (session := find(number)) is None:
+            raise RefusedError(404, "session", f"no session {number}: it may have ended already")
+        await api.sessions.close(session, "ended by an admin")
+        return {"closed": True}
 
     @app.get("/", include_in_schema=False)
     async def status_page() -> Response:
@@ -64,10 +105,10 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Reque
             "steps_per_second": round(metrics.steps_per_second(), 1),
             "frames": [
                 {"session": session.number, "environments": session.environments}
-                for session in sessions
+                for session in api.sessions
                 if _shared_frame(session) is not None
             ],
-            **({"names": sessions.by_name()} if api.is_admin(request) else {}),
+            **({"names": api.sessions.by_name()} if api.is_admin(request) else {}),
         }
 
     refusals: dict[int | str, dict[str, Any]] = {
@@ -79,12 +120,11 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Reque
     @app.get("/frames/{number}.png", summary=frame_summary, responses=refusals)
     async def frame(number: int, request: Request) -> Response:
         check_token(request)
-        for session in sessions:
-            shared = _shared_frame(session)
-            if session.number == number and shared is not None:
-                image = await png_of(number, shared)
-                return Response(image, 200, {"Cache-Control": "no-store"}, "image/png")
-        raise RefusedError(404, "frame", f"session {number} shares no frame")
+        session = find(number)
+        if session is None or (shared := _shared_frame(session)) is None:
+            raise RefusedError(404, "frame", f"session {number} shares no frame")
+        image = await png_of(number, shared)
+        return Response(image, 200, {"Cache-Control": "no-store"}, "image/png")
 
     @app.get("/healthz", summary="Health check.")
     async def health() -> Response:
@@ -93,7 +133,7 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Reque
     @app.get("/metrics", summary="Metrics in Prometheus's text format.")
     async def counts(request: Request) -> Response:
         check_token(request)
-        names = sessions.by_name() if api.is_admin(request) else None
+        names = api.sessions.by_name() if api.is_admin(request) else None
         return Response(metrics.text(names), 200, None, "text/plain; version=0.0.4; charset=utf-8")
 
     return check_token
