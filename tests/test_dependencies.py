@@ -68,7 +68,7 @@ def test_these_modules_use_internals() -> None:
 def test_every_attribute_of_uvicorn_is_checked() -> None:
     names = set(required("http_protocol")[1])
     # uvicorn calls these two; without them its own would answer.
-    assert names == used("http_protocol", "HttpToolsProtocol", "request_cycle") | {
+    assert names == used("http_protocol", "HttpToolsProtocol", "requests") | {
         "on_response_complete",
         "send_400_response",
     }

@@ -23,9 +23,13 @@ from xuance_envs.measuring_commands import (
     run_bench,
     run_demo,
 )
+from xuance_envs.remote.cli.administration import (
+    add_sessions_arguments,
+    add_tokens_arguments,
+    run_sessions,
+    run_tokens,
+)
 from xuance_envs.remote.cli.serve import ServeError, add_serve_arguments, run_serve
-from xuance_envs.remote.cli.sessions import add_sessions_arguments, run_sessions
-from xuance_envs.remote.cli.tokens import add_tokens_arguments, run_tokens
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from serving import API_PREFIX, Asking, ServerMaker, wait_until
 from xuance_envs.engine.system.current import system
 from xuance_envs.remote.cli.serve import add_serve_arguments, make_server
 from xuance_envs.remote.server.hosting import sessions
-from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
+from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER
 
 ROOT = Path(__file__).resolve().parents[2]
 

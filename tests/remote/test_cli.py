@@ -19,7 +19,7 @@ from serving import ServedProcess, wait_until
 from xuance_envs.errors import RemoteLimitError
 from xuance_envs.remote.cli.serve import ServeError, add_serve_arguments, make_server
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
-from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
+from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER
 
 ROOT = Path(__file__).resolve().parents[2]
 

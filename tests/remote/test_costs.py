@@ -26,11 +26,11 @@ from serving import API_PREFIX, Asking, ServedProcess, ServerMaker, make_server,
 
 from xuance_envs.engine.by_value import ByValueUnpickler
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.server.access.permissions import Permissions
+from xuance_envs.remote.server.access import Permissions
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.http import connection_manager, http_protocol, listener
 from xuance_envs.remote.server.http.messages import RequestModel
-from xuance_envs.remote.server.limits.admission import ByteBudget
+from xuance_envs.remote.server.limits import ByteBudget
 from xuance_envs.remote.server.routes.api import Api
 from xuance_envs.remote.settings import Catalogue, Settings
 from xuance_envs.remote.wire.formats import WireFormat, dumps

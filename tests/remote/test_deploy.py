@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xuance_envs.remote.cli.serve import _limits, add_serve_arguments
-from xuance_envs.remote.server.monitoring.metrics import Metrics
+from xuance_envs.remote.server.monitoring import Metrics
 from xuance_envs.remote.settings import Catalogue, Settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -89,7 +89,7 @@ def test_alerts_are_about_metrics_that_there_are() -> None:
     names = set(re.findall(r"xuance_envs_\w+", text))
     assert len(names) > 5
     metrics = Metrics()
-    metrics.count_request("GET", 200)
+    metrics.record_request(None, "-", "GET", "/", 200, 0.0)
     served = set(re.findall(r"^\w+", metrics.text(), re.MULTILINE))
     assert names <= served
     assert f'le="{found(r"step_seconds_bucket.* > ([0-9.]+)$", text)}"' in metrics.text()

@@ -6,7 +6,7 @@ import asyncio
 from time import monotonic
 from typing import Any
 
-from xuance_envs.remote.server.access.proxies import Proxies
+from xuance_envs.remote.server.access import Proxies
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
 from xuance_envs.remote.server.settings import Limits
 

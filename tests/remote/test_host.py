@@ -18,8 +18,8 @@ from xuance_envs.remote.server.hosting.env_host import EnvHost
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.hosting.session_process import SessionProcess
 from xuance_envs.remote.server.http.messages import CreateEpisodes
-from xuance_envs.remote.server.limits.admission import Quota
-from xuance_envs.remote.server.monitoring.metrics import Metrics
+from xuance_envs.remote.server.limits import Quota
+from xuance_envs.remote.server.monitoring import Metrics
 from xuance_envs.remote.settings import Catalogue, Limits, Settings
 from xuance_envs.remote.wire.failures import RefusedError
 from xuance_envs.remote.wire.formats import WireFormat

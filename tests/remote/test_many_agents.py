@@ -25,7 +25,7 @@ from xuance_envs.multi_agent.record_layout import RecordLayout
 from xuance_envs.multi_agent.team import build_team
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.server.access.permissions import Permissions
+from xuance_envs.remote.server.access import Permissions
 from xuance_envs.remote.settings import Catalogue
 from xuance_envs.remote.wire.constants import PROTOCOL_VERSION
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads

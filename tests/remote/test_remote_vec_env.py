@@ -22,8 +22,7 @@ from xuance_envs.engine.data import space_rows
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.transport import HttpTransport, Response
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
-from xuance_envs.remote.server import Server
-from xuance_envs.remote.server.limits import admission
+from xuance_envs.remote.server import Server, limits
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 
 
@@ -191,7 +190,7 @@ def reset_many_times(envs: RemoteVecEnv) -> None:
 def test_a_reset_beyond_a_rate_limit_can_be_repeated(
     serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "MAX_DELAY", 0.0)
+    monkeypatch.setattr(limits, "MAX_DELAY", 0.0)
     server = serve(requests_rate_per_session=1.0)
     with RemoteVecEnv(server.url, "CartPole", 1) as envs:
         with pytest.raises(errors.RemoteLimitError, match="requests per second per session to 1"):

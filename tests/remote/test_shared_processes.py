@@ -15,7 +15,7 @@ from serving import SETTINGS, Asking, ServerMaker, assert_nothing_is_left
 from xuance_envs.errors import EnvError, WorkerDiedError
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
-from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
+from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER
 from xuance_envs.remote.settings import Permissions
 
 RAISES, EXITS, HANGS, SAYS = 1, 2, 4, 6

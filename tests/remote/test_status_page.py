@@ -18,8 +18,8 @@ from comparing import assert_same
 from serving import Asking, ServerMaker
 
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
-from xuance_envs.remote.server.routes import status_page
-from xuance_envs.remote.server.routes.status_page import png
+from xuance_envs.remote.server.routes import pages
+from xuance_envs.remote.server.routes.pages import png
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 
@@ -76,7 +76,7 @@ def test_a_picture_is_made_once_and_not_by_the_event_loop(
         made.append(threading.current_thread().name)
         return png(frame)
 
-    monkeypatch.setattr(status_page, "png", noted)
+    monkeypatch.setattr(pages, "png", noted)
     server = serve()
     ask = Asking(server, share_frames=True).begin("Counting")
     for rendered in (1, 2):

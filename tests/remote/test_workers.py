@@ -25,7 +25,7 @@ from xuance_envs.remote.client import remote_driver
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.server.hosting import sessions
-from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
+from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER
 from xuance_envs.remote.settings import Permissions
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 

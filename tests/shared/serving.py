@@ -21,7 +21,7 @@ from remote_envs import SERVED
 
 from xuance_envs.remote.cli.serve import TOKEN_LIMITS
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.server.access.permissions import Permissions
+from xuance_envs.remote.server.access import Permissions
 from xuance_envs.remote.settings import Catalogue, Limits, Settings, Tokens
 
 API_PREFIX = "/api/v1"

@@ -14,7 +14,7 @@ from serving import Asking, ServerMaker
 from xuance_envs import errors
 from xuance_envs.remote.client import create_student_gym_env_vectorized
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
-from xuance_envs.remote.server.access.permissions import Permissions, allowed_values
+from xuance_envs.remote.server.access import Permissions, allowed_values
 
 
 class InfoFilter(CountingEnv):

@@ -13,7 +13,7 @@ from serving import API_PREFIX, ServerMaker
 
 from xuance_envs import errors
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
-from xuance_envs.remote.server.access.proxies import Proxies, network_of, root_path_of, unix_socket
+from xuance_envs.remote.server.access import Proxies, network_of, root_path_of, unix_socket
 
 PROXY = network_of("10.0.0.0/8")
 

@@ -13,7 +13,7 @@ from serving import Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.__main__ import main
 from xuance_envs.remote.cli.serve import TOKEN_LIMITS
-from xuance_envs.remote.server.access.tokens import Tokens
+from xuance_envs.remote.server.access import Tokens
 from xuance_envs.remote.wire.failures import RefusedError
 
 

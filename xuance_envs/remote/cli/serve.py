@@ -12,22 +12,26 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from xuance_envs.engine.system.current import system
 from xuance_envs.errors import EnvError, VecEnvError, counted
-from xuance_envs.remote.server.access.permissions import Permissions, allowed_values
-from xuance_envs.remote.server.access.proxies import Proxies, network_of, root_path_of
-from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE, Tokens
-from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
-from xuance_envs.remote.server.monitoring.logs import BackgroundHandler
+from xuance_envs.remote.server.access import (
+    TOKENS_VARIABLE,
+    Permissions,
+    Proxies,
+    Tokens,
+    allowed_values,
+    network_of,
+    root_path_of,
+)
+from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER
+from xuance_envs.remote.server.monitoring import BackgroundHandler
 from xuance_envs.remote.server.server import Server
 from xuance_envs.remote.server.settings import LIMIT_SHARES, MIB, Catalogue, Limits, Settings
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 logger = logging.getLogger("xuance_envs")
-
-T = TypeVar("T")
 
 _DEFAULTS = Limits()
 
@@ -174,7 +178,10 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> None:
-    _log(args.log_level)
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(format=form, handlers=[BackgroundHandler()])
+    for name in ("xuance_envs", "uvicorn"):
+        logging.getLogger(name).setLevel(args.log_level.upper())
     if (hangup := system.hangup_signal()) is not None:
         signal.signal(hangup, signal.SIG_IGN)  # until the server installs its handler
     if "forkserver" in multiprocessing.get_all_start_methods():
@@ -200,18 +207,28 @@ def run_serve(args: argparse.Namespace) -> None:
 def make_server(args: argparse.Namespace) -> Server:
     if not args.env and not args.multi_agent:
         raise ServeError("nothing to serve: give --env ID or --multi-agent PACKAGE:NAME")
+    shared = [*LIMIT_SHARES, *LIMIT_SHARES.values()]
+    unset = [name for name in shared if getattr(args, f"limit_{name}") is None]
     try:
         settings = Settings(
             Catalogue.of_ids(args.env, allowed_values(args.allow_kwarg), args.multi_agent),
             Tokens.load(args.tokens, TOKEN_LIMITS),
             _limits(args),
-            _permissions(args),
+            Permissions(
+                calls=frozenset(args.allow_call),
+                gets=frozenset(args.allow_get),
+                sets=frozenset(args.allow_set),
+                options=frozenset(args.allow_option),
+                infos=frozenset(args.info) if args.info else None,
+                tracebacks=args.tracebacks,
+                any_action=args.any_action,
+            ),
             access_log=args.access_log,
             allowed_hosts=frozenset(args.allow_host),
             pages_need_token=args.pages_need_token,
             watch_tokens=args.reload,
             shutdown_grace=args.shutdown_grace,
-            limits_by_tokens=_limits_by_tokens(args),
+            limits_by_tokens=frozenset(unset),
         )
         return Server(
             settings,
@@ -226,25 +243,6 @@ def make_server(args: argparse.Namespace) -> Server:
         raise ServeError(str(error)) from error
 
 
-def _log(level: str) -> None:
-    form = "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(format=form, handlers=[BackgroundHandler()])
-    for name in ("xuance_envs", "uvicorn"):
-        logging.getLogger(name).setLevel(level.upper())
-
-
-def _permissions(args: argparse.Namespace) -> Permissions:
-    return Permissions(
-        calls=frozenset(args.allow_call),
-        gets=frozenset(args.allow_get),
-        sets=frozenset(args.allow_set),
-        options=frozenset(args.allow_option),
-        infos=frozenset(args.info) if args.info else None,
-        tracebacks=args.tracebacks,
-        any_action=args.any_action,
-    )
-
-
 def _limits(args: argparse.Namespace) -> Limits:
     given: dict[str, Any] = {
         name: value * unit or None  # 0 means no limit
@@ -252,12 +250,6 @@ def _limits(args: argparse.Namespace) -> Limits:
         if (value := getattr(args, f"limit_{name}")) is not None
     }
     return dataclasses.replace(_DEFAULTS, **given)
-
-
-def _limits_by_tokens(args: argparse.Namespace) -> frozenset[str]:
-    """Return the limits that the user did not set; they depend on the number of token names."""
-    names = {*LIMIT_SHARES, *LIMIT_SHARES.values()}
-    return frozenset(name for name in names if getattr(args, f"limit_{name}") is None)
 
 
 def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
@@ -273,10 +265,10 @@ def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
             raise ServeError(f"cannot serve {env_id!r}: {reason}") from error
 
 
-def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return a parser whose ValueErrors argparse prints."""
 
-    def parse_argument(text: str) -> T:
+    def parse_argument(text: str) -> Any:
         try:
             return parse(text)
         except ValueError as error:

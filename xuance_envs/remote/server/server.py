@@ -17,16 +17,13 @@ from typing import TYPE_CHECKING
 from xuance_envs._version import __version__
 from xuance_envs.engine.system.current import system
 from xuance_envs.extras import missing_extra
-from xuance_envs.remote.server.access.proxies import Proxies, unix_socket
-from xuance_envs.remote.server.access.tokens import TOKENS_VARIABLE
+from xuance_envs.remote.server.access import TOKENS_VARIABLE, Proxies, unix_socket
 from xuance_envs.remote.server.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
-    import uvicorn
     from starlette.types import ASGIApp
 
     from xuance_envs.remote.server.http.connection_manager import ConnectionManager
-    from xuance_envs.remote.server.monitoring.request_log import RequestLog
     from xuance_envs.remote.server.routes.api import Api
 
 __all__ = ["Server"]
@@ -92,7 +89,7 @@ class Server:
                 f"got {host!r}: set tokens with --tokens FILE or {TOKENS_VARIABLE}"
             )
         from xuance_envs.remote.server.http.connection_manager import ConnectionManager
-        from xuance_envs.remote.server.monitoring.request_log import RequestLog
+        from xuance_envs.remote.server.http.listener import ListeningServer
         from xuance_envs.remote.server.routes.api import Api
 
         tls = None
@@ -120,13 +117,17 @@ class Server:
                 names = {host, shown, "localhost", "127.0.0.1", "[::1]", *settings.allowed_hosts}
                 hosts = frozenset(name.lower().encode() for name in names if name)
         proxies = proxies or Proxies()
-        request_log = RequestLog(api.metrics, settings.access_log)
-        limits, routes = api.capacity.limits, api.post_routes
         manager = ConnectionManager(
-            limits, api.answer, routes, request_log, api.replies, hosts, proxies
+            api.capacity.limits,
+            api.answer,
+            api.post_routes,
+            api.metrics,
+            api.replies,
+            hosts,
+            proxies,
         )
-        app = _app(api, request_log, manager, settings)
-        self._server = _uvicorn(app, manager, tls, settings.seconds_to_finish)
+        app, seconds = _app(api, manager, settings), math.ceil(settings.seconds_to_finish)
+        self._server = ListeningServer(app, self._socket, manager, tls, seconds)
         self._thread: threading.Thread | None = None
         self._was_started = False
 
@@ -179,31 +180,19 @@ class Server:
         self.close()
 
 
-def _app(
-    api: Api, request_log: RequestLog, manager: ConnectionManager, settings: Settings
-) -> ASGIApp:
+def _app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
     """Create the application for the routes that ``ServerConnection`` does not answer itself."""
     from fastapi import FastAPI
 
-    from xuance_envs.remote.server.monitoring.metrics import SAMPLE_INTERVAL
-    from xuance_envs.remote.server.monitoring.request_log import RequestLogMiddleware
-    from xuance_envs.remote.server.routes.admin import add_admin_routes
+    from xuance_envs.remote.server.monitoring import RequestLogMiddleware
     from xuance_envs.remote.server.routes.openapi import OPENAPI_PATH, add_document
-    from xuance_envs.remote.server.routes.status_page import HEALTHY, add_status_page
-    from xuance_envs.remote.server.routes.token_reloader import TokenReloader
-
-    async def check_timeouts() -> None:
-        while True:
-            await asyncio.sleep(SAMPLE_INTERVAL)
-            manager.check_timeouts()
-            api.metrics.sample_steps()
+    from xuance_envs.remote.server.routes.pages import HEALTHY, add_pages
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        tokens = TokenReloader(settings.tokens, api)
-        tokens.handle_sighup()
-        loops = [check_timeouts, api.sessions.expire, api.sessions.watch]
-        loops += [tokens.watch] if settings.watch_tokens else []
+        api.reload_tokens_on_sighup()
+        loops = [manager.watch, api.sessions.expire, api.sessions.watch]
+        loops += [api.watch_tokens] if settings.watch_tokens else []
         tasks = [asyncio.create_task(loop()) for loop in loops]
         try:
             yield
@@ -211,7 +200,7 @@ def _app(
             for task in tasks:
                 task.cancel()
             await api.sessions.close_all()
-            api.close()
+            api.decoders.shutdown(wait=False)
 
     app = FastAPI(
         title="xuance_envs",
@@ -221,37 +210,13 @@ def _app(
         lifespan=lifespan,
     )
     api.add_to(app)
-    add_admin_routes(app, api)
-    check = add_status_page(app, api, settings.pages_need_token)
+    check = add_pages(app, api, settings.pages_need_token)
     models = {path: route.model for path, route in api.post_routes.items()}
     document = add_document(app, models, manager.proxies.root_path, check)
     if not settings.pages_need_token:
         manager.add_static_reply(OPENAPI_PATH, document)
     manager.add_static_reply("/healthz", HEALTHY)
-    return RequestLogMiddleware(app, request_log, manager.proxies)
-
-
-def _uvicorn(
-    app: ASGIApp, manager: ConnectionManager, tls: ssl.SSLContext | None, seconds_to_finish: float
-) -> uvicorn.Server:
-    import uvicorn
-
-    from xuance_envs.remote.server.http.http_protocol import ServerConnection
-    from xuance_envs.remote.server.http.listener import ListeningServer
-
-    config = uvicorn.Config(
-        app,
-        http=partial(ServerConnection, manager),  # type: ignore[arg-type]  # uvicorn only calls it
-        log_config=None,
-        access_log=False,  # would log query strings
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        ws="none",
-        lifespan="on",
-        timeout_graceful_shutdown=math.ceil(seconds_to_finish),
-    )
-    return ListeningServer(config, manager, tls)
+    return RequestLogMiddleware(app, api.metrics, manager.proxies)
 
 
 def _require_packages() -> None:

@@ -13,8 +13,7 @@ from typing import Any
 from xuance_envs.engine.system.current import system
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.multi_agent.making import make_agents_env
-from xuance_envs.remote.server.access.permissions import Keywords, Permissions, check_keyword
-from xuance_envs.remote.server.access.tokens import Owner, Tokens
+from xuance_envs.remote.server.access import Keywords, Owner, Permissions, Tokens, check_keyword
 from xuance_envs.remote.wire.failures import RefusedError
 from xuance_envs.vector_envs.options import StartMethod
 

@@ -1,12 +1,14 @@
-"""Commands that a session runs on its environments; each returns the fields of its reply."""
+"""Commands that a session runs on its environments, and the encoding of their replies."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoBatch
@@ -17,6 +19,9 @@ from xuance_envs.engine.serialization import copy_of, loads
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.http import messages
+from xuance_envs.remote.wire.bounds import TooLargeError
+from xuance_envs.remote.wire.failures import RefusedError
+from xuance_envs.remote.wire.formats import WireFormat, dumps
 from xuance_envs.remote.wire.nodes import LazyList, WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
 from xuance_envs.remote.wire.values import (
@@ -27,14 +32,13 @@ from xuance_envs.remote.wire.values import (
     to_wire,
 )
 from xuance_envs.vector_envs.action_writer import check_in_space
-from xuance_envs.vector_envs.vector_env import VecEnv
 
 Answer = dict[str, Any]
 
 LARGE_INFOS = 256 * 2**10  # pickled bytes; a reply's larger infos are unpickled one at a time
 
 
-def describe(vec_env: VecEnv) -> Answer:
+def describe(vec_env: HostedVecEnv) -> Answer:
     rewards = vec_env.reward_space
     return {
         **({} if rewards is None else {"reward_space": space_to_wire(rewards)}),
@@ -43,6 +47,7 @@ def describe(vec_env: VecEnv) -> Answer:
         "metadata": to_wire(drop_unsendable(vec_env.metadata)),
         "render_mode": to_wire(vec_env.render_mode),
         "max_episode_steps": int(vec_env.max_episode_steps),
+        "checks_actions": vec_env.checks_actions,
     }
 
 
@@ -198,3 +203,49 @@ def _each_to_wire(envs: Sequence[int], values: Any, command: str) -> list[Any]:
             reason = f"the result cannot be sent to the client: {error}"
             raise EnvError(env, command, reason) from None
     return nodes
+
+
+class ReplyEncoder:
+    """Encoder of replies; replies beyond the limit are refused."""
+
+    def __init__(self, space: Space[Any], limit: int) -> None:
+        self._limit = limit
+        self._sizes = {WireFormat.MSGPACK: 0, WireFormat.JSON: 0}  # of one observation
+        for leaf in SpaceLayout(space).leaves:
+            if leaf.dtype is not None:
+                count = math.prod(leaf.shape)
+                self._sizes[WireFormat.MSGPACK] += count * leaf.dtype.itemsize
+                self._sizes[WireFormat.JSON] += count * _max_json_chars(leaf.dtype)
+
+    def encode(self, reply: Any, wire_format: WireFormat) -> bytes:
+        try:
+            return dumps(reply, wire_format, self._limit)
+        except TooLargeError as error:
+            raise RefusedError(413, "reply", str(error)) from None
+
+    def check(self, size: int) -> None:
+        if size > self._limit:
+            raise RefusedError(413, "reply", str(TooLargeError(self._limit)))
+
+    def max_bytes(self, count: int, wire_format: WireFormat) -> int:
+        """Return the maximum encoded size of the fixed-shape parts of ``count`` observations."""
+        return self._sizes[wire_format] * count
+
+
+def _max_json_chars(dtype: np.dtype[Any]) -> int:
+    """Return the maximum number of characters of a number in JSON, including a separator."""
+    if dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        return max(len(str(bounds.min)), len(str(bounds.max))) + 1
+    return 6 if dtype.kind == "b" else 25
+
+
+def is_rgb_image(frame: Any) -> bool:
+    """Return whether the status page can show a rendered frame."""
+    return (
+        isinstance(frame, np.ndarray)
+        and frame.dtype == np.uint8
+        and frame.ndim == 3
+        and frame.shape[2] == 3
+        and 0 < frame.size <= 4 * 2**20
+    )

@@ -15,19 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
-from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.multi_agent.record_layout import ObservationRecord
 from xuance_envs.remote.server.hosting import commands
+from xuance_envs.remote.server.hosting.commands import ReplyEncoder, is_rgb_image
 from xuance_envs.remote.server.hosting.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server.hosting.repeating_env import HostedFunction, has_objects
-from xuance_envs.remote.server.hosting.reply_sizes import ReplyEncoder, is_rgb_image
-from xuance_envs.remote.server.hosting.session_process import SessionProcess
+from xuance_envs.remote.server.hosting.session_process import SessionProcess, StoredState
 from xuance_envs.remote.server.http import messages
-from xuance_envs.remote.server.monitoring.metrics import Metrics
+from xuance_envs.remote.server.monitoring import Metrics
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.bounds import ObjectBudget, TooLargeError, payload_bytes
-from xuance_envs.remote.wire.failures import RefusedError, envs_closed, no_session, no_state
+from xuance_envs.remote.wire.failures import RefusedError, envs_closed, no_state
 from xuance_envs.remote.wire.formats import WireFormat
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import batch_from_wire, from_client, to_wire
@@ -102,8 +101,9 @@ class EnvHost:
             HostedFunction(function, index, repeating, limits.memory, infos, objects)
             for index, function in enumerate(self._functions)
         ]
+        add = self.process.add_backend
         self._vec_env = HostedVecEnv(
-            functions, self._seed, self._settings, self._add_backend, shared_backend, num_workers
+            functions, self._seed, self._settings, add, shared_backend, num_workers
         )
         try:
             if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
@@ -112,7 +112,6 @@ class EnvHost:
                     "auto_reset=true, as RemoteVecEnv does"
                 )
             self.description = commands.describe(self._vec_env)
-            self.description["checks_actions"] = self._vec_env.checks_actions
         except WireError as error:
             self.end()
             text = f"the environments cannot be hosted: {error}"
@@ -121,11 +120,6 @@ class EnvHost:
         most = self.replies.max_bytes(self.num_envs, _MSGPACK)
         self._has_large_frames = most > SMALL_REPLY
         self._has_objects = has_objects(SpaceLayout(self._vec_env.observation_space))
-
-    def _add_backend(self, backend: ProcessBackend) -> None:
-        self.process.add_backend(backend)
-        if self.process.closing:
-            raise no_session()
 
     @property
     def closed(self) -> bool:
@@ -214,7 +208,9 @@ class EnvHost:
             finally:
                 process.release_slot()
             self._record_steps(self.num_envs, perf_counter() - start)
-            if received is None or self._is_large(wire_format, received):
+            # Reading and encoding large replies in the event loop would delay other clients.
+            fast = wire_format is _MSGPACK and not self._has_large_frames
+            if received is None or received > SMALL_INFOS or not fast:
                 return await self._run_in_thread(encode)
             try:
                 return encode()
@@ -269,7 +265,8 @@ class EnvHost:
                     await self.drop_states(kept)
                 raise
         # No await since the check, so that no other request is admitted in between.
-        self.process.states.add(kept, sizes, objects)
+        stored = map(StoredState, sizes, objects)
+        self.process.add_states(dict(zip(kept, stored, strict=True)))
         return self.replies.encode({"states": kept, "bytes": sizes}, wire_format)
 
     def state_loader(
@@ -281,9 +278,9 @@ class EnvHost:
             host.process.remove_readers()
 
         def load(vec_env: HostedVecEnv) -> tuple[Any, Any]:
-            stores = {n: host.process.states for host in holders for n in holders[host]}
-            self.replies.check(sum(stores[n].object_sizes[n] for n in numbers))
-            sizes = {n: store.sizes[n] for n, store in stores.items()}
+            states = {n: host.process.states[n] for host in holders for n in holders[host]}
+            self.replies.check(sum(states[n].object_size for n in numbers))
+            sizes = {n: state.size for n, state in states.items()}
             copies = [n for host in others for n in holders[host]]
             with vec_env.dropping(copies):
                 for host in others:
@@ -315,7 +312,7 @@ class EnvHost:
         return list(map(dict(found).__getitem__, envs))
 
     async def drop_states(self, numbers: Sequence[int]) -> None:
-        self.process.states.drop(numbers)
+        self.process.drop_states(numbers)
         with self.process, suppress(WorkerDiedError, WorkerTimeoutError):  # the next command raises
             await self._run_in_thread(partial(self._vec_env.drop_stored, numbers))
 
@@ -343,10 +340,6 @@ class EnvHost:
         self._metrics.count_steps(steps, seconds)
         for rate in self._rates:
             rate.record(steps)
-
-    def _is_large(self, wire_format: WireFormat, received: int) -> bool:
-        """Return whether reading and encoding the workers' replies would delay the event loop."""
-        return wire_format is not _MSGPACK or self._has_large_frames or received > SMALL_INFOS
 
     def _command(self) -> SessionProcess:
         """Check the process and return it; a command runs inside ``with`` this process."""

@@ -1,18 +1,20 @@
-"""Worker processes of a session: their commands, replies, saved states and exit."""
+"""Worker processes of a session: their commands, replies, saved states, usage and exit."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+import psutil
 
 from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.worker_process import WorkerProcess
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
-from xuance_envs.remote.server.limits.admission import Quota
-from xuance_envs.remote.server.limits.capacity import PROCESSES_PER_WORKER
-from xuance_envs.remote.server.limits.usage import Usage
+from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER, Quota
 from xuance_envs.remote.wire.failures import RefusedError, no_session
 
 T = TypeVar("T")
@@ -21,25 +23,46 @@ POLL_INTERVAL = 0.005  # while closing, seconds between checks for the end of a 
 SLOW_STEP = 0.01  # seconds after which a running step releases its slot
 
 
-class StateStore:
-    """Sizes of the states that a worker process keeps; they count towards a quota."""
+class Usage(NamedTuple):
+    """CPU seconds and bytes of memory of a process and its descendants."""
 
-    def __init__(self, quota: Quota) -> None:
-        self.sizes: dict[int, int] = {}  # in bytes, by number
-        self.object_sizes: dict[int, int] = {}  # of the parts of replies without a fixed shape
-        self._quota = quota
+    cpu: float
+    memory: int
 
-    def add(self, numbers: Sequence[int], sizes: Sequence[int], objects: Sequence[int]) -> None:
-        self.sizes.update(zip(numbers, sizes, strict=True))
-        self.object_sizes.update(zip(numbers, objects, strict=True))
-        self._quota.add(states=len(sizes), state_bytes=sum(sizes))
 
-    def drop(self, numbers: Iterable[int]) -> None:
-        kept = self.sizes.keys() & numbers
-        nbytes = sum(self.sizes.pop(number) for number in kept)
-        for number in kept:
-            del self.object_sizes[number]
-        self._quota.add(states=-len(kept), state_bytes=-nbytes)
+def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
+    """Return the usage of running descendants of this process, by process id."""
+    running = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid, process in running.items():
+        with suppress(psutil.Error):
+            children[process.ppid()].append(pid)
+
+    def tree(pid: int) -> Iterator[int]:
+        yield pid
+        for child in children[pid]:
+            yield from tree(child)
+
+    def total(pid: int) -> Usage:
+        cpu, memory = zip(*(_own_usage(running[member]) for member in tree(pid)), strict=True)
+        return Usage(sum(cpu), sum(memory))
+
+    return {pid: total(pid) for pid in pids if pid in running}
+
+
+def _own_usage(process: psutil.Process) -> Usage:
+    """Return the usage of a process and its ended children, without shared memory."""
+    with suppress(psutil.Error), process.oneshot():
+        memory = process.memory_info()
+        return Usage(sum(process.cpu_times()[:4]), memory.rss - getattr(memory, "shared", 0))
+    return Usage(0.0, 0)
+
+
+class StoredState(NamedTuple):
+    """Bytes of a state that a worker keeps, and of its observation's parts without fixed shapes."""
+
+    size: int
+    object_size: int
 
 
 class SessionProcess:
@@ -58,7 +81,7 @@ class SessionProcess:
         self.busy = False
         self.closing = False
         self.usages: dict[int, Usage] = {}  # by pid of the worker
-        self.states = StateStore(quota)
+        self.states: dict[int, StoredState] = {}  # by number; they count towards the quota
         self._request_timeout = request_timeout
         self.quota = quota  # of the session
         self._step_slots = step_slots
@@ -78,6 +101,8 @@ class SessionProcess:
         """Register a backend that starts environments in the process; remove ended backends."""
         self._backends = [each for each in self._backends if each.workers]
         self._backends.append(backend)
+        if self.closing:
+            raise no_session()
 
     def remove_envs(self, environments: int) -> None:
         """Subtract environments; if none are left, release the thread and the quotas."""
@@ -85,7 +110,7 @@ class SessionProcess:
         if not self.environments:
             self.thread.shutdown(wait=False)
             self._count(0)
-            self.states.drop(self.states.sizes)
+            self.drop_states(self.states)
             cpu = sum(usage.cpu for usage in self.usages.values())
             for quota in self.quota.chain:
                 quota.cpu += cpu
@@ -112,7 +137,7 @@ class SessionProcess:
         self._count(running)
         if not running:
             self.kill()
-            self.states.drop(self.states.sizes)
+            self.drop_states(self.states)
         return running
 
     def _count(self, workers: int) -> None:
@@ -128,6 +153,14 @@ class SessionProcess:
         """Kill the process; the running command fails with this reason."""
         self._kill_reason = reason
         self.kill()
+
+    def add_states(self, states: Mapping[int, StoredState]) -> None:
+        self.states.update(states)
+        self.quota.add(states=len(states), state_bytes=sum(each.size for each in states.values()))
+
+    def drop_states(self, numbers: Iterable[int]) -> None:
+        dropped = [self.states.pop(number) for number in self.states.keys() & numbers]
+        self.quota.add(states=-len(dropped), state_bytes=-sum(each.size for each in dropped))
 
     async def wait_idle(self, seconds: float) -> None:
         until = self._loop.time() + seconds

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from heapq import nsmallest
 from time import monotonic
 from typing import Protocol
 
-from xuance_envs.remote.server.access.proxies import Proxies
-from xuance_envs.remote.server.http.request_cycle import RequestCycle
-from xuance_envs.remote.server.http.requests import LargeReplies, Reply
-from xuance_envs.remote.server.monitoring.request_log import RequestLog
+from xuance_envs.remote.server.access import Proxies
+from xuance_envs.remote.server.http.requests import Handler, LargeReplies, Reply
+from xuance_envs.remote.server.monitoring import SAMPLE_INTERVAL, Metrics
 from xuance_envs.remote.server.settings import Limits
 
 logger = logging.getLogger("xuance_envs")
@@ -27,31 +26,22 @@ EVICTED_FRACTION = 16  # a connection beyond the limit closes up to limit / 16 i
 
 class ManagedConnection(Protocol):
     @property
-    def has_token(self) -> bool:
-        """Return whether the last request to a message route had a valid token."""
-
+    def has_token(self) -> bool: ...  # whether the last request to a message route had a valid one
     @property
-    def waiting_since(self) -> float | None:
-        """Time at which the wait for the client began; None while the server runs a request."""
-
+    def waiting_since(self) -> float | None: ...  # on the client; None while a request runs
     @property
-    def unread_bytes(self) -> int:
-        """Size of the replies that wait because the client does not read, or 0."""
-
-    def abort(self) -> None:
-        """Close the connection immediately and discard unsent data."""
-
-    def check_timeouts(self, now: float) -> None:
-        """Close the connection if it has exceeded a time limit."""
+    def unread_bytes(self) -> int: ...  # of replies that wait because the client does not read
+    def abort(self) -> None: ...  # discards unsent data
+    def check_timeouts(self, now: float) -> None: ...
 
 
 class ConnectionManager:
     def __init__(
         self,
         limits: Limits,
-        handler: Callable[[RequestCycle], Awaitable[Reply]],
+        handler: Handler,
         post_routes: Iterable[str],
-        request_log: RequestLog,
+        metrics: Metrics,
         replies: LargeReplies,
         hosts: frozenset[bytes] | None,
         proxies: Proxies,
@@ -62,7 +52,7 @@ class ConnectionManager:
         self._roots = {"", proxies.root_path}
         self.post_routes = {root + path: path for path in post_routes for root in self._roots}
         self.static_replies: dict[str, Reply] = {}
-        self.request_log = request_log
+        self.metrics = metrics
         self.hosts = hosts
         self.connections: set[ManagedConnection] = set()
         self.is_closing = False
@@ -109,10 +99,14 @@ class ConnectionManager:
         if self._pipelined:
             asyncio.get_running_loop().call_soon(self._start_some)
 
-    def check_timeouts(self) -> None:
-        now = monotonic()
-        for connection in list(self.connections):
-            connection.check_timeouts(now)
+    async def watch(self) -> None:
+        """Check the connections' time limits and sample the metrics; never returns."""
+        while True:
+            await asyncio.sleep(SAMPLE_INTERVAL)
+            now = monotonic()
+            for connection in list(self.connections):
+                connection.check_timeouts(now)
+            self.metrics.sample_steps()
 
     @asynccontextmanager
     async def reserve_send(self, connection: ManagedConnection, size: int) -> AsyncIterator[None]:

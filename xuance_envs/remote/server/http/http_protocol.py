@@ -15,10 +15,10 @@ from xuance_envs._override import override
 from xuance_envs.engine.system.current import system
 from xuance_envs.extras import require_attributes
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
-from xuance_envs.remote.server.http.request_cycle import RequestCycle
 from xuance_envs.remote.server.http.requests import (
     NO_OWNER,
     Reply,
+    RequestCycle,
     RequestHead,
     check_host,
     check_single,
@@ -237,10 +237,8 @@ class ServerConnection(HttpToolsProtocol):
         self.requests += 1
         manager = self.manager
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size >= MAX_HEAD or len(self.headers) > MAX_HEADERS:
-            self._refusal = _head_too_large()
-        else:
-            self._refusal = check_single(self.headers)
+        fits = size < MAX_HEAD and len(self.headers) <= MAX_HEADERS
+        self._refusal = check_single(self.headers) if fits else _head_too_large()
         if self._refusal is None and manager.hosts is not None:
             self._refusal = check_host(self.headers, manager.hosts)
         if self._refusal is not None:

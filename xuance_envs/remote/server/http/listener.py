@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -17,9 +17,10 @@ from xuance_envs._override import override
 from xuance_envs.engine.system.current import system
 from xuance_envs.extras import require_attributes
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
+from xuance_envs.remote.server.http.http_protocol import ServerConnection
 
 require_attributes(
-    "uvicorn[standard]>=0.27,<0.55", uvicorn.Server, "config lifespan server_state servers startup"
+    "uvicorn[standard]>=0.27,<0.55", uvicorn.Server, "config server_state servers startup"
 )
 
 MAX_ACCEPTS = 32  # maximum connections to accept before other tasks run
@@ -29,70 +30,67 @@ MAX_UNSENT = 64 * 2**10  # bytes of a connection that the kernel may hold; by de
 
 
 class ListeningServer(uvicorn.Server):
-    def __init__(
-        self, config: uvicorn.Config, manager: ConnectionManager, tls: ssl.SSLContext | None
-    ) -> None:
-        super().__init__(config)
-        self._manager = manager
-        self._tls = tls
-
-    @override
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        assert sockets is not None
-        await super().startup([])
-
-        def make_connection() -> asyncio.Protocol:
-            return self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-
-        self.servers += [
-            ServerListener(each, self._tls, self._manager, make_connection)  # type: ignore[misc]  # used like asyncio's
-            for each in sockets
-        ]
-
-
-class ServerListener:
-    """Listener that uvicorn uses like an ``asyncio.Server``."""
+    """Server with a listener of its own, which uvicorn uses like an ``asyncio.Server``."""
 
     def __init__(
         self,
+        app: Callable[..., Awaitable[None]],
         listening: socket.socket,
-        tls: ssl.SSLContext | None,
         manager: ConnectionManager,
-        make_connection: Callable[[], asyncio.Protocol],
+        tls: ssl.SSLContext | None,
+        seconds_to_finish: int,
     ) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,  # would log query strings
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=seconds_to_finish,
+        )
+        super().__init__(config)
+        self.manager = manager
+        self.waiting: dict[TlsHandshake, None] = {}  # their clients have sent something
         self._tls = tls
-        self._manager = manager
-        self._make_connection = make_connection
-        self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their starts
-        self._waiting: dict[TlsHandshake, None] = {}  # their clients have sent something
         self._starts_soon = False
         self._pause: asyncio.TimerHandle | None = None
-        self._socket = listening.dup()
+        self._socket = listening
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        self.servers.append(self)  # type: ignore[arg-type]  # used like asyncio's
         self._socket.setblocking(False)
         system.limit_unsent(self._socket, MAX_UNSENT)  # accepted sockets inherit it
         self._listen()
 
+    def make_connection(self) -> ServerConnection:
+        return ServerConnection(
+            self.manager, config=self.config, server_state=self.server_state, app_state={}
+        )
+
     def close(self) -> None:
-        self._loop.remove_reader(self._socket)
+        asyncio.get_running_loop().remove_reader(self._socket)
         if self._pause is not None:
             self._pause.cancel()
         self._socket.close()
-        for connection in list(self._manager.connections):
+        for connection in list(self.manager.connections):
             if isinstance(connection, TlsHandshake):
                 connection.abort()
         # Other tasks end by themselves. If they were cancelled, uvloop would not report lost
         # connections.
-        self._manager.is_closing = True
+        self.manager.is_closing = True
 
     async def wait_closed(self) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def _listen(self) -> None:
-        self._loop.add_reader(self._socket, self._accept)
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
         for _ in range(MAX_ACCEPTS):
@@ -101,49 +99,53 @@ class ServerListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._manager.log_limit("accepted no connection", str(error))
-                self._loop.remove_reader(self._socket)
-                self._pause = self._loop.call_later(ACCEPT_PAUSE, self._listen)
+                self.manager.log_limit("accepted no connection", str(error))
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._socket)
+                self._pause = loop.call_later(ACCEPT_PAUSE, self._listen)
                 return
             accepted.setblocking(False)
             self._connect(accepted)
 
     def _connect(self, accepted: socket.socket) -> None:
         if self._tls is None:
-            self._start(accepted, self._make_connection)
+            self.create_transport(accepted, self.make_connection)
             return
-        handshake = TlsHandshake(self._manager, accepted, self._make_connection, self._waiting)
-        if self._manager.add(handshake):
-            handshake.wait(self._start_soon)
+        handshake = TlsHandshake(self, accepted)
+        if self.manager.add(handshake):
+            handshake.wait()
         else:
             handshake.abort()
 
-    def _start_soon(self) -> None:
-        if self._waiting and not self._starts_soon:
+    def start_handshake_soon(self) -> None:
+        if self.waiting and not self._starts_soon:
             self._starts_soon = True
-            self._loop.call_soon(self._start_newest)
+            asyncio.get_running_loop().call_soon(self._start_newest)
 
     def _start_newest(self) -> None:
         """Start one handshake, which takes a millisecond; older clients may have given up."""
         self._starts_soon = False
-        if not self._waiting:  # it was closed meanwhile
+        if not self.waiting:  # it was closed meanwhile
             return
-        handshake, _ = self._waiting.popitem()
-        timeout = self._manager.limits.head
-        handshake.start(partial(self._start, ssl=self._tls, ssl_handshake_timeout=timeout))
+        handshake, _ = self.waiting.popitem()
+        handshake.start()
         if len(self._tasks) > MAX_HANDSHAKES:
             oldest = next(iter(self._tasks))
             del self._tasks[oldest]
             oldest.cancel()
             reason = f"{MAX_HANDSHAKES} others have begun"
-            self._manager.log_limit("ended a TLS handshake", reason)
-        self._start_soon()
+            self.manager.log_limit("ended a TLS handshake", reason)
+        self.start_handshake_soon()
 
-    def _start(
-        self, accepted: socket.socket, factory: Callable[[], asyncio.Protocol], **options: Any
+    def create_transport(
+        self, accepted: socket.socket, factory: Callable[[], asyncio.Protocol]
     ) -> asyncio.Task[Any]:
-        connecting = self._loop.connect_accepted_socket(factory, accepted, **options)
-        task = self._loop.create_task(connecting)
+        timeout = None if self._tls is None else self.manager.limits.head
+        loop = asyncio.get_running_loop()
+        connecting = loop.connect_accepted_socket(
+            factory, accepted, ssl=self._tls, ssl_handshake_timeout=timeout
+        )
+        task = loop.create_task(connecting)
         task.add_done_callback(partial(self._end, accepted))
         self._tasks[task] = None
         return task
@@ -155,7 +157,7 @@ class ServerListener:
         elif (error := task.exception()) is not None:
             accepted.close()
             kind = "connection" if self._tls is None else "TLS handshake"
-            self._manager.log_limit("closed a connection", f"its {kind} failed: {error}")
+            self.manager.log_limit("closed a connection", f"its {kind} failed: {error}")
 
 
 class TlsHandshake(asyncio.Protocol):
@@ -164,21 +166,13 @@ class TlsHandshake(asyncio.Protocol):
     has_token = False
     unread_bytes = 0
 
-    def __init__(
-        self,
-        manager: ConnectionManager,
-        accepted: socket.socket,
-        make_connection: Callable[[], asyncio.Protocol],
-        waiting: dict[TlsHandshake, None],
-    ) -> None:
+    def __init__(self, server: ListeningServer, accepted: socket.socket) -> None:
         self.waiting_since = monotonic()
-        self._manager = manager
+        self._server, self._manager = server, server.manager
         self._socket = accepted
-        self._make_connection = make_connection
-        self._waiting = waiting
         self._task: asyncio.Task[Any] | None = None
 
-    def wait(self, notify: Callable[[], None]) -> None:
+    def wait(self) -> None:
         """Wait for the client's first bytes, then join the waiting handshakes."""
         loop = asyncio.get_running_loop()
 
@@ -186,23 +180,21 @@ class TlsHandshake(asyncio.Protocol):
             loop.remove_reader(self._socket)
             with suppress(OSError):
                 if self._socket.recv(1, socket.MSG_PEEK):
-                    self._waiting[self] = None
-                    notify()
+                    self._server.waiting[self] = None
+                    self._server.start_handshake_soon()
                     return
             self.abort()
 
         loop.add_reader(self._socket, join)
 
-    def start(
-        self, connect: Callable[[socket.socket, Callable[[], Any]], asyncio.Task[Any]]
-    ) -> None:
-        self._task = connect(self._socket, lambda: self)
+    def start(self) -> None:
+        self._task = self._server.create_transport(self._socket, lambda: self)
         self._task.add_done_callback(lambda _: self._manager.connections.discard(self))
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._manager.connections.discard(self)
-        connection = self._make_connection()
+        connection = self._server.make_connection()
         transport.set_protocol(connection)
         connection.connection_made(transport)
 
@@ -212,7 +204,7 @@ class TlsHandshake(asyncio.Protocol):
             self._task.cancel()
         else:
             asyncio.get_running_loop().remove_reader(self._socket)
-            self._waiting.pop(self, None)
+            self._server.waiting.pop(self, None)
             self._socket.close()
 
     def check_timeouts(self, now: float) -> None:

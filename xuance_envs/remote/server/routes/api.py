@@ -7,7 +7,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sized
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,27 +16,25 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from xuance_envs._version import __version__
+from xuance_envs.engine.system.current import system
 from xuance_envs.errors import counted
-from xuance_envs.remote.server.access.tokens import Owner
+from xuance_envs.remote.server.access import Owner
 from xuance_envs.remote.server.hosting import commands
 from xuance_envs.remote.server.hosting.env_host import EnvHost
-from xuance_envs.remote.server.hosting.session import Session
-from xuance_envs.remote.server.hosting.sessions import Sessions
+from xuance_envs.remote.server.hosting.sessions import Session, Sessions
 from xuance_envs.remote.server.http import messages
-from xuance_envs.remote.server.http.request_cycle import RequestCycle
 from xuance_envs.remote.server.http.requests import (
     CONTENT_TYPES,
     LARGE_REPLY,
     SMALL_BODY,
     LargeReplies,
     Reply,
+    RequestCycle,
     RequestHead,
     refused,
 )
-from xuance_envs.remote.server.limits.admission import Account, Accounts, throttle
-from xuance_envs.remote.server.limits.capacity import Capacity
-from xuance_envs.remote.server.monitoring.metrics import Metrics
-from xuance_envs.remote.server.monitoring.request_log import OWNER_KEY, loggable_path
+from xuance_envs.remote.server.limits import Account, Accounts, Capacity, throttle
+from xuance_envs.remote.server.monitoring import OWNER_KEY, Metrics, loggable_path
 from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.bounds import TooManyNodesError
@@ -52,6 +50,7 @@ M = TypeVar("M", bound=messages.RequestModel)
 T = TypeVar("T")
 
 MAX_INLINE_BODY = 1024  # maximum bytes of a body that serves as its own digest
+TOKENS_INTERVAL = 1.0  # seconds between checks of the tokens file
 
 
 class MessageRoute(NamedTuple):
@@ -65,7 +64,7 @@ class Api:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._limits = settings.limits
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings.access_log)
         self.replies = LargeReplies(settings.limits)
         self.capacity = Capacity(settings)
         self.accounts = Accounts(self.capacity)
@@ -81,7 +80,7 @@ class Api:
         }
         self.post_routes = {f"{API_PREFIX}/{path}": route for path, route in routes.items()}
         # Two threads suffice, because decoding holds the GIL most of the time.
-        self._decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
+        self.decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
 
     def add_to(self, app: FastAPI) -> None:
         app.get(f"{API_PREFIX}/version")(self.version)
@@ -90,8 +89,37 @@ class Api:
             app.add_exception_handler(kind, _refused)
         app.add_exception_handler(Exception, _failed)
 
-    def close(self) -> None:
-        self._decoders.shutdown(wait=False)
+    def reload_tokens_on_sighup(self) -> None:
+        """Reload the tokens on SIGHUP, if this thread can handle signals."""
+
+        def reload() -> None:
+            self._reload_task = asyncio.create_task(self.reload_tokens())
+
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            asyncio.get_running_loop().add_signal_handler(system.hangup_signal(), reload)
+
+    async def watch_tokens(self) -> None:
+        """Reload the tokens when their file changes; never returns."""
+        while True:
+            await asyncio.sleep(TOKENS_INTERVAL)
+            await self.reload_tokens(only_if_changed=True)
+
+    async def reload_tokens(self, only_if_changed: bool = False) -> None:
+        """Close the sessions of revoked tokens; if the tokens cannot be read, keep the old ones."""
+        tokens = self._settings.tokens
+        try:
+            reload = tokens.reload_if_changed if only_if_changed else tokens.reload
+            if await asyncio.to_thread(reload) is False:
+                return
+        except (OSError, ValueError) as error:
+            logger.error("cannot reload the tokens, the previous ones stay valid: %s", error)
+            return
+        logger.info("reloaded the tokens: %d", len(tokens))
+        for session in self.sessions:
+            if not tokens.accepts(session.account.owner):
+                await self.sessions.close(session, "token revoked")
+        for limited in (self.capacity, self.sessions, self.accounts):
+            limited.update_limits()
 
     async def answer(self, request: RequestCycle) -> Reply:
         account, head = None, request.head
@@ -153,7 +181,7 @@ class Api:
         return message, digest + head.digest
 
     async def _run_in_thread(self, decode: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
+        return await asyncio.get_running_loop().run_in_executor(self.decoders, decode)
 
     async def version(self) -> dict[str, Any]:
         """Return the versions of the server and the protocol. Requires no token."""

@@ -1,17 +1,22 @@
-"""Tokens of a server, with names and individual limits."""
+"""Access to a server: tokens, permissions of clients, and proxies in front of the server."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import ipaddress
+import json
 import logging
 import os
 import re
 import secrets
+import socket
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from xuance_envs.engine.system.current import system
 from xuance_envs.remote.wire.constants import is_token
@@ -22,9 +27,15 @@ logger = logging.getLogger("xuance_envs")
 TOKENS_VARIABLE = "XUANCE_ENVS_TOKENS"
 
 ADMIN = "admin"  # word after a token in the file: the token's owner may list and end all sessions
+ALL_INFOS = "*"  # wildcard for all keys of infos
 
 TokenLimits = Mapping[str, Callable[[str], Mapping[str, float | None]]]
+Names = frozenset[str]
+Keywords = Mapping[str, tuple[Any, ...] | None]  # allowed values by name; None allows any value
+Address = tuple[str, int]
+Headers = Iterable[tuple[bytes, bytes]]
 
+network_of = ipaddress.ip_network  # parses an address or a network such as 10.1.0.0/16
 NAME = re.compile(r"[\w.@+-]{1,64}")
 NAME_RULE = "a name of at most 64 letters, digits and any of . @ + - _"
 _SALT = secrets.token_bytes(32)
@@ -193,3 +204,179 @@ def _owner_of_token(token: str) -> Owner:
     """Return the owner of a token without a name; the generated name does not reveal the token."""
     digest = _digest(token.encode())
     return Owner(b"token " + digest, f"token-{digest[:3].hex()}" if token else "anybody")
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """Names that clients may use; the server refuses others with status 403.
+
+    Attributes:
+        calls: methods that clients may call.
+        gets: attributes that clients may read.
+        sets: attributes that clients may set.
+        options: options that clients may pass to reset.
+        infos: keys of infos that the server sends; ``"*"`` among them allows all. None sends all
+            keys to ``RemoteVecEnv``. Notebook clients always receive ``step``, ``terminated`` and
+            ``truncated``, and with None no other keys.
+        tracebacks: whether clients receive the tracebacks of failed environments.
+        any_action: whether environments receive actions outside the action space.
+    """
+
+    calls: Names = frozenset()
+    gets: Names = frozenset()
+    sets: Names = frozenset()
+    options: Names = frozenset()
+    infos: Names | None = None
+    tracebacks: bool = False
+    any_action: bool = False
+
+    def check_operation(self, operation: str, name: str) -> None:
+        """Refuse with status 403 unless clients may use this ``name`` in this ``operation``."""
+        option, allowed = {
+            "call": ("--allow-call", self.calls),
+            "get_attr": ("--allow-get", self.gets),
+            "set_attr": ("--allow-set", self.sets),
+        }.get(operation, ("", {name}))
+        if name not in allowed:
+            raise _not_allowed("name", f"the name {name!a}", f"for {operation!r}", option)
+
+    def check_options(self, options: Mapping[str, Any] | None) -> None:
+        """Refuse with status 403 unless clients may pass these options to ``reset``."""
+        for name in options or ():
+            if name not in self.options:
+                what = f"the option {name!a}"
+                raise _not_allowed("options", what, "for resets", "--allow-option")
+
+    def infos_of(self, repeating: bool) -> Names | None:
+        """Return the info keys for notebooks (``repeating``) or ``RemoteVecEnv``; None for all."""
+        if self.infos is None:
+            return frozenset() if repeating else None
+        return None if ALL_INFOS in self.infos else self.infos
+
+
+def check_keyword(name: str, value: Any, allowed: Keywords) -> None:
+    """Refuse with status 403 unless clients may pass this keyword argument to new environments."""
+    what = f"the keyword argument {name!a}"
+    if name not in allowed:
+        raise _not_allowed("kwargs", what, "for new environments", "--allow-kwarg")
+    values = allowed[name]
+    if values is not None and not any(type(value) is type(one) and value == one for one in values):
+        expected = " or ".join(map(repr, values))
+        raise RefusedError(403, "kwargs", f"{what} must be {expected} on this server")
+
+
+def allowed_values(options: Iterable[str]) -> dict[str, tuple[Any, ...] | None]:
+    """Parse options ``NAME`` and ``NAME=VALUE``; a VALUE that is not JSON is taken as a string."""
+    allowed: dict[str, tuple[Any, ...] | None] = {}
+    for option in options:
+        name, given, text = option.partition("=")
+        if not name:
+            raise ValueError(f"--allow-kwarg: expected NAME or NAME=VALUE, got {option!r}")
+        before = allowed.get(name, ())
+        allowed[name] = None if not given or before is None else (*before, _value(text))
+    return allowed
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _not_allowed(code: str, what: str, where: str, option: str) -> RefusedError:
+    text = f"{what} is not allowed {where}; the server's operator can allow it with {option} NAME"
+    return RefusedError(403, code, text)
+
+
+def root_path_of(text: str) -> str:
+    """Return the path under which a proxy mounts the server, such as ``/envs``; empty for none."""
+    path = text.rstrip("/")
+    if path and (not path.startswith("/") or not path.isascii() or set(path) & set(" ?#%\\")):
+        raise ValueError(f"expected a path such as /envs, got {text!r}")
+    return path
+
+
+def unix_socket(path: Path) -> socket.socket:
+    """Listen on a Unix socket; the permissions of its folder decide which users can connect."""
+    listener = system.unix_socket()
+    try:
+        try:
+            listener.bind(str(path))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not _is_stale(path):
+                raise
+            path.unlink()
+            listener.bind(str(path))
+        path.chmod(0o666)
+        listener.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror}") from None
+    return listener
+
+
+def _is_stale(path: Path) -> bool:
+    with system.unix_socket() as probe:
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError) and path.is_socket()
+    return False
+
+
+@dataclass(frozen=True)
+class Proxies:
+    """Reverse proxies in front of a server.
+
+    Attributes:
+        root_path: path under which the proxies mount the server, such as ``/envs``, without a slash
+            at the end; empty for none.
+        trusted: networks of proxies whose headers ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are
+            trusted, as :class:`ipaddress.IPv4Network` or :class:`ipaddress.IPv6Network`.
+    """
+
+    root_path: str = ""
+    trusted: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network] = ()
+
+    def client(self, peer: Address | None, headers: Headers) -> Address | None:
+        """Return a client's address: the peer's own, or the one in the headers of a trusted proxy.
+
+        The peer of a Unix socket is None, and trusted.
+        """
+        if peer is not None and not (self.trusted and self.trusts(peer)):
+            return peer
+        values = [value for name, value in headers if name == b"x-forwarded-for"]
+        hops = b",".join(values).decode("latin-1").split(",")
+        # Each proxy appends its client's address. A client can forge any entry before its own.
+        for hop in reversed(hops):
+            try:
+                peer = str(ipaddress.ip_address(hop.strip())), 0
+            except ValueError:
+                break
+            if not self.trusts(peer):
+                break
+        return peer
+
+    def trusts(self, peer: Address) -> bool:
+        """Return whether an address belongs to a trusted proxy."""
+        try:
+            found = ipaddress.ip_address(peer[0])
+        except ValueError:
+            return False
+        return any(found in network for network in self.trusted)
+
+    def restore(self, scope: MutableMapping[str, Any]) -> None:
+        """Restore path, scheme and client address, which proxies replaced, in an ASGI ``scope``."""
+        root, path = self.root_path, scope["path"]
+        if root:
+            scope["root_path"] = root
+            if path != root and not path.startswith(f"{root}/"):
+                scope["path"] = root + path
+                scope["raw_path"] = root.encode() + scope["raw_path"]
+        peer, headers = scope.get("client"), scope["headers"]
+        if peer is None or self.trusts(peer):
+            protos = [value for name, value in headers if name == b"x-forwarded-proto"]
+            if protos and protos[0] in (b"http", b"https"):
+                scope["scheme"] = protos[0].decode()
+            scope["client"] = self.client(peer, headers)

@@ -1,4 +1,4 @@
-"""Status page, health check and Prometheus metrics."""
+"""Status page, health check, Prometheus metrics, and admin routes for sessions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -17,24 +18,77 @@ from fastapi import FastAPI, Request, Response
 from numpy.typing import NDArray
 
 from xuance_envs._version import __version__
-from xuance_envs.remote.server.hosting.session import Session
+from xuance_envs.remote.server.access import ADMIN
+from xuance_envs.remote.server.hosting.sessions import Session
 from xuance_envs.remote.server.http.requests import Reply
 from xuance_envs.remote.server.routes.api import Api
+from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
+from xuance_envs.remote.wire.constants import API_PREFIX
 from xuance_envs.remote.wire.failures import RefusedError
 
 HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
 MAX_CACHED = 16
 
 
-def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], None]:
+def add_pages(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], None]:
     """Add the routes, which show token names only to admins; return the token check."""
-    sessions, metrics, png_cache = api.sessions, api.metrics, PngCache()
+    metrics = api.metrics
+    images: dict[int, tuple[NDArray[np.uint8], bytes]] = {}  # encoded, by session
+    encode_lock = asyncio.Lock()
     page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
     headers = {"Content-Security-Policy": policy_for(page), "X-Content-Type-Options": "nosniff"}
 
     def check_token(request: Request) -> None:
         if need_token:
             api.owner(request)
+
+    def find(number: int) -> Session | None:
+        return next((each for each in api.sessions if each.number == number), None)
+
+    async def png_of(number: int, frame: NDArray[np.uint8]) -> bytes:
+        """Encode a frame in a thread, once."""
+        async with encode_lock:
+            cached = images.pop(number, None)
+            if cached is None or cached[0] is not frame:
+                cached = frame, await asyncio.to_thread(png, frame)
+            images[number] = cached
+            while len(images) > MAX_CACHED:
+                del images[next(iter(images))]
+            return cached[1]
+
+    path = f"{API_PREFIX}/sessions"
+
+    def check_admin(request: Request) -> None:
+        if not api.owner(request).is_admin:
+            declared = f"the token file declares one as 'NAME TOKEN {ADMIN}'"
+            raise RefusedError(403, "admin", f"an admin token is required: {declared}")
+
+    @app.get(path, summary="All sessions. Requires an admin token.", **NEEDS_TOKEN)
+    async def sessions(request: Request) -> dict[str, Any]:
+        check_admin(request)
+        rows, now = [], monotonic()
+        for session in api.sessions:
+            since = session.idle_since
+            row = {
+                "session": session.number,
+                "name": session.account.owner.name,
+                "environments": session.environments,
+                "steps": session.steps,
+                "age_seconds": round(now - session.opened_at, 1),
+                "idle_seconds": 0.0 if since is None else round(now - since, 1),
+            }
+            rows.append(row)
+        return {"sessions": rows}
+
+    end_summary = "End any session. Requires an admin token."
+
+    @app.delete(f"{path}/{{number}}", summary=end_summary, **NEEDS_TOKEN)
+    async def end(number: int, request: Request) -> dict[str, Any]:
+        check_admin(request)
+        if (session := find(number)) is None:
+            raise RefusedError(404, "session", f"no session {number}: it may have ended already")
+        await api.sessions.close(session, "ended by an admin")
+        return {"closed": True}
 
     @app.get("/", include_in_schema=False)
     async def status_page() -> Response:
@@ -51,10 +105,10 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Reque
             "steps_per_second": round(metrics.steps_per_second(), 1),
             "frames": [
                 {"session": session.number, "environments": session.environments}
-                for session in sessions
+                for session in api.sessions
                 if _shared_frame(session) is not None
             ],
-            **({"names": sessions.by_name()} if api.is_admin(request) else {}),
+            **({"names": api.sessions.by_name()} if api.is_admin(request) else {}),
         }
 
     refusals: dict[int | str, dict[str, Any]] = {
@@ -66,12 +120,11 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Reque
     @app.get("/frames/{number}.png", summary=frame_summary, responses=refusals)
     async def frame(number: int, request: Request) -> Response:
         check_token(request)
-        for session in sessions:
-            shared = _shared_frame(session)
-            if session.number == number and shared is not None:
-                image = await png_cache.get(number, shared)
-                return Response(image, 200, {"Cache-Control": "no-store"}, "image/png")
-        raise RefusedError(404, "frame", f"session {number} shares no frame")
+        session = find(number)
+        if session is None or (shared := _shared_frame(session)) is None:
+            raise RefusedError(404, "frame", f"session {number} shares no frame")
+        image = await png_of(number, shared)
+        return Response(image, 200, {"Cache-Control": "no-store"}, "image/png")
 
     @app.get("/healthz", summary="Health check.")
     async def health() -> Response:
@@ -80,7 +133,7 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> Callable[[Reque
     @app.get("/metrics", summary="Metrics in Prometheus's text format.")
     async def counts(request: Request) -> Response:
         check_token(request)
-        names = sessions.by_name() if api.is_admin(request) else None
+        names = api.sessions.by_name() if api.is_admin(request) else None
         return Response(metrics.text(names), 200, None, "text/plain; version=0.0.4; charset=utf-8")
 
     return check_token
@@ -105,32 +158,12 @@ def _shared_frame(session: Session) -> NDArray[np.uint8] | None:
     return next((host.frame for host in session.hosts if host.frame is not None), None)
 
 
-class PngCache:
-    """Cache of PNG-encoded frames; a thread encodes each frame once."""
-
-    def __init__(self) -> None:
-        self._encoded: dict[int, tuple[NDArray[np.uint8], bytes]] = {}
-        self._encode_lock = asyncio.Lock()
-
-    async def get(self, number: int, frame: NDArray[np.uint8]) -> bytes:
-        async with self._encode_lock:
-            cached = self._encoded.pop(number, None)
-            if cached is None or cached[0] is not frame:
-                cached = frame, await asyncio.to_thread(png, frame)
-            self._encoded[number] = cached
-            while len(self._encoded) > MAX_CACHED:
-                del self._encoded[next(iter(self._encoded))]
-            return cached[1]
-
-
 def png(frame: NDArray[np.uint8]) -> bytes:
     height, width, _ = frame.shape
     rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row starts with filter type 0
     rows[:, 1:] = frame.reshape(height, 3 * width)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    image = b"\x89PNG\r\n\x1a\n"
+    for chunk in (b"IHDR" + header, b"IDAT" + zlib.compress(rows.tobytes(), 1), b"IEND"):
+        image += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return image

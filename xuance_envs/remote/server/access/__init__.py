@@ -1,1 +1,0 @@
-"""Access control: tokens, permissions, and proxies in front of the server."""

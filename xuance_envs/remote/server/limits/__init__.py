@@ -1,1 +1,0 @@
-"""Limits on the resources of names and sessions."""

@@ -1,0 +1,223 @@
+"""Logs, the access log and metrics of a server."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import logging
+import os
+import queue
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from xuance_envs.remote.server.access import Proxies
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger("xuance_envs.access")
+
+MAX_QUEUED = 10_000
+FLUSH_TIMEOUT = 1.0  # seconds to wait for queued records when the handler closes
+
+OWNER_KEY = "xuance_envs.owner"  # of an ASGI scope, for the name of the request's token
+STEP_PATH_SUFFIX = "/episode/vectorized_step"  # such requests are logged at DEBUG
+SECRET_LENGTH = 20  # longer path segments may be session ids, which have 24 characters
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+# Upper bounds of the step-time histogram in seconds.
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+WINDOW = 10.0  # seconds over which steps per second are averaged
+SAMPLE_INTERVAL = 1.0  # seconds
+
+_DROPPED = "Log lines dropped because the log was not read fast enough."
+_FAILURES = "Requests in which an environment raised, crashed or timed out."
+_PER_NAME = (
+    ("sessions", "name_sessions", "gauge", "Open sessions by token name."),
+    ("environments", "name_environments", "gauge", "Environments by token name."),
+    ("steps", "name_steps_total", "counter", "Environment steps by token name."),
+)
+
+
+class BackgroundHandler(logging.Handler):
+    """Handler whose thread writes to a file descriptor; if its queue is full, it drops records."""
+
+    def __init__(self, fd: int = 2) -> None:
+        super().__init__()
+        self.dropped = 0
+        self._fd = fd
+        self._reported = 0
+        self._records: queue.Queue[logging.LogRecord | None] = queue.Queue(MAX_QUEUED)
+        self._thread = threading.Thread(target=self._write, name="xuance_envs-log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._records.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Wait until queued records are written, or a timeout expires."""
+        super().close()
+        with suppress(queue.Full):
+            self._records.put(None, timeout=FLUSH_TIMEOUT)
+            self._thread.join(FLUSH_TIMEOUT)
+
+    def _write(self) -> None:
+        while (record := self._records.get()) is not None:
+            try:
+                lines = [self.format(record)]
+            except Exception as error:  # e.g. arguments that do not match the message
+                lines = [f"cannot format a record of {record.name}: {error}"]
+            if (dropped := self.dropped - self._reported) and self._records.empty():
+                self._reported += dropped
+                reason = "the log was not read fast enough"
+                lines.append(f"{dropped} earlier lines were dropped: {reason}")
+            rest = memoryview("".join(f"{_escaped(line)}\n" for line in lines).encode())
+            while rest:
+                try:  # not sys.stderr: a blocked write holds a lock that Python needs at exit
+                    rest = rest[os.write(self._fd, rest) :]
+                except OSError:  # no reader left
+                    break
+
+
+def _escaped(text: str) -> str:
+    """Escape line breaks and control characters, so that no text can forge a log line."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def dropped_lines() -> int:
+    handlers = logging.getLogger().handlers
+    return sum(each.dropped for each in handlers if isinstance(each, BackgroundHandler))
+
+
+class Metrics:
+    """Counters and access log of one server, for its event loop only."""
+
+    def __init__(self, access_log: bool = True) -> None:
+        self._access_log = access_log
+        self.sessions = 0
+        self.max_sessions = 0
+        self.environments = 0
+        self.failures = 0
+        self._requests: dict[tuple[str, int], int] = defaultdict(int)
+        self.steps = 0
+        self._step_seconds = 0.0
+        self._step_requests = [0] * (len(BUCKETS) + 1)
+        # Times with the number of steps until then; the first one is about WINDOW ago.
+        self._samples = deque([(time.monotonic(), 0)], round(WINDOW / SAMPLE_INTERVAL))
+
+    def record_request(
+        self, client: Any, owner: str, method: str, path: str, status: int, start: float
+    ) -> None:
+        """Count and log a request; keep headers, queries and session ids out of the log."""
+        if method not in METHODS:
+            method = "other"
+        self._requests[method, status] += 1
+        if not self._access_log:
+            return
+        level = logging.DEBUG if path.endswith(STEP_PATH_SUFFIX) else logging.INFO
+        if logger.isEnabledFor(level):
+            address, milliseconds = (client or ("-",))[0], (time.perf_counter() - start) * 1e3
+            fields = address, owner, method, loggable_path(path), status, milliseconds
+            logger.log(level, "%s %s %s %s %d %.1f ms", *fields)
+
+    def count_steps(self, steps: int, seconds: float) -> None:
+        self.steps += steps
+        self._step_seconds += seconds
+        self._step_requests[bisect.bisect_left(BUCKETS, seconds)] += 1
+
+    def sample_steps(self) -> None:
+        """Record the number of steps; the server calls this at intervals of SAMPLE_INTERVAL."""
+        self._samples.append((time.monotonic(), self.steps))
+
+    def steps_per_second(self) -> float:
+        start, steps = self._samples[0]
+        return (self.steps - steps) / max(0.1, time.monotonic() - start)
+
+    def text(self, names: Mapping[str, Mapping[str, int]] | None = None) -> str:
+        counts = list(itertools.accumulate(self._step_requests))
+        lines = [
+            *_metric("sessions", "gauge", "Open sessions.", self.sessions),
+            *_metric("max_sessions", "gauge", "Maximum open sessions.", self.max_sessions),
+            *_metric("environments", "gauge", "Environments in open sessions.", self.environments),
+            *_metric("log_lines_dropped_total", "counter", _DROPPED, dropped_lines()),
+            *_metric("steps_total", "counter", "Environment steps.", self.steps),
+            *_metric("failures_total", "counter", _FAILURES, self.failures),
+            *_head("step_seconds", "histogram", "Seconds that environments take per step request."),
+            *(
+                f'xuance_envs_step_seconds_bucket{{le="{bound}"}} {count}'
+                for bound, count in zip((*BUCKETS, "+Inf"), counts, strict=True)
+            ),
+            f"xuance_envs_step_seconds_sum {self._step_seconds!r}",
+            f"xuance_envs_step_seconds_count {counts[-1]}",
+            *_head("requests_total", "counter", "Requests by method and status."),
+            *(
+                f'xuance_envs_requests_total{{method="{method}",status="{status}"}} {count}'
+                for (method, status), count in sorted(self._requests.items())
+            ),
+        ]
+        if names is not None:
+            for what, metric, kind, text in _PER_NAME:
+                lines += _head(metric, kind, text)
+                lines += [
+                    f'xuance_envs_{metric}{{name="{name}"}} {own[what]}'
+                    for name, own in sorted(names.items())
+                ]
+        return "\n".join(lines) + "\n"
+
+
+def _head(name: str, kind: str, text: str) -> list[str]:
+    return [f"# HELP xuance_envs_{name} {text}", f"# TYPE xuance_envs_{name} {kind}"]
+
+
+def _metric(name: str, kind: str, text: str, value: int) -> list[str]:
+    return [*_head(name, kind, text), f"xuance_envs_{name} {value}"]
+
+
+def loggable_path(path: str) -> str:
+    """Return a path for the log, with ``*`` for each segment that may be a session id."""
+    segments = path.encode(errors="replace").split(b"/")
+    return "/".join("*" if len(each) >= SECRET_LENGTH else quote(each) for each in segments)[:200]
+
+
+class RequestLogMiddleware:
+    """Middleware that records requests to the application, as clients behind proxies sent them."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, proxies: Proxies) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._proxies = proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.perf_counter()
+        status = 500
+        self._proxies.restore(scope)
+
+        async def send_and_record(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        method = scope["method"]
+        if method == "HEAD":  # uvicorn omits the body
+            scope = {**scope, "method": "GET"}
+        try:
+            await self._app(scope, receive, send_and_record)
+        finally:
+            client, owner = scope.get("client"), scope.get(OWNER_KEY, "-")
+            self._metrics.record_request(client, owner, method, scope["path"], status, start)
