@@ -89,7 +89,7 @@ def test_alerts_are_about_metrics_that_there_are() -> None:
     names = set(re.findall(r"xuance_envs_\w+", text))
     assert len(names) > 5
     metrics = Metrics()
-    metrics.record_request(None, "-", "GET", "/", 200, 0.0)
+    metrics.count_request("GET", 200)
     served = set(re.findall(r"^\w+", metrics.text(), re.MULTILINE))
     assert names <= served
     assert f'le="{found(r"step_seconds_bucket.* > ([0-9.]+)$", text)}"' in metrics.text()

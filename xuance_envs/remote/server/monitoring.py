@@ -123,7 +123,7 @@ class Metrics:
         """Count and log a request; keep headers, queries and session ids out of the log."""
         if method not in METHODS:
             method = "other"
-        self._requests[method, status] += 1
+        self.count_request(method, status)
         if not self._access_log:
             return
         level = logging.DEBUG if path.endswith(STEP_PATH_SUFFIX) else logging.INFO
@@ -131,6 +131,9 @@ class Metrics:
             address, milliseconds = (client or ("-",))[0], (time.perf_counter() - start) * 1e3
             fields = address, owner, method, loggable_path(path), status, milliseconds
             logger.log(level, "%s %s %s %s %d %.1f ms", *fields)
+
+    def count_request(self, method: str, status: int) -> None:
+        self._requests[method, status] += 1
 
     def count_steps(self, steps: int, seconds: float) -> None:
         self.steps += steps
