@@ -150,7 +150,7 @@ class MaskEngine(NativeEngine):
             )
         if part and options:
             raise NotImplementedError(
-                f"{self.name} accepts options only if all environments are reset"
+                f"{self.name} accepts options only for a reset of all environments"
             )
         if self._is_atari and len({seed is None for seed in seeds}) > 1:
             raise NotImplementedError(

@@ -77,7 +77,7 @@ class InfoCollector:
         return found
 
     def absorb(self, outcomes: Outcomes) -> tuple[Mapping[int, Frozen], Mapping[int, Frozen], bool]:
-        """Store layouts and objects; return infos outside columns, and whether episodes ended."""
+        """Store layouts and objects; return the infos that fit no column, and if episodes ended."""
         extras: dict[int, Frozen] = {}
         reset_extras: dict[int, Frozen] = {}
         ended = False

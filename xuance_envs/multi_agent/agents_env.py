@@ -175,7 +175,7 @@ class AgentsEnv:
         return self._store_step(self.env.step(self._actions(action)))
 
     def _actions(self, action: NDArray[np.uint8]) -> Any:
-        """Prepare the record for a step, and return its actions by agent."""
+        """Prepare the record for a step, and return the step's actions by agent."""
         record = self._record
         agent_set = record.agent_set
         if agent_set is not record.prepared_for:

@@ -69,7 +69,7 @@ def rewards_of(array: NDArray[np.float64]) -> Rewards:
 
 
 def fit_reward(reward: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Convert a reward to float64; a number (shape ``()``) may be an array with one element."""
+    """Convert a reward to float64; for shape ``()``, also an array with one element."""
     try:
         array = np.asarray(reward)
     except ValueError:

@@ -28,7 +28,7 @@ CLOSE_TIMEOUT = 1.0  # seconds that the loop's thread gets to end
 
 
 class AsyncGroup(ResumableGroup):
-    """Group that starts its asynchronous environments' calls before its ordinary code runs."""
+    """Group that starts all calls of asynchronous environments before it waits for the first."""
 
     survives_fork = False
 

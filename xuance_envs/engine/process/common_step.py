@@ -219,7 +219,7 @@ class CommonStep(CommonDriver):
         return [(k, outcome) for k, outcome in outcomes if outcome is not OK]
 
     def _result(self, k: int) -> Outcome:
-        """Return the result of one group, whose driver waits for it."""
+        """Wait for the result of one group and return it."""
         driver = self._workers[k]
         if driver.tag != self.tag:
             driver.join_step(self.tag, self._began)

@@ -1,4 +1,4 @@
-"""Effective limits of a server, and quotas, rates and memory of its tokens and sessions."""
+"""Limits that a server enforces, and the requests and memory of each token and session."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def name_of(kind: Any) -> str:
 
 
 def is_resource(value: Any, library: str = "") -> bool:
-    """Return whether a value that an environment from ``library`` holds is a resource."""
+    """Return whether a value held by an environment from ``library`` is a resource."""
     kind: Any = type(value)
     if _check_of(kind) is not None:
         return True

@@ -164,7 +164,7 @@ class RepeatingEnv(ObjectCounter):
         self._objects.set(self._index, size)
 
     def last_shown(self) -> tuple[Any, bytes] | None:
-        """Return the latest observation and pickled info; None right after a reset."""
+        """Return the last step's observation and pickled info, or None before the first step."""
         return self._last_shown
 
     def reset(self, **arguments: Any) -> Any:
