@@ -36,8 +36,8 @@ KILL_TIMEOUT = 1.0  # seconds between terminating a process and killing it
 # environment may close descriptors at any time.
 _fd_lock = threading.RLock()
 
-# Workers released while another one starts: until the forkserver has received the whole request to
-# start a process, it reports no end of a process.
+# Workers released during a worker's start. The forkserver reports no ended process until it has
+# received the request to start one.
 _unreaped: list[WorkerProcess] = []
 _starting = False
 

@@ -238,7 +238,7 @@ def _numbers(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _converted(value: Any, kind: type, name: str) -> Any:
-    """Convert a number from another type of which messages may contain it."""
+    """Convert a number that a message contains as a value of another type, such as 2.0 for 2."""
     given = type(value)
     if given is kind:
         return value

@@ -26,9 +26,9 @@ EVICTED_FRACTION = 16  # a connection beyond the limit closes up to limit / 16 i
 
 class ManagedConnection(Protocol):
     @property
-    def has_token(self) -> bool: ...  # whether the last request to a message route had a valid one
+    def has_token(self) -> bool: ...  # if its last request to a message route had a valid token
     @property
-    def waiting_since(self) -> float | None: ...  # on the client; None while a request runs
+    def waiting_since(self) -> float | None: ...  # for the client; None while a request runs
     @property
     def unread_bytes(self) -> int: ...  # of replies that wait because the client does not read
     def abort(self) -> None: ...  # discards unsent data
