@@ -90,6 +90,18 @@ def test_an_end_that_was_lost_ends_the_return_of_who_raised():
         assert envs.returns[0] == pytest.approx(envs.raw_rewards[0])
 
 
+def test_only_transforms_inside_who_raised_count_the_lost_step():
+    inner = NormalizeRewards(both(9, 3))
+    raising = NormalizeObservations(inner)
+    with StackObservations(raising, 2) as envs:
+        envs.reset(seed=0)
+        envs.step(STILL)
+        counted = inner.count, raising.count
+        with pytest.raises(EnvError, match="environment 1"):
+            envs.step(STILL)
+        assert (inner.count, raising.count) == (counted[0] + 2, counted[1])
+
+
 def test_a_start_that_was_lost_is_a_start_around():
     with EpisodeStatistics(StackObservations(NormalizeObservations(both(9, 3)), 2)) as envs:
         envs.reset(seed=0)

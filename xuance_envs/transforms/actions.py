@@ -61,7 +61,8 @@ class RescaleActions(ActionTransform):
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
-        ValueError: the action space is not such a Box, or ``low`` is not below ``high``.
+        ValueError: the action space is not such a Box, a bound is not finite in its dtype, or
+            ``low`` is not below ``high``.
 
     Example:
         >>> import numpy as np
@@ -94,7 +95,10 @@ class RescaleActions(ActionTransform):
         smallest, largest = (np.full(space.shape, bound, space.dtype) for bound in (low, high))
         lowest, highest = smallest.astype(np.float64), largest.astype(np.float64)
         if not (np.isfinite(lowest) & np.isfinite(highest) & (lowest < highest)).all():
-            raise ValueError(f"{name}: expected low < high, got {low!r} and {high!r}")
+            raise ValueError(
+                f"{name}: expected finite bounds with low < high in {space.dtype}, "
+                f"got {low!r} and {high!r}"
+            )
         self._low, self._width = lowest, highest - lowest
         self._to_low, self._to_high = space.low.astype(np.float64), space.high.astype(np.float64)
         self._dtype = space.dtype

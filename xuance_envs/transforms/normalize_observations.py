@@ -54,9 +54,9 @@ class NormalizeObservations(ObservationTransform):
         ValueError: observations are images or not numbers, an argument is out of range, or the
             observations are already normalized.
         EnvError: in ``reset``, ``step`` or ``recv``, an observation contains NaN or infinity, or,
-            while training, a number too large to square (only above 1e150). That call is not
-            counted and its results are lost. The environments stay usable: reset the one that the
-            error names.
+            while training, a number too large to square (only above 1e150). This transform does not
+            count that call, and the results are lost. The environments stay usable: reset the one
+            that the error names.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -199,7 +199,7 @@ class NormalizeObservations(ObservationTransform):
             f"{type(self).__name__}: expected finite numbers of at most {MAX_MAGNITUDE:g} in "
             f"magnitude, got {part[at]} at {self._input_layout.leaves[i].path}{list(at[1:])} of "
             f"the {'first ' if began else ''}observation in step {number} since the last full "
-            "reset; that step was not counted",
+            "reset; this transform did not count that step",
         )
 
     def _put(self, memory: dict[int, Moments], parts: Sequence[Any], into: SpaceRows) -> None:

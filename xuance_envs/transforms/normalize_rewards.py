@@ -58,8 +58,8 @@ class NormalizeRewards(RewardTransform):
     Raises:
         ValueError: an argument is out of range, or the rewards are already normalized.
         EnvError: in ``step`` or ``recv``, while training, a reward or return is NaN or infinite, or
-            too large to square (only above 1e150). That call is not counted and its results are
-            lost. The environments stay usable.
+            too large to square (only above 1e150). This transform does not count that call, and the
+            results are lost. The environments stay usable.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -191,7 +191,7 @@ class NormalizeRewards(RewardTransform):
             "step",
             f"{type(self).__name__}: expected finite returns of at most {MAX_MAGNITUDE:g} in "
             f"magnitude, got the return {returns[row]} after the reward {rewards[row]} in step "
-            f"{number} since the last full reset; that step was not counted",
+            f"{number} since the last full reset; this transform did not count that step",
         )
 
 

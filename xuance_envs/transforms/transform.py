@@ -29,7 +29,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     It supports ``step``, ``step_async``/``step_wait``, ``send``/``recv`` and partial resets. Where
     an episode ended, transforms of observations change both the final observation and
-    ``reset_obs``. All other values in infos stay unchanged.
+    ``reset_obs``. They change no other values in infos.
 
     A subclass defines :meth:`_transform`, or :meth:`_forward` for actions. It keeps its state in
     ``_state``. Each call replaces ``_state`` and never modifies it in place. An interrupted step
@@ -103,7 +103,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         """Update ``buf_obs`` after a reset of some environments."""
 
     def _restart_episodes(self, envs: NDArray[np.intp]) -> None:
-        """Discard the episodes of ``envs``: an error discarded the results that end them."""
+        """Restart the episodes of ``envs``: an error discarded results that end or begin them."""
 
     @property
     def transforms(self) -> list[Transform]:
