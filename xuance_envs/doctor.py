@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -164,16 +165,25 @@ def _closing(make: Callable[..., Any]) -> closing[Any]:
 def _running_server() -> Iterator[Any]:
     from xuance_envs.remote.client.remote_vec_env import RemoteVecEnv
 
-    command = [sys.executable, "-m", "xuance_envs", "serve", "--env", ENV, "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as server:
+    arguments = ["-m", "xuance_envs", "serve", "--env", ENV, "--port", "0"]
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
+        subprocess.Popen(
+            [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=log, text=True
+        ) as server,
+    ):
         assert server.stdout is not None
         try:
-            line = server.stdout.readline()
-            url = re.search(r"http://\S+", line)
+            url = re.search(r"http://\S+", server.stdout.readline())
             if url is None:
-                raise RuntimeError(f"the server did not start: it printed {line!r}")
+                server.terminate()
+                server.wait()
+                log.seek(0)
+                error = (log.read().strip() or "it printed no error").splitlines()[-1]
+                command = " ".join(["python", *arguments])
+                raise RuntimeError(
+                    f"the server did not start: {error}; for its whole output, run: {command}"
+                )
             with RemoteVecEnv(url[0], ENV, 4) as envs:
                 yield envs
         finally:

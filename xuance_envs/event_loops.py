@@ -82,7 +82,10 @@ class EventLoop:
             self.loop.call_soon_threadsafe(function)
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
-        """Wait for a result; first cancel an earlier call whose wait was interrupted."""
+        """Run an awaitable in the loop and wait for its result.
+
+        An earlier call whose wait was interrupted is cancelled first.
+        """
         import asyncio
 
         if self._last is not None:

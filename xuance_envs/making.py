@@ -109,9 +109,10 @@ def make_vec(
         num_envs: number of environments.
         backend: ``"dummy"`` steps the environments in this process, ``"thread"`` in threads,
             ``"subproc"`` in worker processes, ``"ray"`` on a Ray cluster. ``"native"`` uses the
-            environment's own vectorized implementation, if it has one. ``"auto"`` measures for
-            about a second whether ``"dummy"`` or ``"subproc"`` is faster, and with which options;
-            the result is stored in the attribute ``autotuned``.
+            environment's own vectorized implementation, if it has one. ``"auto"`` finds out in
+            about a second, as :func:`~xuance_envs.tuning.autotune` does, whether ``"dummy"`` or
+            ``"subproc"`` is faster, and with which options; the result is stored in the attribute
+            ``autotuned``.
         seed: seed of the first reset; environment i gets ``seed + i``.
         render_mode: render mode of every environment.
         allow_native: True to allow ``"auto"`` to choose ``"native"``, whose random numbers differ

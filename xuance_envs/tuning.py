@@ -1,4 +1,4 @@
-"""Autotuning: measure for about a second which backend is fastest for an environment.
+"""Autotuning: find out in about a second which backend is fastest for an environment.
 
 Waking a worker costs 20 to 100 µs. Worker processes are faster if an environment's steps take long
 compared with this time, and if many environments share the cost. Environments that wait, for a

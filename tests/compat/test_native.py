@@ -425,9 +425,9 @@ REFUSED = {
     ),
     "a-seed-for-a-pool": ("EnvPool", lambda e: e.reset(seed=1), "to the constructor"),
     "options-for-a-pool": ("EnvPool", lambda e: e.reset(options={"low": 0}), "options in reset"),
-    "call": ("CartPoleVectorEnv", lambda e: e.call("render"), "all environments in one call"),
-    "get_attr": ("AtariVectorEnv", lambda e: e.get_attr("ale"), "all environments in one call"),
-    "set_attr": ("EnvPool", lambda e: e.set_attr("x", 1), "all environments in one call"),
+    "call": ("CartPoleVectorEnv", lambda e: e.call("render"), "access to single environments"),
+    "get_attr": ("AtariVectorEnv", lambda e: e.get_attr("ale"), "access to single environments"),
+    "set_attr": ("EnvPool", lambda e: e.set_attr("x", 1), "access to single environments"),
     "render": ("AtariVectorEnv", lambda e: e.render(), "render"),
 }
 

@@ -249,8 +249,8 @@ class NativeDriver(LocalDriver):
             )
         elif command != "render":
             raise NotImplementedError(
-                f"{command} needs access to each environment, but {self._engine.name} steps all "
-                "environments in one call"
+                f"{command} needs access to single environments, which {self._engine.name} does "
+                "not give; use DummyVecEnv or SubprocVecEnv"
             )
         return super().pack(command, *arguments)
 

@@ -316,7 +316,10 @@ def _envpool(env: Any) -> NativeEngine:
 
 
 def _class_names(env: Any) -> list[str]:
-    """Return the names of the environment's classes, which can be compared without imports."""
+    """Return the names of the environment's class and its base classes.
+
+    Comparing names needs no imports.
+    """
     return [f"{kind.__module__}.{kind.__qualname__}" for kind in type(env).__mro__]
 
 

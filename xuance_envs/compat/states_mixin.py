@@ -68,7 +68,7 @@ class StatesMixin(Uncopyable):
             self._set_interface_state(env, value)
         return self._reset_result(infos.parts[0], np.array(ids, dtype=np.intp))
 
-    _name = "compat"  # key of the interface's own state in the saved states
+    _name = "compat"  # key of this interface's own data in the saved states
 
     _idle_stepper: Callable[[str], Stepper]
     """Method that returns the stepper if no call is pending, else raises the library's error."""
@@ -77,8 +77,8 @@ class StatesMixin(Uncopyable):
     """Method that returns observations and infos in the form of the library's ``reset``."""
 
     def _interface_state(self, env: int) -> Any:
-        """Return the interface's own state of an environment."""
+        """Return the data that this interface itself keeps for an environment."""
         return None
 
     def _set_interface_state(self, env: int, state: Any) -> None:
-        """Set the interface's own state of an environment."""
+        """Restore the data that this interface itself keeps for an environment."""

@@ -112,7 +112,7 @@ class Stepper:
     def start_reset(
         self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
     ) -> None:
-        """Start to reset some environments, after finishing and discarding a pending step."""
+        """Finish a pending step and discard its results; then start to reset some environments."""
         self._groups.check_open()
         if self.waiting:
             self._finish_step()
@@ -126,7 +126,7 @@ class Stepper:
 
     @exclusive
     def start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-        """Start calling ``function(env, *arguments)`` with separate arguments per environment."""
+        """Start calling ``function(env, *arguments[i])`` for every environment i."""
         self._groups.check_idle(_OPERATION)
         packed = {
             k: d.pack("apply", range(d.hi - d.lo), function, arguments[d.lo : d.hi])

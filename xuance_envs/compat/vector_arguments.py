@@ -174,7 +174,10 @@ def worker_settings(
 
 
 def start_method(context: StartMethod | None) -> StartMethod:
-    """Return ``context``; for None, Python's default, or ``"spawn"`` if a fork would be unsafe."""
+    """Return ``context``, or for None a default.
+
+    This is Python's default start method, or ``"spawn"`` if that is an unsafe ``"fork"``.
+    """
     if context is not None:
         return context
     method: Any = multiprocessing.get_start_method()

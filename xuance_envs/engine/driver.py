@@ -119,7 +119,7 @@ class CommonDriver(ABC):
 
     @abstractmethod
     def hand_over(self) -> None:
-        """Let each driver wait for its own group's result of the current step."""
+        """Allow the groups' drivers to wait for the current step's results with ``result``."""
 
 
 class ObjectDriver(Driver):

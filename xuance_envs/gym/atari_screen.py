@@ -119,7 +119,7 @@ class Screen:
         self.image: Image = np.zeros(self._shape, np.uint8)
 
     def __env_state__(self) -> None:
-        """Return no state: the next image does not depend on earlier ones."""
+        """Return no state: after loading, the next image is converted completely."""
 
     def __set_env_state__(self, state: None) -> None:
         """Mark every row as changed."""

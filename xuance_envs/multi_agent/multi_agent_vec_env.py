@@ -53,10 +53,10 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
         env_fns: callables that create one environment each, in its worker.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         backend: ``"dummy"`` steps the environments in this process, ``"thread"`` in threads,
-            ``"subproc"`` in worker processes, ``"ray"`` on a Ray cluster. ``"auto"`` measures
-            ``"dummy"`` and ``"subproc"`` for about a second, takes the faster one and reports the
-            result in ``autotuned``. The measurement samples actions without masks. If an
-            environment rejects such an action, the backend is chosen without a measurement.
+            ``"subproc"`` in worker processes, ``"ray"`` on a Ray cluster. ``"auto"`` finds out in
+            about a second whether ``"dummy"`` or ``"subproc"`` is faster, and reports the result in
+            ``autotuned``. The measurement samples actions without masks. If an environment rejects
+            such an action, the backend is chosen without a measurement.
         groups: the agents of each group, by group name. The agents of a group share arrays. By
             default, agents with equal spaces form a group, which is named after its first agent,
             without the agent's number. If all spaces are equal, results and actions are not

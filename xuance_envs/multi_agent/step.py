@@ -197,7 +197,7 @@ class StepReader:
 
     @property
     def agent_mask(self) -> NDArray[np.bool_]:
-        """Active agents of the last step, ``(num_envs, A)`` bool, as in XuanCe's infos."""
+        """Mask ``(num_envs, A)`` of active agents: see :attr:`MultiAgentVecEnv.agent_mask`."""
         name = "agent_mask"
         if self._team.infos_by_agent:
             name = "acted" if self._last["acted"].any() else "alive"

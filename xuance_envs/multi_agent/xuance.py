@@ -89,7 +89,8 @@ class SubprocVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
         env_fns: callables that create one environment each, in its worker.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
-        in_series: environments per worker; ``"auto"`` starts one worker per CPU.
+        in_series: environments per worker; ``"auto"`` starts one worker per CPU, at most
+            one per environment.
         **options: arguments for
             :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` and
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.

@@ -63,7 +63,8 @@ class SyncVecEnv(RolloutCollector):
         channels_first: order of image axes, as in ``RolloutCollector``.
         progress: True to show a progress bar during rollouts.
         window: number of finished episodes per environment in the statistics.
-        seed: seed of the first reset; environment i gets ``seed + i``.
+        seed: seed of the first reset: an int, from which environment i gets ``seed + i``, or a
+            sequence with one seed per environment.
         halves: double buffering, as in :class:`~xuance_envs.rollout.collector.RolloutCollector`.
             With 2, ``"subproc"`` starts two workers per CPU by default.
         scalarize: conversion of vector rewards to numbers, as in ``RolloutCollector``.

@@ -124,7 +124,7 @@ def subspaces(space: Any) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Replace objects in an environment's arguments, except data and functions, by class names."""
+    """Return an argument in which class names replace all objects except data and functions."""
     kind = type(value)
     if kind is dict:
         return {str(key): _plain(item) for key, item in value.items()}

@@ -183,7 +183,10 @@ class StatePickler(pickle.Pickler):
             self._memory.append((start, start + tensor.untyped_storage().nbytes(), tensor))
 
     def reduce_storage(self, obj: TensorStorage) -> Any:
-        """Reduce the memory of tensors; refer to an array or buffer that owns the memory."""
+        """Return the pickle reduction of a tensor storage.
+
+        It refers to the array or buffer that owns the memory, if one is known.
+        """
         start, end = rebuild.extent(obj)
         for owner in self._plan.held.buffers:
             first, last = rebuild.extent(owner)

@@ -54,13 +54,11 @@ def backends_with(options: Mapping[str, Any], with_threads: bool = False) -> lis
             )
     found = [backend for backend, names in OPTIONS_OF.items() if names.issuperset(options)]
     if not found:
-        having = "; ".join(
-            f"{name}: {', '.join(b for b, names in OPTIONS_OF.items() if name in names)}"
+        having = ", ".join(
+            f"{name} ({', '.join(b for b, names in OPTIONS_OF.items() if name in names)})"
             for name in options
         )
-        raise ValueError(
-            f"no backend has all of these options; the backends of each option are {having}"
-        )
+        raise ValueError(f"no backend has all of these options together: {having}")
     return [name for name in found if with_threads or name != "thread"]
 
 

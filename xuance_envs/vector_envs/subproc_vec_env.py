@@ -54,14 +54,15 @@ class SubprocVecEnv(GroupedVecEnv):
     Args:
         env_fns: callables that create one environment each, in its worker.
         in_series: environments per worker. ``"auto"`` starts one worker per CPU available to this
-            process and splits the environments evenly. Use 1 for environments that wait (for a
-            network or an external simulator) or that share global state.
+            process, at most one per environment and one fewer with ``caller_steps``. It splits the
+            environments evenly. Use 1 for environments that wait (for a network or an external
+            simulator) or that share global state.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
             ``"fork"`` warns if forking is unsafe, for example after CUDA was initialized.
         caller_steps: True to step one share of the environments in the main process, while the
             workers step theirs.
-        step_timeout: seconds a worker may take to answer any command, such as a step including
-            resets; None for no limit.
+        step_timeout: seconds a worker may take to answer a command, such as a step including
+            resets; None for no limit. ``start_timeout`` limits the creation of the environments.
         on_worker_failure: response if a worker crashes or exceeds ``step_timeout``. ``"raise"``
             raises an error and closes the vec env. ``"restart"`` starts a new worker. The failed
             step truncates the episodes of the failed worker's environments: reward 0, the last

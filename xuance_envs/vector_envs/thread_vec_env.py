@@ -46,9 +46,10 @@ class ThreadVecEnv(GroupedVecEnv):
             1024; in a free-threaded Python, one thread per CPU available to this process.
         caller_steps: True to step one share of the environments in the calling thread, while the
             other threads step theirs.
-        step_timeout: seconds a thread may take to answer any command, such as a step including
-            resets; None for no limit. After a timeout, the vectorized environment is closed. The
-            thread ends when its environment returns.
+        step_timeout: seconds a thread may take to answer a command, such as a step including
+            resets; None for no limit. ``start_timeout`` limits the creation of the environments.
+            After a timeout, the vectorized environment is closed. The thread ends when its
+            environment returns.
         on_worker_failure: only ``"raise"``, because a thread cannot be killed and restarted.
         worker_threads: only None, because all threads share this process's library threads.
 

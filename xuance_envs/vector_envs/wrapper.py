@@ -26,7 +26,7 @@ _Result = TypeVar("_Result")
 def _forwarded(
     method: Callable[Concatenate[VecEnv, _Params], _Result],
 ) -> Callable[Concatenate[Any, _Params], _Result]:
-    """Return a method that calls the same method of ``vec_env``."""
+    """Return a method that calls the method of the same name of ``self.vec_env``."""
     name = method.__name__
 
     @functools.wraps(method, updated=())  # without the mark of an abstract method

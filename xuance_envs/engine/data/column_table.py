@@ -29,7 +29,10 @@ _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
 
 
 class ColumnTable:
-    """Columns of a group's infos: a cell per key, large enough for the key's largest arrays."""
+    """Columns of a group's infos, one per key, with one cell per environment.
+
+    The cells of a key have room for its largest array so far.
+    """
 
     def __init__(self, arrays: InfoArrays, on_change: Callable[[], None] = lambda: None) -> None:
         self.keys: list[str] = []

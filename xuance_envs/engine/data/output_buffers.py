@@ -58,7 +58,7 @@ class OutputBuffers:
 
     @staticmethod
     def are_useful(layout: SpaceLayout, num_envs: int) -> bool:
-        """Return whether copying these observations takes longer than choosing a buffer."""
+        """Return whether buffers are possible for these observations and faster than copies."""
         if not HAS_REFCOUNTS or any(leaf.dtype is None for leaf in layout.leaves):
             return False
         return _places(layout, num_envs)[1] >= MIN_POOLED_BYTES

@@ -37,7 +37,7 @@ class Row(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _ArrayRow:
-    """Row of an array; writing to it converts every value that fits."""
+    """Row of an array; writing a value converts it, and raises an error if it does not fit."""
 
     _array: NDArray[Any]
     _leaf: Leaf

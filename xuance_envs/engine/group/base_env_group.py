@@ -106,7 +106,7 @@ class BaseEnvGroup:
     def apply(
         self, places: Sequence[int], function: Callable[..., Any], arguments: Sequence[Any]
     ) -> list[Any]:
-        """Call ``function(env, *arguments)`` for some environments, each time with new copies."""
+        """Call ``function`` for some environments, each with a new copy of its own arguments."""
         act = lambda env, values: function(env, *copy_of(values))  # noqa: E731  # like the other methods
         return self.each("call", places, act, None, arguments)
 
@@ -144,7 +144,10 @@ class BaseEnvGroup:
         values: Sequence[Any] | None = None,
         find: Callable[[Any, str], Any] = find_layer,
     ) -> list[Any]:
-        """Call ``act`` on some environments, or on their layers with the attribute ``name``."""
+        """Call ``act(env, value)`` for some environments.
+
+        If ``name`` is given, ``env`` is the layer that has this attribute.
+        """
         previous, self._command = self._command, command
         results = []
         try:
