@@ -214,7 +214,7 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
         (
             {"vector_kwargs": {"address": "auto", "caller_steps": True}},
             ValueError,
-            "the backends of each option are address: ray; caller_steps: thread, subproc",
+            r"options together: address \(ray\), caller_steps \(thread, subproc\)",
         ),
         ({"env_id": "MountainCar-v0", "backend": "native"}, ValueError, "no vectorized impl"),
         ({"seed": 1.5}, ValueError, "seed: expected a non-negative int, got 1.5"),
