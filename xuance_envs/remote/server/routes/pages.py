@@ -60,7 +60,7 @@ def add_pages(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], N
 
     def check_admin(request: Request) -> None:
         if not api.owner(request).is_admin:
-            declared = f"the token file declares one as 'NAME TOKEN {ADMIN}'"
+            declared = f"the tokens file declares one as 'NAME TOKEN {ADMIN}'"
             raise RefusedError(403, "admin", f"an admin token is required: {declared}")
 
     @app.get(path, summary="All sessions. Requires an admin token.", **NEEDS_TOKEN)
