@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gc
+import ipaddress
 import logging
 import multiprocessing
 import signal
@@ -22,7 +23,6 @@ from xuance_envs.remote.server.access import (
     Proxies,
     Tokens,
     allowed_values,
-    network_of,
     root_path_of,
 )
 from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER
@@ -136,7 +136,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="path under which a proxy mounts this server, such as /envs")  # fmt: skip
     add_list("--trusted-proxy", "ADDRESS",
         "address or network of a proxy whose X-Forwarded headers are trusted",
-        type=_argument(network_of))  # fmt: skip
+        type=_argument(ipaddress.ip_network))  # fmt: skip
     add("--tokens", type=Path, metavar="FILE",
         help="file with lines TOKEN or NAME TOKEN [OPTION ...], where an option is a limit such as "
         "max-envs-per-session=8, or 'admin'. The server accepts only requests with one of "
