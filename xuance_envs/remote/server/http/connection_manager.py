@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Protocol
 
 from xuance_envs.remote.server.access import Proxies
-from xuance_envs.remote.server.http.requests import Handler, LargeReplies, Reply
+from xuance_envs.remote.server.http.requests import Handler, LargeReplies, Reply, RequestCycle
 from xuance_envs.remote.server.monitoring import SAMPLE_INTERVAL, Metrics
 from xuance_envs.remote.server.settings import Limits
 
@@ -51,7 +51,7 @@ class ConnectionManager:
         self.proxies = proxies
         self._roots = {"", proxies.root_path}
         self.post_routes = {root + path: path for path in post_routes for root in self._roots}
-        self.static_replies: dict[str, Reply] = {}
+        self.static_handlers: dict[str, Handler] = {}
         self.metrics = metrics
         self.hosts = hosts
         self.connections: set[ManagedConnection] = set()
@@ -64,8 +64,11 @@ class ConnectionManager:
         self._last_logged: dict[str, tuple[float, int]] = {}
 
     def add_static_reply(self, path: str, reply: Reply) -> None:
+        async def answer(_: RequestCycle) -> Reply:
+            return reply
+
         for root in self._roots:
-            self.static_replies[root + path] = reply
+            self.static_handlers[root + path] = answer
 
     def add(self, connection: ManagedConnection) -> bool:
         """Register a connection and return whether to keep it; close idle ones if necessary."""

@@ -105,17 +105,12 @@ class ListeningServer(uvicorn.Server):
                 self._pause = loop.call_later(ACCEPT_PAUSE, self._listen)
                 return
             accepted.setblocking(False)
-            self._connect(accepted)
-
-    def _connect(self, accepted: socket.socket) -> None:
-        if self._tls is None:
-            self.create_transport(accepted, self.make_connection)
-            return
-        handshake = TlsHandshake(self, accepted)
-        if self.manager.add(handshake):
-            handshake.wait()
-        else:
-            handshake.abort()
+            if self._tls is None:
+                self.create_transport(accepted, self.make_connection)
+            elif self.manager.add(handshake := TlsHandshake(self, accepted)):
+                handshake.wait()
+            else:
+                handshake.abort()
 
     def start_handshake_soon(self) -> None:
         if self.waiting and not self._starts_soon:
