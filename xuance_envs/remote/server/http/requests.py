@@ -21,7 +21,6 @@ CONTENT_TYPES = {
     b"application/x-msgpack": WireFormat.MSGPACK,
     b"application/vnd.msgpack": WireFormat.MSGPACK,
 }
-_HEADER_FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-length"})
 
 # Headers that must not repeat, because a proxy and the server could read different ones.
 SINGLE_HEADERS = frozenset(
@@ -57,7 +56,7 @@ class RequestHead:
         self.path = path
         self.headers = headers
         self.method = method
-        fields = {name: value for name, value in headers if name in _HEADER_FIELDS}
+        fields = dict(headers)
         self.authorization = fields.get(b"authorization")
         length = fields.get(b"content-length", b"")
         self.length = int(length) if length.isdigit() and len(length) < 19 else 0
