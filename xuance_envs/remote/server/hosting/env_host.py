@@ -64,8 +64,6 @@ class EnvHost:
         self._seed, self._functions = message.seed, functions
         self._metrics = metrics
         self._quota = process.quota
-        rates = (each.steps for each in process.quota.chain)
-        self._rates = [rate for rate in rates if rate.per_second is not None]
         process.quota.add(environments=self.num_envs)
         process.environments += self.num_envs
         self._closing = False
@@ -77,11 +75,7 @@ class EnvHost:
         future = self._make_future = process.thread.submit(self._make)
         try:
             with process:
-                # shield() would log an error that follows a cancellation, from Python 3.14 on.
-                made = asyncio.wrap_future(future)
-                made.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-                await asyncio.wait([made])
-                made.result()
+                await asyncio.wrap_future(future)
         except BaseException:
             if not future.done():
                 process.kill()
@@ -338,8 +332,8 @@ class EnvHost:
     def _record_steps(self, steps: int, seconds: float) -> None:
         self.steps += steps
         self._metrics.count_steps(steps, seconds)
-        for rate in self._rates:
-            rate.record(steps)
+        for quota in self._quota.chain:
+            quota.steps.record(steps)
 
     def _command(self) -> SessionProcess:
         """Check the process and return it; a command runs inside ``with`` this process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
@@ -31,21 +31,16 @@ class Usage(NamedTuple):
 
 
 def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
-    """Return the usage of running descendants of this process, by process id."""
+    """Return the usage of running descendants of this process, by pid."""
     running = {process.pid: process for process in psutil.Process().children(recursive=True)}
     children: dict[int, list[int]] = defaultdict(list)
     for pid, process in running.items():
         with suppress(psutil.Error):
             children[process.ppid()].append(pid)
 
-    def tree(pid: int) -> Iterator[int]:
-        yield pid
-        for child in children[pid]:
-            yield from tree(child)
-
     def total(pid: int) -> Usage:
-        cpu, memory = zip(*(_own_usage(running[member]) for member in tree(pid)), strict=True)
-        return Usage(sum(cpu), sum(memory))
+        usages = _own_usage(running[pid]), *map(total, children[pid])
+        return Usage(sum(each.cpu for each in usages), sum(each.memory for each in usages))
 
     return {pid: total(pid) for pid in pids if pid in running}
 

@@ -61,7 +61,6 @@ class ServerConnection(HttpToolsProtocol):
         self._in_head = False
         self._head_since: float | None = self.idle_since
         self._refusal: RefusedError | None = None
-        self._refused = False
         self._written = 0
         self._write_progress = 0, self.idle_since
         self._last_request: tuple[bytes, int, RequestCycle] | None = None
@@ -168,14 +167,14 @@ class ServerConnection(HttpToolsProtocol):
     def _parse(self) -> None:
         """Parse received requests until one of them waits for the replies to earlier ones."""
         data = self._unparsed
-        while self._position < len(data) and not self.pipeline and not self._refused:
+        while self._position < len(data) and not self.pipeline and not self._discards:
             start, end = self._position, self._position + MAX_HEAD - self._head_bytes
             head_end = data.find(HEAD_END, start, end)
             if head_end >= 0:
                 end = head_end + len(HEAD_END)
             self._position = end
             self._feed(data[start:end])
-        if self._position >= len(data) or self._refused:
+        if self._position >= len(data) or self._discards:
             self._keep_unparsed(b"")
 
     @property
@@ -187,7 +186,6 @@ class ServerConnection(HttpToolsProtocol):
             and self.cycle.response_complete
             and not self.cycle.more_body
             and not self._unparsed
-            and not self._refused
         )
 
     def _cacheable_head(self, data: bytes) -> tuple[bytes, int, RequestCycle] | None:
@@ -336,9 +334,9 @@ class ServerConnection(HttpToolsProtocol):
 
     def _refuse(self, refusal: RefusedError) -> None:
         """Send a refusal, stop reading requests and close."""
-        if self._refused or self.transport.is_closing():
+        if self._discards or self.transport.is_closing():
             return
-        self._refused, self._head_bytes = True, MAX_HEAD
+        self._head_bytes = MAX_HEAD
         self._in_head, self._head_since = False, None
         self.manager.log_limit("refused a request", str(refusal))
         reply = refused(refusal)
