@@ -141,8 +141,7 @@ class Tokens:
         given = token.strip() if scheme.lower() == b"bearer" else b""
         if not self._owners:
             return _owner_of_token(given.decode("latin-1"))
-        digest = _digest(given)
-        owner = self._owners.get(digest)
+        owner = self._owners.get(_digest(given))
         if owner is None:
             text = "this server does not accept the given token"
             if authorization is None:

@@ -32,8 +32,6 @@ MAX_ACCOUNTS = 4096  # at this number of accounts, idle accounts are removed
 class Capacity:
     """Settings of a server with its effective limits."""
 
-    settings: Settings
-
     def __init__(self, settings: Settings) -> None:
         self._given = settings
         system.raise_open_files_limit()
@@ -46,10 +44,6 @@ class Capacity:
             )
         self._connections: int | None = None
         self.update_limits()
-
-    @property
-    def limits(self) -> Limits:
-        return self.settings.limits
 
     @property
     def max_groups(self) -> float:
@@ -75,7 +69,7 @@ class Capacity:
             for name, share in LIMIT_SHARES.items()
             if share in by_tokens
         }
-        limits = replace(limits, **shares)
+        self.limits = limits = replace(limits, **shares)
         self.settings = replace(self._given, limits=limits)
         fields = {name: value or "no limit" for name, value in vars(limits).items()}
         fields["open_files"] = "unlimited" if self._max_files == math.inf else self._max_files
@@ -120,8 +114,7 @@ class RateLimiter:
 
     def record(self, amount: float = 1.0) -> None:
         if self.per_second is not None:
-            now = monotonic()
-            self._free_at = max(self._free_at, now - BURST) + amount / self.per_second
+            self._free_at = max(self._free_at, monotonic() - BURST) + amount / self.per_second
 
     def delay(self) -> float:
         """Return the seconds until the next request may run; raise if this is too long."""
@@ -233,7 +226,6 @@ class Account:
         self.update(owner, limits)
 
     def update(self, owner: Owner, limits: Limits) -> None:
-        """Set a new owner and new limits, and keep the usage."""
         self.owner = owner
         self.limits = limits
         self.is_outdated = False

@@ -97,11 +97,6 @@ def _escaped(text: str) -> str:
     )
 
 
-def dropped_lines() -> int:
-    handlers = logging.getLogger().handlers
-    return sum(each.dropped for each in handlers if isinstance(each, BackgroundHandler))
-
-
 class Metrics:
     """Counters and access log of one server, for its event loop only."""
 
@@ -150,6 +145,8 @@ class Metrics:
         return (self.steps - steps) / max(0.1, time.monotonic() - start)
 
     def text(self, names: Mapping[str, Mapping[str, int]] | None = None) -> str:
+        handlers = logging.getLogger().handlers
+        dropped = sum(each.dropped for each in handlers if isinstance(each, BackgroundHandler))
         counts = list(itertools.accumulate(self._step_requests))
         buckets = zip((*BUCKETS, "+Inf"), counts, strict=True)
         times: dict[str, float] = {f'_bucket{{le="{bound}"}}': count for bound, count in buckets}
@@ -162,7 +159,7 @@ class Metrics:
             ("sessions", "gauge", "Open sessions.", {"": self.sessions}),
             ("max_sessions", "gauge", "Maximum open sessions.", {"": self.max_sessions}),
             ("environments", "gauge", "Environments in open sessions.", {"": self.environments}),
-            ("log_lines_dropped_total", "counter", _DROPPED, {"": dropped_lines()}),
+            ("log_lines_dropped_total", "counter", _DROPPED, {"": dropped}),
             ("steps_total", "counter", "Environment steps.", {"": self.steps}),
             ("failures_total", "counter", _FAILURES, {"": self.failures}),
             ("step_seconds", "histogram", _STEP_SECONDS, times),

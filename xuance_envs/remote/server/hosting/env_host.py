@@ -44,8 +44,6 @@ BATCH = 16  # environments per call of render or get_attr, because results may b
 class EnvHost:
     """Environments that :meth:`make` creates for one request; they run one command at a time."""
 
-    description: dict[str, Any]
-
     def __init__(
         self,
         message: messages.CreateEpisodes,
@@ -68,7 +66,6 @@ class EnvHost:
         process.environments += self.num_envs
         self._closing = False
         self._make_future: Future[None] | None = None
-        self._vec_env: HostedVecEnv
 
     async def make(self) -> None:
         process = self.process
@@ -111,8 +108,7 @@ class EnvHost:
             text = f"the environments cannot be hosted: {error}"
             raise RefusedError(409, "space", text) from None
         self.replies = ReplyEncoder(self._vec_env.observation_space, limits.reply)
-        most = self.replies.max_bytes(self.num_envs, _MSGPACK)
-        self._has_large_frames = most > SMALL_REPLY
+        self._has_large_frames = self.replies.max_bytes(self.num_envs, _MSGPACK) > SMALL_REPLY
         self._has_objects = has_objects(SpaceLayout(self._vec_env.observation_space))
 
     @property
@@ -293,8 +289,7 @@ class EnvHost:
     def clone(
         self, sources: Sequence[int], envs: Sequence[int], fork_rng: bool, vec_env: HostedVecEnv
     ) -> tuple[Any, Any]:
-        sizes = self._object_sizes(sources)
-        self.replies.check(sum(sizes) * len(envs) // len(sources))
+        self.replies.check(sum(self._object_sizes(sources)) * len(envs) // len(sources))
         return vec_env.clone_state(sources, envs, fork_rng=fork_rng)
 
     def _object_sizes(self, envs: Sequence[int]) -> list[int]:

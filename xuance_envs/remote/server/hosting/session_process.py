@@ -39,18 +39,15 @@ def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
             children[process.ppid()].append(pid)
 
     def total(pid: int) -> Usage:
-        usages = _own_usage(running[pid]), *map(total, children[pid])
+        """Return the usage of a process, its ended children and its running descendants."""
+        process, usages = running[pid], list(map(total, children[pid]))
+        with suppress(psutil.Error), process.oneshot():
+            memory = process.memory_info()
+            unshared = memory.rss - getattr(memory, "shared", 0)
+            usages.append(Usage(sum(process.cpu_times()[:4]), unshared))
         return Usage(sum(each.cpu for each in usages), sum(each.memory for each in usages))
 
     return {pid: total(pid) for pid in pids if pid in running}
-
-
-def _own_usage(process: psutil.Process) -> Usage:
-    """Return the usage of a process and its ended children, without shared memory."""
-    with suppress(psutil.Error), process.oneshot():
-        memory = process.memory_info()
-        return Usage(sum(process.cpu_times()[:4]), memory.rss - getattr(memory, "shared", 0))
-    return Usage(0.0, 0)
 
 
 class StoredState(NamedTuple):
@@ -85,7 +82,6 @@ class SessionProcess:
         self.thread = ThreadPoolExecutor(1, "xuance_envs-host")  # :meth:`run` records its commands
         self._command_future: Future[Any] | None = None
         self._watched_fds: Sequence[int] = ()
-        self._received: dict[int, int] = {}  # bytes of each worker's reply, by descriptor
         self._reply_event: asyncio.Future[int | None] | None = None
         self._kill_reason: RefusedError | None = None
         self.exit_message: str | None = None
@@ -182,7 +178,6 @@ class SessionProcess:
                 raise no_session() from None
 
     async def run(self, act: Callable[[], T]) -> T:
-        """Run a command, or one part of it, in the thread."""
         self.remove_readers()
         running = self.thread.submit(act)
         self._command_future = running
@@ -208,7 +203,7 @@ class SessionProcess:
         """Wait for all workers; return the number of bytes, or None if one ends or is too slow."""
         loop = self._loop
         event = self._reply_event = loop.create_future()
-        self._received = dict.fromkeys(receivers, 0)
+        self._received = dict.fromkeys(receivers, 0)  # bytes of each reply, by descriptor
         if self._watched_fds is not fds:
             self.remove_readers()  # those of another group
             self._watched_fds = fds

@@ -128,8 +128,7 @@ class ListeningServer(uvicorn.Server):
             oldest = next(iter(self._tasks))
             del self._tasks[oldest]
             oldest.cancel()
-            reason = f"{MAX_HANDSHAKES} others have begun"
-            self.manager.log_limit("ended a TLS handshake", reason)
+            self.manager.log_limit("ended a TLS handshake", f"{MAX_HANDSHAKES} others have begun")
         self.start_handshake_soon()
 
     def create_transport(

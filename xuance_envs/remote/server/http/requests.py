@@ -33,16 +33,14 @@ SHARED_BODY = 4 * 2**10  # bytes from which a body is sent without copying it be
 WRITE_CHUNK = 256 * 2**10  # maximum bytes of a reply to pass to the transport at a time
 NO_OWNER = "-"  # owner that the log shows for a request without a valid token
 
-_RETRY_AFTER = "retry-after", "1"
-_REFUSAL_HEADERS = {401: ("www-authenticate", "Bearer"), 429: _RETRY_AFTER, 503: _RETRY_AFTER}
+_REFUSAL_HEADERS = {401: (("www-authenticate", "Bearer"),)}
+_REFUSAL_HEADERS |= dict.fromkeys((429, 503), (("retry-after", "1"),))
 
 Headers = Sequence[tuple[bytes, bytes]]
 Handler = Callable[["RequestCycle"], Awaitable["Reply"]]
 
 
 class Reply(NamedTuple):
-    """Encoded reply, which can be sent again."""
-
     status: int
     content_type: str
     body: bytes
@@ -70,9 +68,8 @@ class RequestHead:
 
 
 def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) -> Reply:
-    header = _REFUSAL_HEADERS.get(refusal.status)
     body = dumps(refusal.message(), body_format)
-    headers = () if header is None else (header,)
+    headers = _REFUSAL_HEADERS.get(refusal.status, ())
     return Reply(refusal.status, body_format.content_type, body, headers)
 
 
@@ -189,7 +186,6 @@ class RequestCycle:
             )
 
     async def read(self, limit: int, seconds: float) -> bytes:
-        """Read the body, of at most ``limit`` bytes and within ``seconds``."""
         if self.expects_continue and self.more_body and not self.disconnected:
             self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.expects_continue = False
