@@ -23,8 +23,8 @@ RESERVED_FDS = 64  # for libraries, the event loop and workers that are starting
 MIN_FILES = RESERVED_FDS + 32
 PROCESSES_PER_WORKER = 2 if system.HAS_GUARDIANS else 1  # a worker and its guardian
 
-BURST = 1.0  # maximum seconds for which unused rate accumulates; a burst may use all of it
-MAX_DELAY = 10.0  # maximum seconds to delay a request for a rate; requests beyond are refused
+BURST = 1.0  # seconds for which an unused rate accumulates; a burst may use all of it
+MAX_DELAY = 10.0  # seconds by which a rate limit may delay a request before refusing it instead
 BYTES_PER_NODE = 100  # maximum bytes of memory per value, list or dict of a decoded message
 MAX_ACCOUNTS = 4096  # at this number of accounts, idle accounts are removed
 
@@ -53,7 +53,7 @@ class Capacity:
         return available - (FDS_PER_WORKER - 2) * workers
 
     def update_limits(self) -> None:
-        """Adjust the limits to the number of names in the tokens and to the file descriptors."""
+        """Adapt the limits to the number of token names and to the limit on open files."""
         given, names = self._given.limits, self._given.tokens.count_names()
         by_tokens = self._given.limits_by_tokens if names else frozenset()
         least = {"sessions": 1, "environments": 1, "processes": PROCESSES_PER_WORKER}
@@ -193,7 +193,7 @@ class ByteBudget:
         self._released = asyncio.Condition()
 
     def has_room(self, size: int) -> bool:
-        """Return whether a reservation would succeed now; a single one may exceed the budget."""
+        """Return whether a reservation would succeed now; if it is the only one, any size does."""
         return not self._used or self._used + size <= self._size
 
     @asynccontextmanager

@@ -25,7 +25,7 @@ logger = logging.getLogger("xuance_envs.access")
 MAX_QUEUED = 10_000
 FLUSH_TIMEOUT = 1.0  # seconds to wait for queued records when the handler closes
 
-OWNER_KEY = "xuance_envs.owner"  # of an ASGI scope, for the name of the request's token
+OWNER_KEY = "xuance_envs.owner"  # key in an ASGI scope for the name of the request's token
 STEP_PATH_SUFFIX = "/episode/vectorized_step"  # such requests are logged at DEBUG
 SECRET_LENGTH = 20  # longer path segments may be session ids, which have 24 characters
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -183,7 +183,7 @@ def loggable_path(path: str) -> str:
 
 
 class RequestLogMiddleware:
-    """Middleware that records requests to the application, as clients behind proxies sent them."""
+    """Middleware that undoes a proxy's changes to a request, then counts and logs the request."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, proxies: Proxies) -> None:
         self._app = app

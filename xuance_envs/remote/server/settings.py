@@ -211,8 +211,8 @@ class Settings:
         allowed_hosts: additional accepted host names for a server without tokens.
         pages_need_token: whether the status page's data, ``/metrics`` and ``/openapi.json`` require
             a token.
-        watch_tokens: whether the server reloads the tokens file after each change. SIGHUP always
-            reloads it.
+        watch_tokens: whether the server reloads the tokens file after each change. SIGHUP also
+            reloads it if the server runs in the main thread.
         shutdown_grace: seconds for requests in progress to finish when the server stops; None (the
             default) for the larger of ``limits.request`` and ``limits.start``.
         limits_by_tokens: names of limits that depend on the number N of names in ``tokens``, if N

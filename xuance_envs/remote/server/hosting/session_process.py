@@ -79,8 +79,8 @@ class SessionProcess:
         self._step_slots = step_slots
         self._holds_slot = False
         self._loop = asyncio.get_running_loop()  # cached, because get_running_loop() calls getpid()
-        self.thread = ThreadPoolExecutor(1, "xuance_envs-host")  # :meth:`run` records its commands
-        self._command_future: Future[Any] | None = None
+        self.thread = ThreadPoolExecutor(1, "xuance_envs-host")
+        self._command_future: Future[Any] | None = None  # of the last command of :meth:`run`
         self._watched_fds: Sequence[int] = ()
         self._reply_event: asyncio.Future[int | None] | None = None
         self._kill_reason: RefusedError | None = None

@@ -1,4 +1,4 @@
-"""Sessions: their owners, environments and request order; their registry, which limits them."""
+"""Sessions with an owner, environments and ordered requests; the registry that limits them."""
 
 from __future__ import annotations
 

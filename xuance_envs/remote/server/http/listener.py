@@ -26,7 +26,7 @@ require_attributes(
 MAX_ACCEPTS = 32  # maximum connections to accept before other tasks run
 ACCEPT_PAUSE = 0.1  # seconds to wait if the process has no file descriptor for a new connection
 MAX_HANDSHAKES = 512  # in progress, before a new one replaces the oldest; each takes about 95 kB
-MAX_UNSENT = 64 * 2**10  # bytes of a connection that the kernel may hold; by default megabytes
+MAX_UNSENT = 64 * 2**10  # unsent bytes per connection in the kernel, by default megabytes
 
 
 class ListeningServer(uvicorn.Server):

@@ -29,7 +29,7 @@ SINGLE_HEADERS = frozenset(
 
 LARGE_REPLY = 64 * 2**10  # bytes from which a reply counts as large
 SMALL_BODY = 32 * 2**10  # maximum bytes of a body that is decoded in the event loop
-SHARED_BODY = 4 * 2**10  # bytes from which a body is sent without copying it behind the head
+SHARED_BODY = 4 * 2**10  # bytes from which head and body are written one by one, without a copy
 WRITE_CHUNK = 256 * 2**10  # maximum bytes of a reply to pass to the transport at a time
 NO_OWNER = "-"  # owner that the log shows for a request without a valid token
 

@@ -100,7 +100,7 @@ class Api:
             await self.reload_tokens(only_if_changed=True)
 
     async def reload_tokens(self, only_if_changed: bool = False) -> None:
-        """Close the sessions of revoked tokens; if the tokens cannot be read, keep the old ones."""
+        """Reload the tokens, or keep them after an error; close the sessions of revoked tokens."""
         tokens = self._settings.tokens
         try:
             reload = tokens.reload_if_changed if only_if_changed else tokens.reload
